@@ -47,4 +47,10 @@ static inline uint64_t max_u64(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* 0 where b is larger. Statistics may change while they are copied. */
+static inline uint64_t minus_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 #endif

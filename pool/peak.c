@@ -9,11 +9,6 @@
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-static uint64_t minus(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
-}
-
 /* Bytes of the chunks that lie within a range of free memory. Only the first and the last chunk can
  * reach beyond it. 0: the context has ended, and another pool has the range. */
 static uint64_t whole_chunks(const struct pool *p, uint64_t start, uint64_t end)
@@ -24,7 +19,7 @@ static uint64_t whole_chunks(const struct pool *p, uint64_t start, uint64_t end)
     if (unlikely(!first || !last))
         return 0;
     uint64_t from = first->addr < start ? first->addr + first->size_bytes : start;
-    return minus(last->addr + last->size_bytes > end ? last->addr : end, from);
+    return minus_u64(last->addr + last->size_bytes > end ? last->addr : end, from);
 }
 
 void peak_record(struct pool *p, const struct zone *z, uint64_t live_bytes,
@@ -48,12 +43,13 @@ void peak_record(struct pool *p, const struct zone *z, uint64_t live_bytes,
         whole_bytes += whole_chunks(p, start, block_end(b));
     }
     s->at_peak_requested_bytes = s->requested_bytes + requested_bytes;
-    s->at_peak_rounding_bytes = minus(s->allocated_bytes + live_bytes, s->at_peak_requested_bytes);
+    s->at_peak_rounding_bytes =
+        minus_u64(s->allocated_bytes + live_bytes, s->at_peak_requested_bytes);
     s->at_peak_pending_bytes = s->pending_bytes;
     s->at_peak_whole_bytes = whole_bytes;
     s->at_peak_cut_bytes = free_bytes - whole_bytes;
-    s->at_peak_small_bytes =
-        minus(s->reserved_bytes, s->allocated_bytes + live_bytes + s->pending_bytes + free_bytes);
+    s->at_peak_small_bytes = minus_u64(s->reserved_bytes, s->allocated_bytes + live_bytes +
+                                                              s->pending_bytes + free_bytes);
     s->at_peak_refused_moves = s->num_refused_moves;
     s->at_peak_running_ns = p->backend->ops->now_ns(p->backend) - p->begin_ns;
 }

@@ -141,7 +141,7 @@ static bool print_layout(void)
     FIELD(num_gpus);
     FIELD(body_bytes);
     FIELD(zero2);
-    FIELD(bell);
+    FIELD(doorbell);
     FIELD(zero3);
     FIELD(watched_until_ns);
     FIELD(zero4);

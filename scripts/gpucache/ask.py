@@ -23,10 +23,10 @@ FUTEX_WAIT, FUTEX_WAKE = 0, 1
 F_OFD_SETLK = 37  # fcntl has it from Python 3.9 on
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221}.get(platform.machine())
 MASK = 0xffffffff
-# Another asker may write the same number to the bell; who waits rings again.
+# Another asker may write the same number to the doorbell; who waits rings again.
 RING_EVERY_S = 0.05
-# The thread at a bell rests a millisecond after each ring. Where no ring finds it for so long, a
-# process that /proc does not show has ended or is stopped.
+# The thread at a doorbell rests a millisecond after each ring. Where no ring finds it for so long,
+# a process that /proc does not show has ended or is stopped.
 SILENCE_S = 2.0
 WATCH_NS = 5 * 10**9
 
@@ -101,7 +101,7 @@ class Reply:
 
 
 class Line:
-    """A connection to one process: its page, open for writing, and its bell."""
+    """A connection to one process: its page, open for writing, and its doorbell."""
 
     def __init__(self, page):
         self.page = page
@@ -116,7 +116,7 @@ class Line:
             if head[:8] != tables.PAGE_MAGIC or version != tables.PAGE_VERSION:
                 raise Fault(f"its page is of version {version}, this tool knows version "
                             f"{tables.PAGE_VERSION}")
-            self.bell = _Word(self.fd, tables.PAGE["bell"][0])
+            self.doorbell = _Word(self.fd, tables.PAGE["doorbell"][0])
         except (Fault, struct.error):
             os.close(self.fd)
             raise
@@ -125,7 +125,7 @@ class Line:
         return self
 
     def __exit__(self, *_):
-        self.bell.close()
+        self.doorbell.close()
         os.close(self.fd)
 
     def _get(self, layout, name, start=0):
@@ -145,8 +145,8 @@ class Line:
 
     def ring(self):
         """The number of waiters that heard it."""
-        self._put(tables.PAGE, "bell", (self._get(tables.PAGE, "bell") + 1) & MASK)
-        return self.bell.wake()
+        self._put(tables.PAGE, "doorbell", (self._get(tables.PAGE, "doorbell") + 1) & MASK)
+        return self.doorbell.wake()
 
     def watch(self):
         """Asks for a state that is at most one second old, for the next seconds."""
@@ -264,14 +264,14 @@ def has_waiter(page):
     """Does a thread of the process listen at this moment?"""
     try:
         with Line(page) as line:
-            return line.bell.wake() > 0
+            return line.doorbell.wake() > 0
     except (Fault, OSError):
         return False
 
 
 def without_waiter(pages):
-    """Those at whose bell no thread waits. The thread rests a millisecond after each ring, so each
-    page is asked twice, with one pause for all."""
+    """Those at whose doorbell no thread waits. The thread rests a millisecond after each ring, so
+    each page is asked twice, with one pause for all."""
     silent = [page for page in pages if not has_waiter(page)]
     if silent:
         time.sleep(0.01)

@@ -182,7 +182,7 @@ class Page:
         """(version, when it was last written), without what takes longer to read."""
         fd = self.open()
         try:
-            data = os.pread(fd, tables.PAGE["bell"][0], 0)
+            data = os.pread(fd, tables.PAGE["doorbell"][0], 0)
             return unpack(tables.PAGE, "version", data), unpack(tables.PAGE, "published_ns", data)
         except struct.error:
             raise BadFile(self.path, "it is cut short") from None

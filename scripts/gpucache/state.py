@@ -226,7 +226,7 @@ def _clean(its_page):
         return
     except Fault:
         last_ns = 0
-    # /proc says that a process of this namespace is gone; the bell is a second witness.
+    # /proc says that a process of this namespace is gone; the doorbell is a second witness.
     if abs(time.time_ns() - last_ns) > page.KEEP_NS and not ask.has_waiter(its_page):
         its_page.remove()
 

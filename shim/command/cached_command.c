@@ -24,7 +24,7 @@
 enum { WAIT_MS = 100, ROW_BYTES = 64 };
 
 /* A request that waits for the answer. */
-static struct waiting {
+static struct cached_wait {
     uint64_t question, start_ns, until_ns;
     uint64_t ask_at_ns;                              /* 0: the question is open */
     struct framework_result results[NUM_FRAMEWORKS]; /* of the last answer that came meanwhile */
@@ -38,7 +38,7 @@ static bool is_known(const struct framework_result *r)
     return r->state == FRAMEWORK_DONE || r->state == FRAMEWORK_IDLE;
 }
 
-static void keep(const struct framework_result *results)
+static void keep_results(const struct framework_result *results)
 {
     for (int i = 0; i < NUM_FRAMEWORKS; i++)
         if (is_known(&results[i]))
@@ -79,8 +79,8 @@ static void add_one(struct text *t, const struct framework_result *now,
     text_add(t, "}");
 }
 
-static enum page_reply answer(const struct framework_result *results, uint64_t start_ns,
-                              struct command_reply *reply)
+static enum page_reply write_answer(const struct framework_result *results, uint64_t start_ns,
+                                    struct command_reply *reply)
 {
     bool all = true, any = false;
 
@@ -107,13 +107,13 @@ static enum page_reply answer(const struct framework_result *results, uint64_t s
 }
 
 /* Do all packages tell, or is the time over? Busy packages are asked again after a while. */
-static bool is_through(struct waiting *w, uint64_t now_ns, struct command_reply *reply)
+static bool is_through(struct cached_wait *w, uint64_t now_ns, struct command_reply *reply)
 {
     struct framework_result results[NUM_FRAMEWORKS];
     bool has = framework_has_looked(w->question, results, latest);
 
     if (has) {
-        keep(results);
+        keep_results(results);
         memcpy(w->results, results, sizeof(results));
     }
     bool busy = has && framework_any_is(results, FRAMEWORK_BUSY);
@@ -126,19 +126,19 @@ static bool is_through(struct waiting *w, uint64_t now_ns, struct command_reply 
 
 enum page_reply command_cached(const struct command *c, struct command_reply *reply)
 {
-    struct waiting *w = &waiting[c->slot];
+    struct cached_wait *w = &waiting[c->slot];
     uint64_t wait_ms = WAIT_MS, now_ns = clock_now_ns();
 
     if (!command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply))
         return PAGE_REPLY_BAD;
     if (!c->again) {
-        *w = (struct waiting){.question = frameworks_look(),
-                              .start_ns = now_ns,
-                              .until_ns = now_ns + wait_ms * MS_NS};
+        *w = (struct cached_wait){.question = frameworks_look(),
+                                  .start_ns = now_ns,
+                                  .until_ns = now_ns + wait_ms * MS_NS};
         framework_has_looked(w->question, w->results, latest);
     } else if (w->ask_at_ns && w->ask_at_ns <= now_ns) {
         w->question = frameworks_look();
     }
-    return is_through(w, now_ns, reply) ? answer(w->results, w->start_ns, reply)
+    return is_through(w, now_ns, reply) ? write_answer(w->results, w->start_ns, reply)
                                         : PAGE_REPLY_PARTLY;
 }

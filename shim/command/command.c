@@ -14,7 +14,7 @@
 
 enum when { ANY_TIME, PACED, IN_CALM };
 
-static const struct row {
+static const struct command_row {
     enum when when;
     enum page_reply (*run)(const struct command *c, struct command_reply *reply);
 } rows[] = {
@@ -23,12 +23,12 @@ static const struct row {
 #undef COMMAND
 };
 
-static uint64_t run_look(uint64_t now_ns);
-static uint64_t run_calm(uint64_t now_ns);
-static uint64_t run_turns(uint64_t now_ns);
-static struct duty look = {.run = run_look, .due_ns = DUTY_NEVER};
-static struct duty calm = {.run = run_calm, .needs_calm = true, .due_ns = DUTY_NEVER};
-static struct duty turns = {.run = run_turns, .due_ns = DUTY_NEVER};
+static uint64_t run_serve_new(uint64_t now_ns);
+static uint64_t run_serve_calm(uint64_t now_ns);
+static uint64_t run_serve_waiting(uint64_t now_ns);
+static struct duty serve_new = {.run = run_serve_new, .due_ns = DUTY_NEVER};
+static struct duty serve_calm = {.run = run_serve_calm, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty serve_waiting = {.run = run_serve_waiting, .due_ns = DUTY_NEVER};
 
 static struct page_request request;
 static struct command command;
@@ -78,12 +78,12 @@ static enum page_reply run_row(int row, bool again, struct command_reply *reply)
         waiting[request.slot].file = request.file;
         waiting[request.slot].sequence = request.sequence;
         waiting[request.slot].again_ns = reply->again_ns;
-        control_due(&turns, reply->again_ns);
+        control_due(&serve_waiting, reply->again_ns);
     }
     return code;
 }
 
-/* False: it is left for the duty `calm`. */
+/* False: it is left for the duty `serve_calm`. */
 static bool serve(bool is_calm, bool again)
 {
     struct command_reply reply = {.text = {reply_text, sizeof(reply_text), 0}};
@@ -113,7 +113,7 @@ static bool serve(bool is_calm, bool again)
     return true;
 }
 
-static uint64_t run_look(uint64_t now_ns)
+static uint64_t run_serve_new(uint64_t now_ns)
 {
     bool left = false;
 
@@ -121,11 +121,11 @@ static uint64_t run_look(uint64_t now_ns)
         if (page_read_request(slot, &request) && !is_waiting() && !serve(false, false))
             left = true;
     if (left)
-        control_due(&calm, 0);
+        control_due(&serve_calm, 0);
     return DUTY_NEVER;
 }
 
-static uint64_t run_calm(uint64_t now_ns)
+static uint64_t run_serve_calm(uint64_t now_ns)
 {
     for (unsigned slot = 0; slot < PAGE_SLOTS; slot++)
         if (page_read_request(slot, &request) && !is_waiting())
@@ -133,7 +133,7 @@ static uint64_t run_calm(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
-static uint64_t run_turns(uint64_t now_ns)
+static uint64_t run_serve_waiting(uint64_t now_ns)
 {
     uint64_t next_ns = DUTY_NEVER;
 
@@ -150,15 +150,15 @@ static uint64_t run_turns(uint64_t now_ns)
     return next_ns;
 }
 
-static void rang(void)
+static void on_request(void)
 {
-    control_due(&look, 0);
+    control_due(&serve_new, 0);
     publish_soon();
 }
 
 void command_start(void)
 {
-    publish_set_bell(rang);
+    publish_set_on_request(on_request);
 }
 
 enum page_reply command_look(const struct command *c, struct command_reply *reply)

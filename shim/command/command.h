@@ -6,26 +6,26 @@
  * the page.
  *
  * Why a request harms no process, whatever it says:
- *  1. It is parsed in a private copy (shim/page/page.h). A text that is not exactly a verb with
- *     its parameters does nothing: the reply says what is wrong.
+ *  1. It is parsed in a private copy (shim/page/page.h). A text that is not exactly a verb with its
+ *     parameters does nothing: the reply says what is wrong.
  *  2. A request can do only what a signal or the environment of the process can do. A writer of the
  *     page has the user id of the process.
  *  3. The control thread carries requests out, one at a time, so they need no lock among
  *     themselves. Verbs with IN_CALM run only while no capture is open, as other flushes do.
  *  4. The work is bounded: a pass serves PAGE_SLOTS requests at most. Work that gives memory back
- *     waits COMMAND_WAIT_MS at most, and in turns (shim/control/turns.h). The function says when it
- *     is to be called again. Meanwhile the thread does other work. Such work begins
+ *     waits COMMAND_WAIT_MS at most, and in turns (shim/control/gpu_wait.h). The function says when
+ *     it is to be called again. Meanwhile the thread does other work. Such work begins
  *     COMMAND_PAUSE_NS after the end of the last such work, or later: the thread sleeps until then.
  *
  * Why each request gets a reply, while its page keeps its file:
- *  5. The duty `look` finds every request that is not served (page.h, steps 7 and 8), but for those
- *     that wait. Where the verb needs calm, it calls for the duty `calm`, which finds the request
- *     again. thread.h says why no such call is lost, also while captures are open.
+ *  5. The duty `serve_new` finds every request that is not served (page.h, steps 7 and 8), but for
+ *     those that wait. Where the verb needs calm, it calls for the duty `serve_calm`, which finds
+ *     the request again. thread.h says why no such call is lost, also while captures are open.
  *  6. Each request that a duty finds ends in page_answer_request, or stays unserved with a call for
  *     another pass.
- *  7. A request that waits is looked at again by the duty `turns`, which needs no calm, and by no
- *     other. Its text is read and parsed anew each time. A text that says something else by then is
- *     refused. So is a text of no words, by which an asker withdraws its request.
+ *  7. A request that waits is looked at again by the duty `serve_waiting`, which needs no calm, and
+ *     by no other. Its text is read and parsed anew each time. A text that says something else by
+ *     then is refused. So is a text of no words, by which an asker withdraws its request.
  *  8. A request is known by its slot, its number and the page's file. An asker that gave up may
  *     have left the slot to another, whose request has another number. In a new file the numbers
  *     begin again. So a request that waits is never taken for another one, and none for it. Once
@@ -86,7 +86,7 @@ enum page_reply command_error(struct command_reply *reply, enum page_reply code,
 /* Parses the text, in place, by the table. Returns the row, or -1 with an error in the reply. */
 int command_parse(char *text, size_t size_bytes, struct command *out, struct command_reply *reply);
 
-/* The library has started: the bell of the page calls for the requests. */
+/* The library has started: the doorbell of the page calls for the requests. */
 void command_start(void);
 
 #endif

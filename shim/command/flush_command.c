@@ -23,7 +23,7 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/control/turns.h"
+#include "shim/control/gpu_wait.h"
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
@@ -39,16 +39,16 @@ static struct report_pool pools[CONTEXTS_MAX];
 static uint64_t flushed_before[CONTEXTS_MAX]; /* by all flushes of each pool */
 
 /* A request that waits for frameworks or for GPU work. */
-static struct waiting {
+static struct flush_wait {
     struct empty_cache e;
-    struct turns turns;
+    struct gpu_wait wait;
     uint64_t start_ns;
     uint64_t returned_bytes[CONTEXTS_MAX]; /* by this request */
     size_t num_pools;
 } waiting[PAGE_SLOTS];
 
 /* The device of gpu=UUID or gpu=N. False: no pool is there. */
-static bool find_device(const char *gpu, size_t num_pools, int *device)
+static bool find_wanted_device(const char *gpu, size_t num_pools, int *device)
 {
     struct command_word number = {"gpu", gpu};
     const struct command c = {.num_words = 1, .words = {number}};
@@ -70,7 +70,7 @@ struct receipt {
     uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes, async_idle_bytes;
 };
 
-static struct receipt sum(int device, const struct waiting *w)
+static struct receipt sum(int device, const struct flush_wait *w)
 {
     struct receipt r = {0};
 
@@ -89,7 +89,7 @@ static struct receipt sum(int device, const struct waiting *w)
     return r;
 }
 
-static bool is_first_of_device(size_t i)
+static bool is_first_pool_of_device(size_t i)
 {
     for (size_t j = 0; j < i; j++)
         if (pools[j].device == pools[i].device)
@@ -148,7 +148,7 @@ static uint64_t returned_bytes(const struct report_pool *p)
 }
 
 /* Gives back what is idle, and counts it. */
-static void flush_once(struct waiting *w, uint64_t wait_ns)
+static void flush_once(struct flush_wait *w, uint64_t wait_ns)
 {
     size_t num_before = context_report(pools, CONTEXTS_MAX);
 
@@ -161,41 +161,42 @@ static void flush_once(struct waiting *w, uint64_t wait_ns)
 }
 
 /* False: the reply says what is wrong with the request. */
-static bool begin(struct waiting *w, const struct command *c, struct command_reply *reply,
-                  enum page_reply *code)
+static bool begin_flush(struct flush_wait *w, const struct command *c, struct command_reply *reply,
+                        enum page_reply *code)
 {
     uint64_t wait_ms = COMMAND_WAIT_MS / 2, frameworks = 1;
     const char *gpu = command_value(c, "gpu");
 
-    *w = (struct waiting){.e = in_force()->empty_cache, .start_ns = clock_now_ns()};
+    *w = (struct flush_wait){.e = in_force()->empty_cache, .start_ns = clock_now_ns()};
     *code = PAGE_REPLY_BAD;
     if (!command_number(c, "keep", UINT64_MAX, &w->e.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
         !command_number(c, "frameworks", 1, &frameworks, reply))
         return false;
     size_t num_pools = context_report(pools, CONTEXTS_MAX);
-    if (gpu && !find_device(gpu, num_pools, &w->e.device)) {
+    if (gpu && !find_wanted_device(gpu, num_pools, &w->e.device)) {
         *code =
             command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
         return false;
     }
-    flush_once(w, turns_begin(&w->turns, w->e.device, wait_ms * MS_NS));
+    flush_once(w, gpu_wait_begin(&w->wait, w->e.device, wait_ms * MS_NS));
     if (frameworks)
-        turns_await_answer(&w->turns, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
+        gpu_wait_await_answer(&w->wait, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
     return true;
 }
 
 /* done: no GPU work holds memory any more. May have a flush follow. */
-static enum page_reply make_receipt(const struct waiting *w, bool done, struct command_reply *reply)
+static enum page_reply make_receipt(const struct flush_wait *w, bool done,
+                                    struct command_reply *reply)
 {
     struct framework_result frameworks[NUM_FRAMEWORKS];
     uint64_t pending_bytes = 0;
     size_t left_out = 0;
-    bool first = true, all = flush_takes_answer(&w->e, w->turns.question, frameworks);
+    bool first = true, all = flush_takes_answer(&w->e, w->wait.question, frameworks);
 
     text_add(&reply->text, "{\"ns\":%" PRIu64 ",\"gpus\":[", clock_now_ns() - w->start_ns);
     for (size_t i = 0; i < w->num_pools; i++) {
-        if ((w->e.device >= 0 && pools[i].device != w->e.device) || !is_first_of_device(i))
+        if ((w->e.device >= 0 && pools[i].device != w->e.device) || !is_first_pool_of_device(i))
             continue;
         struct receipt r = sum(pools[i].device, w);
         reply->value += r.returned_bytes;
@@ -215,14 +216,14 @@ static enum page_reply make_receipt(const struct waiting *w, bool done, struct c
 
 enum page_reply command_flush(const struct command *c, struct command_reply *reply)
 {
-    struct waiting *w = &waiting[c->slot];
+    struct flush_wait *w = &waiting[c->slot];
     enum page_reply code;
 
-    if (!c->again && !begin(w, c, reply, &code))
+    if (!c->again && !begin_flush(w, c, reply, &code))
         return code;
-    bool done = turns_done(&w->turns);
-    if (!turns_over(&w->turns, done)) {
-        reply->again_ns = turns_next_ns(&w->turns);
+    bool done = gpu_wait_done(&w->wait);
+    if (!gpu_wait_over(&w->wait, done)) {
+        reply->again_ns = gpu_wait_next_ns(&w->wait);
         return PAGE_REPLY_PARTLY;
     }
     if (c->again && !capture_open())

@@ -4,7 +4,7 @@
  * went back. All state belongs to the control thread.
  */
 #include "shim/command/command.h"
-#include "shim/control/turns.h"
+#include "shim/control/gpu_wait.h"
 #include "shim/process/clock.h"
 #include "shim/share/lend.h"
 
@@ -12,13 +12,13 @@
 
 /* A request that waits for frameworks or for GPU work. */
 static struct {
-    struct turns turns;
+    struct gpu_wait wait;
     uint64_t given_bytes;
 } waiting[PAGE_SLOTS];
 
 enum page_reply command_give(const struct command *c, struct command_reply *reply)
 {
-    struct turns *t = &waiting[c->slot].turns;
+    struct gpu_wait *t = &waiting[c->slot].wait;
     uint64_t bytes = 0, wait_ms = 0, *given_bytes = &waiting[c->slot].given_bytes;
     const char *gpu = command_value(c, "gpu");
     bool found = true;
@@ -33,11 +33,11 @@ enum page_reply command_give(const struct command *c, struct command_reply *repl
     if (!found)
         return command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s",
                              gpu);
-    bool over = turns_over(t, turns_done(t));
+    bool over = gpu_wait_over(t, gpu_wait_done(t));
     if (c->again && *given_bytes < bytes)
         *given_bytes += lend_give_rest(gpu, bytes - *given_bytes, t, over);
     if (*given_bytes < bytes && !over) {
-        reply->again_ns = turns_next_ns(t);
+        reply->again_ns = gpu_wait_next_ns(t);
         return PAGE_REPLY_PARTLY;
     }
     reply->value = *given_bytes;

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct row {
+static const struct verb_row {
     const char *verb, *parameters;
 } rows[] = {
 #define COMMAND(name, when, parameters, help) {#name, parameters},
@@ -112,7 +112,7 @@ static const char *find_missing(const char *parameters, const struct command *c)
     return NULL;
 }
 
-static int find_row(const char *verb)
+static int find_verb(const char *verb)
 {
     for (int i = 0; verb && i < NUM_ROWS; i++)
         if (strcmp(rows[i].verb, verb) == 0)
@@ -130,7 +130,7 @@ int command_parse(char *text, size_t size_bytes, struct command *out, struct com
             return -1;
         }
     *out = (struct command){.verb = next_word(&text, end)};
-    int row = find_row(out->verb);
+    int row = find_verb(out->verb);
     if (row < 0) {
         command_error(reply, PAGE_REPLY_BAD, "no verb \"%.40s\"", out->verb ? out->verb : "");
         return -1;

@@ -13,7 +13,7 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/control/last_state.h"
+#include "shim/control/interim_report.h"
 #include "shim/control/publish.h"
 #include "shim/option/in_force.h"
 #include "shim/option/show.h"
@@ -73,7 +73,7 @@ static void apply(struct change *g, size_t row)
         if (!flush_file_changed())
             g->note = "its folder does not exist; the file gives no memory back until you make it";
     } else if (row == OPTION_ROW_stats) {
-        last_state_start();
+        interim_report_start();
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {
         g->done = false;
         in_force_set(row, old_text);

@@ -123,7 +123,7 @@ void context_unpin(struct context *c)
 
 /* True: the caller calls context_abandon. If a maker still fills the record, context_made does it.
  * Lock held. */
-static bool condemn(struct context *c)
+static bool mark_record_ended(struct context *c)
 {
     c->condemned = c->state == CONTEXT_MAKING;
     if (c->state != CONTEXT_ALIVE)
@@ -224,7 +224,7 @@ static unsigned row_of(CUdevice device)
     return device >= 0 && device < DEVICES_MAX ? (unsigned)device : DEVICES_MAX;
 }
 
-static void count_ender(struct context_end *e)
+static void count_end(struct context_end *e)
 {
     pthread_mutex_lock(&lives_lock);
     primary_lives[row_of(e->device)].enders++;
@@ -249,7 +249,7 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
     ends_here++;
     if (state_is_off())
         return;
-    count_ender(e);
+    count_end(e);
     for (unsigned turn = 0; !begins_here && turn < CONTEXT_AWAIT_TURNS && has_beginner(device);
          turn++)
         spin_pause(turn);
@@ -326,7 +326,7 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
     c->askers -= asks;
     c->enders -= known;
     c->destroyers -= known && e->ctx;
-    bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && condemn(c);
+    bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);
     pthread_mutex_unlock(&lives_lock);
     return mine;
 }
@@ -361,7 +361,7 @@ void context_set_primary(CUdevice device, CUcontext primary)
 }
 
 /* From here on the record is the context's, and an ender of the context finds it. */
-static void name(struct context *c, CUcontext ctx, CUdevice device)
+static void assign_record(struct context *c, CUcontext ctx, CUdevice device)
 {
     CUcontext primary = device_primary(device);
     unsigned long long life = context_life(ctx);
@@ -387,7 +387,7 @@ bool context_reuse(struct context *c, CUcontext ctx)
     bool free = c->state == CONTEXT_ENDED && !c->enders && !c->askers;
     pthread_mutex_unlock(&lives_lock);
     if (free)
-        name(c, ctx, c->device);
+        assign_record(c, ctx, c->device);
     return free;
 }
 
@@ -398,7 +398,7 @@ struct context *context_add(CUcontext ctx, CUdevice device)
     if (!c)
         return NULL;
     c->index = (unsigned)count;
-    name(c, ctx, device);
+    assign_record(c, ctx, device);
     atomic_store_explicit(&context_records[count], c, memory_order_seq_cst);
     atomic_store_explicit(&context_count, count + 1, memory_order_seq_cst);
     return c;
@@ -412,7 +412,7 @@ bool context_made(struct context *c, CUcontext ctx)
     bool over = context_is_over(ctx, c->life, primary, c->device);
     pthread_mutex_lock(&lives_lock);
     c->state = CONTEXT_ALIVE;
-    bool mine = (over || c->condemned) && condemn(c);
+    bool mine = (over || c->condemned) && mark_record_ended(c);
     show(c);
     pthread_mutex_unlock(&lives_lock);
     if (mine)

@@ -205,7 +205,7 @@ void context_set_configs(void)
 }
 
 /* Bytes by which the driver's free memory is below MIN_FREE. */
-static uint64_t free_shortage(struct context *c, uint64_t min_free_bytes)
+static uint64_t device_shortage(struct context *c, uint64_t min_free_bytes)
 {
     uint64_t free_bytes, total_bytes;
     struct backend *b = &c->backend.base;
@@ -227,7 +227,7 @@ static uint64_t tick_async(struct context *c)
     if (config.max_idle_bytes != UINT64_MAX)
         back += async_pool_trim(
             c->device, config.max_idle_bytes - min_u64(own, config.max_idle_bytes), UINT64_MAX);
-    uint64_t short_bytes = free_shortage(c, config.min_free_bytes);
+    uint64_t short_bytes = device_shortage(c, config.min_free_bytes);
     if (short_bytes > own)
         back += async_pool_trim(c->device, 0, short_bytes - own);
     if (config.idle_timeout_ns)

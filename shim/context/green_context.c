@@ -22,7 +22,7 @@ static struct green {
 static atomic_bool expected;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct green *find(CUcontext ctx)
+static struct green *find_green(CUcontext ctx)
 {
     for (struct green *g = greens; g < greens + GREENS_MAX; g++)
         if (atomic_load_explicit(&g->ctx, memory_order_acquire) == ctx)
@@ -30,12 +30,12 @@ static struct green *find(CUcontext ctx)
     return NULL;
 }
 
-static bool remember(CUcontext ctx, CUcontext primary)
+static bool remember_green(CUcontext ctx, CUcontext primary)
 {
     pthread_mutex_lock(&lock);
-    struct green *g = find(ctx);
+    struct green *g = find_green(ctx);
     if (!g)
-        g = find(NULL);
+        g = find_green(NULL);
     if (g) {
         atomic_store(&g->primary, primary);
         atomic_store(&g->ctx, ctx);
@@ -47,7 +47,7 @@ static bool remember(CUcontext ctx, CUcontext primary)
 void green_context_forget(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
-    struct green *g = ctx ? find(ctx) : NULL;
+    struct green *g = ctx ? find_green(ctx) : NULL;
     if (g)
         atomic_store(&g->ctx, NULL);
     pthread_mutex_unlock(&lock);
@@ -89,7 +89,7 @@ CUcontext green_context_owner(CUcontext ctx)
     CUgreenCtx green = NULL;
     if (!atomic_load(&expected))
         return context_is_alive(ctx) ? ctx : NULL;
-    struct green *g = find(ctx);
+    struct green *g = find_green(ctx);
     if (g)
         return atomic_load(&g->primary);
     if (!real.cuStreamGetGreenCtx)
@@ -103,7 +103,7 @@ CUcontext green_context_owner(CUcontext ctx)
         return NULL;
     if (!green)
         return ctx;
-    stream_watch_give_up(); /* it has a default stream of its own */
+    single_stream_disable(); /* it has a default stream of its own */
     CUcontext primary = real.cuCtxRecordEvent && real.cuCtxWaitEvent ? primary_here() : NULL;
-    return primary && remember(ctx, primary) ? primary : NULL;
+    return primary && remember_green(ctx, primary) ? primary : NULL;
 }

@@ -5,9 +5,9 @@
  */
 #include "shim/context/redzone.h"
 
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/log.h"
 #include "shim/stats/counters.h"
 
@@ -54,7 +54,7 @@ static void write_or_read(void *arg)
         l->rc = stream_of(l->c, &stream);
     if (l->rc != CUDA_SUCCESS)
         return;
-    driver_call_wait_begins();
+    call_scope_wait_begin();
     if (l->bytes)
         l->rc =
             atomic_load(&real_cuMemcpyDtoHAsync_v2)(l->bytes, l->addr, l->c->redzone_bytes, stream);
@@ -62,13 +62,13 @@ static void write_or_read(void *arg)
         l->rc = atomic_load(&real_cuMemsetD8Async)(l->addr, PATTERN, l->c->redzone_bytes, stream);
     if (l->rc == CUDA_SUCCESS)
         l->rc = real.cuStreamSynchronize(stream);
-    driver_call_wait_ends();
+    call_scope_wait_end();
 }
 
 bool redzone_fill(struct context *c, uint64_t addr)
 {
     struct look l = {.c = c, .addr = addr};
-    return driver_call_run(c->backend.ctx, write_or_read, &l) && l.rc == CUDA_SUCCESS;
+    return call_scope_run(c->backend.ctx, write_or_read, &l) && l.rc == CUDA_SUCCESS;
 }
 
 static void judge(const struct look *l, const struct pool_block *block)
@@ -102,7 +102,7 @@ void redzone_check(uint64_t addr)
     redzone_hide(&block);
     l.addr = addr + block.requested_bytes;
     l.bytes = malloc(l.c->redzone_bytes);
-    if (l.bytes && !capture_open() && driver_call_run(l.c->backend.ctx, write_or_read, &l) &&
+    if (l.bytes && !capture_open() && call_scope_run(l.c->backend.ctx, write_or_read, &l) &&
         l.rc == CUDA_SUCCESS)
         judge(&l, &block);
     free(l.bytes);

@@ -148,7 +148,7 @@ static void leave_pool(struct pool *p)
         atomic_fetch_add(&costly_ends, 1);
 }
 
-void stream_watch_give_up(void)
+void single_stream_disable(void)
 {
     atomic_store(&given_up, true);
     context_for_each_pool(pool_give_up_single_stream);
@@ -167,7 +167,7 @@ static void leave_single(void)
     if (atomic_load(&costly_ends) >= COSTLY_ENDS) {
         uint64_t seconds = (clock_now_ns() - state_started_ns()) / SEC_NS;
         if ((uint64_t)atomic_load(&costly_ends) >= COSTLY_ENDS + seconds)
-            stream_watch_give_up();
+            single_stream_disable();
     }
 }
 
@@ -205,13 +205,13 @@ bool stream_watch_may_be_single(void)
     uint64_t adds = 0;
     int found = atomic_load(&given_up) ? 0 : dl_iterate_phdr(submits_unseen, &adds);
     if (found == WALK_FOUND)
-        stream_watch_give_up();
+        single_stream_disable();
     else if (!found && adds)
         atomic_store_explicit(&walked_adds, adds, memory_order_relaxed);
     return !atomic_load(&given_up) && atomic_load(&captures) == 0;
 }
 
-static void thread_ends(void *record)
+static void submitter_ends(void *record)
 {
     struct submitter *s = record;
     mine = NULL;
@@ -220,14 +220,14 @@ static void thread_ends(void *record)
     atomic_store(&s->taken, false);
 }
 
-static void make_key(void)
+static void make_submitter_key(void)
 {
-    key_made = pthread_key_create(&key, thread_ends) == 0;
+    key_made = pthread_key_create(&key, submitter_ends) == 0;
 }
 
 static struct submitter *find_record(void)
 {
-    pthread_once(&key_once, make_key);
+    pthread_once(&key_once, make_submitter_key);
     for (size_t i = 0; key_made && i < SUBMITTERS_MAX; i++) {
         struct submitter *s = &submitters[i];
         if (atomic_load_explicit(&s->taken, memory_order_relaxed))
@@ -245,11 +245,11 @@ static struct submitter *find_record(void)
         s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;
         return mine = s;
     }
-    stream_watch_give_up(); /* there are more threads than records */
+    single_stream_disable(); /* there are more threads than records */
     return NULL;
 }
 
-static uint64_t name_of(const struct submitter *s, CUstream stream, unsigned flags)
+static uint64_t stream_number(const struct submitter *s, CUstream stream, unsigned flags)
 {
     if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
         return STREAM_OTHER;
@@ -294,7 +294,7 @@ void stream_watch_pool_listed(bool alone)
 {
     bool may = stream_watch_may_be_single();
     if (!alone || atomic_load(&given_up))
-        stream_watch_give_up();
+        single_stream_disable();
     else if (!starts_idle() || !may)
         leave_single();
 }
@@ -353,7 +353,7 @@ static void step(uint64_t stream)
 }
 
 /* A submission while there is no single stream. */
-static void follow(uint64_t stream)
+static void follow_stream(uint64_t stream)
 {
     uint64_t proposed = atomic_load(&candidate);
     if (proposed != POOL_STREAM_NONE && proposed != stream) {
@@ -381,7 +381,7 @@ static void submit_other(uint64_t stream, uint64_t single)
         return;
     if (single != POOL_STREAM_NONE)
         leave_single();
-    follow(stream);
+    follow_stream(stream);
 }
 
 /* A kernel for a stream that has the single stream's name. unsealed: there were frees before it
@@ -407,9 +407,9 @@ enum submit_seen submission_begin(CUstream stream, unsigned flags)
     enum submit_seen seen = SUBMIT_UNSEEN;
     if (!s && (watch & POOL_WATCH_STREAMS))
         s = find_record();
-    uint64_t name = name_of(s, stream, flags);
+    uint64_t name = stream_number(s, stream, flags);
     if (__builtin_expect(flags & SUBMIT_FLAG_ATTRS, 0) && atomic_load(&captures))
-        stream_watch_give_up();
+        single_stream_disable();
     if (s && (watch & POOL_WATCH_STREAMS)) {
         seen = SUBMIT_SEEN;
         s->seals = 0;

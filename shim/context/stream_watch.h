@@ -56,7 +56,7 @@ void stream_watch_pool_listed(bool alone);
 /* The process does work that is not seen, or that no stream's order covers: there is no single
  * stream any more. Returns when every pool has ordered what stream order alone ordered so far. May
  * call the driver. */
-void stream_watch_give_up(void);
+void single_stream_disable(void);
 
 /* A capture begins: leaves the single stream. There is none until as many captures have closed. */
 void stream_watch_capture_opens(void);

@@ -8,13 +8,13 @@
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/control/frameworks.h"
-#include "shim/control/last_state.h"
+#include "shim/control/gpu_wait.h"
+#include "shim/control/interim_report.h"
 #include "shim/control/publish.h"
 #include "shim/control/signal.h"
 #include "shim/control/thread.h"
-#include "shim/control/turns.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/loader/scope.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
@@ -33,8 +33,8 @@
 
 /* How often the thread looks at the file of GPUCACHE_EMPTY_CACHE_FILE. */
 #define FILE_POLL_NS (200 * MS_NS)
-/* How long a flush waits for pending memory: on the control thread, in turns (turns.h), and on the
- * program's own. */
+/* How long a flush waits for pending memory: on the control thread, in turns (gpu_wait.h), and on
+ * the program's own. */
 #define WAIT_NS (5 * SEC_NS)
 #define WAIT_OWN_NS (200 * MS_NS)
 /* How often limits and timeouts make the packages empty their caches, at most: a program that works
@@ -81,15 +81,15 @@ static struct {
     bool waits;
     struct empty_cache e;
     const char *why;
-    struct turns turns;
+    struct gpu_wait wait;
 } behind;
 
 static uint64_t run_behind(uint64_t now_ns)
 {
     if (!behind.waits)
         return DUTY_NEVER;
-    if (!turns_over(&behind.turns, turns_done(&behind.turns)))
-        return turns_next_ns(&behind.turns);
+    if (!gpu_wait_over(&behind.wait, gpu_wait_done(&behind.wait)))
+        return gpu_wait_next_ns(&behind.wait);
     behind.waits = false;
     flush_pools(&behind.e, 0, behind.why);
     return DUTY_NEVER;
@@ -103,13 +103,13 @@ static void flush_all_pools(const struct empty_cache *e, const char *why)
     struct empty_cache all = *e;
     if (behind.waits)
         widen(&all, &behind.e);
-    uint64_t first_ns = turns_begin(&behind.turns, all.device, WAIT_NS);
+    uint64_t first_ns = gpu_wait_begin(&behind.wait, all.device, WAIT_NS);
     flush_pools(e, first_ns, why);
     behind.e = all;
     behind.why = why;
-    behind.waits = !turns_done(&behind.turns);
+    behind.waits = !gpu_wait_done(&behind.wait);
     if (behind.waits)
-        control_due(&at_behind, turns_next_ns(&behind.turns));
+        control_due(&at_behind, gpu_wait_next_ns(&behind.wait));
 }
 
 /* What is to be done again once the packages have answered. The control thread's. */
@@ -136,7 +136,7 @@ uint64_t flush_ask_frameworks(void)
     return frameworks_ask(answered);
 }
 
-static void follow(const struct empty_cache *e, uint64_t question)
+static void follow_answer(const struct empty_cache *e, uint64_t question)
 {
     if (!question)
         return;
@@ -179,7 +179,7 @@ static uint64_t run_ask(uint64_t now_ns)
     pthread_mutex_unlock(&request_lock);
     following.question = max_u64(following.question, question);
     if (from_environment)
-        follow(&e, question);
+        follow_answer(&e, question);
     return DUTY_NEVER;
 }
 
@@ -188,7 +188,7 @@ bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
 {
     if (framework_has_answered(question, results) && !framework_any_is(results, FRAMEWORK_BUSY))
         return true;
-    follow(e, question);
+    follow_answer(e, question);
     control_due(&at_answer, 0); /* the answer may have come meanwhile */
     return false;
 }
@@ -197,7 +197,7 @@ bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
 static void flush(const struct empty_cache *e, const char *why)
 {
     flush_all_pools(e, why);
-    follow(e, flush_ask_frameworks());
+    follow_answer(e, flush_ask_frameworks());
 }
 
 static uint64_t run_start(uint64_t now_ns)
@@ -289,14 +289,14 @@ static bool folder_is_there(const char *path)
 }
 
 /* Does the process lack a device of this number? -1: all devices, always false. False also once the
- * process leaves. The call is a visit: it may be on the control thread. */
+ * process leaves. The call is a call scope: it may be on the control thread. */
 static bool lacks_device(int device, int *count)
 {
-    struct driver_call v;
-    if (device < 0 || !driver_call_begin(&v))
+    struct call_scope scope;
+    if (device < 0 || !call_scope_begin(&scope))
         return false;
     bool lacks = real.cuDeviceGetCount(count) == CUDA_SUCCESS && device >= *count;
-    driver_call_end(&v);
+    call_scope_end(&scope);
     return lacks;
 }
 
@@ -357,7 +357,7 @@ void flush_start(void)
         log_warn("GPUCACHE_EMPTY_CACHE_FILE=%.200s: its folder does not exist; the file gives no "
                  "memory back until you make the folder",
                  o->empty_cache_file.path);
-    last_state_start();
+    interim_report_start();
     if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||
         (o->stats.at_exit && *o->stats.path)) {
         atomic_store(&has_duties, true);

@@ -5,19 +5,19 @@
 #include "shim/control/frameworks.h"
 
 #include "shim/context/context.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Only the framework thread uses it. It is relaxed for captures (driver_call.h): what the package
- * calls breaks none. The package may wait for a lock of the program. So this visit counts as one
- * that waits, and the exit waits 100 ms at most. */
-static struct driver_call visit;
+/* Only the framework thread uses it. It is relaxed for captures (call_scope.h): what the package
+ * calls breaks none. The package may wait for a lock of the program. So this call scope counts as
+ * one that waits, and the exit waits 100 ms at most. */
+static struct call_scope scope;
 
 /* Makes a primary context current that is there, so that the runtime of a package uses it. Else it
  * would make one on the first device. */
@@ -29,26 +29,26 @@ static void push_primary(void)
             continue;
         CUcontext ctx = atomic_load(&c->ctx), primary = device_primary(c->device);
         if ((!primary || primary == ctx) && device_primary_is_active(c->device))
-            entered = pushed_begin(&visit.pushed, ctx);
+            entered = pushed_begin(&scope.pushed, ctx);
         context_unpin(c);
         if (entered)
             return;
     }
 }
 
-static bool begin(void)
+static bool begin_run(void)
 {
-    if (capture_open() || !state_is_on() || !driver_call_begin(&visit))
+    if (capture_open() || !state_is_on() || !call_scope_begin(&scope))
         return false;
-    driver_call_wait_begins();
+    call_scope_wait_begin();
     push_primary();
     return true;
 }
 
 static void end(void)
 {
-    driver_call_wait_ends();
-    driver_call_end(&visit);
+    call_scope_wait_end();
+    call_scope_end(&scope);
 }
 
 static uint64_t devices(void)
@@ -82,7 +82,7 @@ static uint64_t used_bytes(void)
 /* Live memory of the pools. The program may have taken memory past the pools, by its own mapping
  * calls or by stream-ordered allocations. In that case adds the other memory of the devices, as the
  * driver tells it. Other processes' changes in the same milliseconds disturb that figure. */
-static uint64_t held_bytes(void)
+static uint64_t pools_held_bytes(void)
 {
     uint64_t live = 0, reserved = 0;
     FOR_EACH_CONTEXT(c) {
@@ -97,14 +97,17 @@ static uint64_t held_bytes(void)
     return live + (used > reserved ? used - reserved : 0);
 }
 
-/* The visit of the framework thread is one of those under way. */
+/* The call scope of the framework thread is one of those under way. */
 static bool is_quiet(void)
 {
-    return atomic_load(&driver_call_count) <= 1 && atomic_load(&driver_call_program_waits) == 0;
+    return atomic_load(&call_scope_count) <= 1 && atomic_load(&call_scope_program_waits) == 0;
 }
 
-static const struct framework_host host = {
-    .begin = begin, .end = end, .held_bytes = held_bytes, .devices = devices, .is_quiet = is_quiet};
+static const struct framework_host host = {.begin = begin_run,
+                                           .end = end,
+                                           .held_bytes = pools_held_bytes,
+                                           .devices = devices,
+                                           .is_quiet = is_quiet};
 
 uint64_t frameworks_ask(void (*answered)(void))
 {

@@ -35,7 +35,7 @@ static struct duty publish = {.run = run_publish, .due_ns = DUTY_NEVER};
 static pthread_mutex_t flush_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct report_flush last_flush;
 static atomic_int signal_now;
-static void (*bell)(void);
+static void (*on_request)(void);
 
 static enum { NOT_TRIED, THERE, GONE } now;
 static uint64_t published_ns; /* the last time */
@@ -63,9 +63,9 @@ void publish_signal(int signal_number)
     atomic_store(&signal_now, signal_number);
 }
 
-void publish_set_bell(void (*rang)(void))
+void publish_set_on_request(void (*run)(void))
 {
-    bell = rang;
+    on_request = run;
 }
 
 void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
@@ -155,7 +155,7 @@ static size_t write_body(struct report *r)
 }
 
 /* Fills *state with what is to be published. False: nothing changed, and only_changes was said. */
-static bool collect(struct page_state *state, bool only_changes)
+static bool collect_state(struct page_state *state, bool only_changes)
 {
     struct report_flush last;
     struct report r;
@@ -188,26 +188,26 @@ static void complain(const char *path, const char *why, int code)
         log_info("no page: %s%s", why, text);
 }
 
-static void complain_of_bell(void)
+static void complain_of_doorbell(void)
 {
     log_info("no thread for requests: other processes cannot ask this one for anything");
 }
 
-static bool make(void)
+static bool make_page(void)
 {
     const struct option_dir *dir = &in_force()->dir;
     const char *path = dir->path[0] ? dir->path : NULL, *why;
     struct page_state state;
 
     read_command();
-    collect(&state, false);
+    collect_state(&state, false);
     if (!page_make(path, &state, &why)) {
         if (why)
             complain(path, why, errno);
         return false;
     }
-    if (bell && !page_start_bell(bell))
-        complain_of_bell();
+    if (on_request && !page_start_doorbell(on_request))
+        complain_of_doorbell();
     return true;
 }
 
@@ -216,15 +216,15 @@ bool publish_now(void)
     struct page_state state;
 
     if (now == NOT_TRIED) {
-        now = make() ? THERE : GONE;
+        now = make_page() ? THERE : GONE;
     } else if (now == THERE) {
-        collect(&state, false);
+        collect_state(&state, false);
         bool lost = page_is_lost();
         if (lost)
             page_refuse_requests();
         bool renewed = lost && page_renew(&state);
-        if (renewed && bell && !page_renew_bell())
-            complain_of_bell();
+        if (renewed && on_request && !page_renew_doorbell())
+            complain_of_doorbell();
         /* A file that was cut off, and cannot be made anew now, may come later. */
         if (!renewed && !page_publish(&state) && !page_is_lost()) {
             now = GONE;
@@ -240,7 +240,7 @@ static bool publish_if_changed(void)
     struct page_state state;
 
     bool fresh = clock_now_ns() < published_ns + AT_LEAST_EVERY_NS;
-    if (!collect(&state, true) && !page_is_lost() && fresh)
+    if (!collect_state(&state, true) && !page_is_lost() && fresh)
         return true;
     return publish_now();
 }

@@ -4,7 +4,7 @@
  * page (shim/page/page.h). The control thread makes the page soon after the first pool, so no
  * thread of the program waits for that. It publishes
  *  - every second while a reader looks on (watched_until_ns),
- *  - after flushes, new pools and rings of the bell, at most every PUBLISH_LEAST_NS,
+ *  - after flushes, new pools and rings of the doorbell, at most every PUBLISH_LEAST_NS,
  *  - at once for a request (publish_now),
  *  - else every ten seconds, if a figure changed, if the file was removed or cut off, or if the
  *    state is an hour old. So a page that is a day old belongs to no process that runs
@@ -26,8 +26,8 @@
 
 /* A pool exists. True: there is to be a page, so the control thread is needed. */
 bool publish_pool_made(void);
-/* What the bell calls for once there is a page. Before the first pool. */
-void publish_set_bell(void (*rang)(void));
+/* What the doorbell calls for once there is a page. Before the first pool. */
+void publish_set_on_request(void (*on_request)(void));
 /* A state is due. Any thread. */
 void publish_soon(void);
 /* Publishes. Control thread only. False: there is no page any more. */

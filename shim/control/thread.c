@@ -10,8 +10,8 @@
  */
 #include "shim/control/thread.h"
 
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/clock.h"
 #include "shim/process/futex.h"
 #include "shim/process/log.h"
@@ -38,7 +38,7 @@ static void wake_up(void)
     errno = saved_errno;
 }
 
-static void add(struct duty *d)
+static void add_duty(struct duty *d)
 {
     if (atomic_load_explicit(&d->added, memory_order_relaxed) || atomic_exchange(&d->added, true))
         return;
@@ -47,7 +47,7 @@ static void add(struct duty *d)
         ;
 }
 
-static void lower(struct duty *d, uint64_t due_ns)
+static void lower_due(struct duty *d, uint64_t due_ns)
 {
     uint64_t now = atomic_load(&d->due_ns);
     while (due_ns < now && !atomic_compare_exchange_weak(&d->due_ns, &now, due_ns))
@@ -56,8 +56,8 @@ static void lower(struct duty *d, uint64_t due_ns)
 
 void control_due(struct duty *duty, uint64_t due_ns)
 {
-    add(duty);
-    lower(duty, due_ns);
+    add_duty(duty);
+    lower_due(duty, due_ns);
     wake_up();
 }
 
@@ -84,14 +84,14 @@ static uint64_t pass(void)
     uint64_t now_ns = clock_now_ns(), next_ns = DUTY_NEVER;
     bool held = false;
     for (struct duty *d = atomic_load(&duties); d; d = d->next) {
-        if (!state_is_on() || atomic_load(&driver_call_no_more))
+        if (!state_is_on() || atomic_load(&call_scope_no_more))
             return DUTY_NEVER; /* step 9 */
         uint64_t due_ns = atomic_load(&d->due_ns);
         if (due_ns <= now_ns) {
             if (d->needs_calm && !is_calm(&held))
                 continue;
             atomic_store(&d->due_ns, DUTY_NEVER); /* step 6 */
-            lower(d, d->run(now_ns));
+            lower_due(d, d->run(now_ns));
             due_ns = atomic_load(&d->due_ns);
         }
         if (due_ns < next_ns)
@@ -100,7 +100,7 @@ static uint64_t pass(void)
     return next_ns;
 }
 
-static void run(void)
+static void run_duties(void)
 {
     while (state_is_on()) {
         atomic_exchange(&wake, 0); /* before the pass reads the times: step 5 */
@@ -115,7 +115,7 @@ void control_permit_thread(void)
 
 void control_make_thread(void)
 {
-    static const struct own_thread thread = {"gpucache", STACK_BYTES, run};
+    static const struct own_thread thread = {"gpucache", STACK_BYTES, run_duties};
     if (!atomic_load(&permitted) || atomic_exchange(&control_started, true))
         return;
     if (!own_thread_start(&thread))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The room control/ holds the control thread and the flushes.
- * A flush gives idle memory back to the driver (flush.h); the thread does that and other duties.
- * The room's one seam is struct duty: other parts add duties, and the thread knows none of them.
+ * The room control/ holds the control thread and the flushes. A flush gives idle memory back to the
+ * driver (flush.h); the thread does that and other duties. The room's one seam is struct duty:
+ * other parts add duties, and the thread knows none of them.
  *
  * A process has at most one control thread. All signals are blocked on it. It holds no descriptor
  * and no resource of the program's. To make the thread takes longer than to reserve address space
@@ -16,7 +16,8 @@
  *     is written before the duty is in the list, and never again. So the thread walks without a
  *     lock.
  *  4. A duty that needs calm starts only while no capture is open. A capture may begin while the
- *     duty runs. Its driver calls are visits (shim/driver/driver_call.h), which break no capture.
+ *     duty runs. Its driver calls are call scopes (shim/driver/call_scope.h), which break no
+ *     capture.
  *
  * Why no call is lost:
  *  5. control_due lowers the duty's time, then sets `wake`, then wakes the thread. The thread
@@ -35,9 +36,9 @@
  *     no duty off.
  *
  * Why it ends with the process:
- *  9. No duty starts once the process leaves (driver_call_at_exit). The driver calls of a duty
- *     under way are visits (driver_call.h, 5 and 6). No new visit begins then. The exit waits for
- *     the one that runs, for 10 s at most.
+ *  9. No duty starts once the process leaves (call_scope_at_exit). The driver calls of a duty under
+ *     way are call scopes (call_scope.h, 5 and 6). No new call scope begins then. The exit waits
+ *     for the one that runs, for 10 s at most.
  * 10. A forked child has no control thread and makes none: the library is off there. In the child
  *     control_due changes a number that no thread reads.
  */

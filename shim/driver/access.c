@@ -4,7 +4,7 @@
  */
 #include "shim/driver/access.h"
 
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 
 #include <stdatomic.h>
 
@@ -47,10 +47,10 @@ CUresult access_change(CUdevice peer, bool allowed, uint64_t addr, uint64_t size
 {
     CUmemAccessDesc desc = access_of(peer, allowed ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                    : CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     return rc;
 }

@@ -16,11 +16,11 @@
 void access_set_peer(CUdevice owner, CUdevice peer, bool allowed);
 /* The devices besides `owner` that may access its memory, a bit for each. */
 uint64_t access_peers(CUdevice owner);
-/* Gives the device and its peers access to a mapped range. In a visit. Returns the driver's
+/* Gives the device and its peers access to a mapped range. In a call scope. Returns the driver's
  * code. */
 CUresult access_allow(CUdevice device, uint64_t addr, uint64_t size_bytes);
-/* Grants or takes the access of `peer` to a mapped range; a visit of its own. Returns the driver's
- * code. */
+/* Grants or takes the access of `peer` to a mapped range; a call scope of its own. Returns the
+ * driver's code. */
 CUresult access_change(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes);
 
 #endif

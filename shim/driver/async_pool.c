@@ -7,8 +7,8 @@
 
 #include "pool/bits.h"
 #include "pool/spin.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
@@ -19,7 +19,7 @@
 enum { ROWS = DEVICES_MAX + ASYNC_POOLS_MAX };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct row {
+static struct driver_pool {
     CUmemoryPool pool; /* NULL: none; the default ones are asked for each time */
     CUdevice device;
     unsigned takers;
@@ -37,29 +37,29 @@ static struct async_stats latest[DEVICES_MAX];
 /* From a failure of the driver to async_pool_release. */
 #define LATELY_NS (100 * MS_NS)
 
-static bool is_default(const struct row *r)
+static bool is_default(const struct driver_pool *r)
 {
     return r < rows + DEVICES_MAX;
 }
 
-static CUdevice device_of(const struct row *r)
+static CUdevice device_of(const struct driver_pool *r)
 {
     return is_default(r) ? (CUdevice)(r - rows) : r->device;
 }
 
 /* Lock held. */
-static bool is_of(const struct row *r, CUdevice device)
+static bool row_is_of(const struct driver_pool *r, CUdevice device)
 {
     return (is_default(r) || r->pool) && (device < 0 || device_of(r) == device);
 }
 
 /* Step 1. Finds the next row of the device, from *i on. NULL: there is no more. */
-static struct row *take_next(CUdevice device, int *i)
+static struct driver_pool *take_next(CUdevice device, int *i)
 {
-    struct row *found = NULL;
+    struct driver_pool *found = NULL;
     pthread_mutex_lock(&lock);
     for (; *i < rows_used && !found && !enders[device]; ++*i)
-        if (is_of(&rows[*i], device) && !rows[*i].leaving) {
+        if (row_is_of(&rows[*i], device) && !rows[*i].leaving) {
             found = &rows[*i];
             found->takers++;
         }
@@ -67,7 +67,7 @@ static struct row *take_next(CUdevice device, int *i)
     return found;
 }
 
-static void put(struct row *r)
+static void put_driver_pool(struct driver_pool *r)
 {
     pthread_mutex_lock(&lock);
     r->takers--;
@@ -75,9 +75,9 @@ static void put(struct row *r)
 }
 
 /* Lock held, and let go meanwhile. Steps 2 and 4. */
-static void await_takers(const struct row *r)
+static void await_takers(const struct driver_pool *r)
 {
-    for (unsigned turn = 0; r->takers && !driver_call_depth; turn++) {
+    for (unsigned turn = 0; r->takers && !call_scope_depth; turn++) {
         pthread_mutex_unlock(&lock);
         spin_pause(turn);
         pthread_mutex_lock(&lock);
@@ -117,14 +117,14 @@ void async_pool_made(CUmemoryPool pool, const CUmemPoolProps *props, unsigned ma
     while (i < rows_used && (rows[i].pool || rows[i].takers))
         i++;
     if (i < ROWS && num_enders[device] == mark) {
-        rows[i] = (struct row){.pool = pool, .device = device};
+        rows[i] = (struct driver_pool){.pool = pool, .device = device};
         rows_used = i < rows_used ? rows_used : i + 1;
     }
     pthread_mutex_unlock(&lock);
 }
 
 /* Lock held. */
-static struct row *find(CUmemoryPool pool, bool leaving)
+static struct driver_pool *find_driver_pool(CUmemoryPool pool, bool leaving)
 {
     for (int i = DEVICES_MAX; i < rows_used && pool; i++)
         if (rows[i].pool == pool && rows[i].leaving == leaving)
@@ -137,7 +137,7 @@ void async_pool_destroy_begins(CUmemoryPool pool)
     if (state_is_off()) /* step 5 */
         return;
     pthread_mutex_lock(&lock);
-    struct row *r = find(pool, false);
+    struct driver_pool *r = find_driver_pool(pool, false);
     if (r) {
         r->leaving = true;
         await_takers(r);
@@ -151,7 +151,7 @@ void async_pool_destroy_over(CUmemoryPool pool, bool done)
     if (state_is_off())
         return;
     pthread_mutex_lock(&lock);
-    struct row *r = find(pool, true);
+    struct driver_pool *r = find_driver_pool(pool, true);
     if (r) {
         r->pool = done ? NULL : pool;
         r->leaving = false;
@@ -160,7 +160,7 @@ void async_pool_destroy_over(CUmemoryPool pool, bool done)
 }
 
 /* Lock held. */
-static void count_ender(CUdevice device, unsigned by)
+static void count_device_ender(CUdevice device, unsigned by)
 {
     for (CUdevice i = 0; i < DEVICES_MAX; i++)
         if (device < 0 || device == i) {
@@ -174,9 +174,9 @@ void async_pool_context_begins(CUdevice device)
     if (state_is_off() || device >= DEVICES_MAX)
         return;
     pthread_mutex_lock(&lock);
-    count_ender(device, 1);
+    count_device_ender(device, 1);
     for (int i = 0; i < rows_used; i++)
-        if (is_of(&rows[i], device))
+        if (row_is_of(&rows[i], device))
             await_takers(&rows[i]);
     pthread_mutex_unlock(&lock);
 }
@@ -187,7 +187,7 @@ static uint64_t devices_of_rows(CUdevice device)
     uint64_t devices = 0;
     pthread_mutex_lock(&lock);
     for (int i = DEVICES_MAX; i < rows_used; i++)
-        if (is_of(&rows[i], device))
+        if (row_is_of(&rows[i], device))
             devices |= device_bit(rows[i].device);
     pthread_mutex_unlock(&lock);
     return devices;
@@ -206,7 +206,7 @@ void async_pool_context_over(CUdevice device)
     for (int i = DEVICES_MAX; i < rows_used; i++)
         if (rows[i].pool && (ended & device_bit(rows[i].device)))
             rows[i].pool = NULL;
-    count_ender(device, -1u);
+    count_device_ender(device, -1u);
     pthread_mutex_unlock(&lock);
 }
 
@@ -215,8 +215,8 @@ bool async_pool_any(void)
     return counter_get(COUNTER_ASYNC) || rows_used > DEVICES_MAX;
 }
 
-/* In a visit. NULL: there is none, or the program has made no stream-ordered allocation. */
-static CUmemoryPool pool_of(const struct row *r)
+/* In a call scope. NULL: there is none, or the program has made no stream-ordered allocation. */
+static CUmemoryPool pool_of(const struct driver_pool *r)
 {
     CUmemoryPool pool = NULL;
     if (!is_default(r))
@@ -292,7 +292,7 @@ static uint64_t trim_graphs(CUdevice device, struct share *s)
     return less(m, graph_memory(device));
 }
 
-static void count(CUdevice device, uint64_t back)
+static void count_returned(CUdevice device, uint64_t back)
 {
     if (!back)
         return;
@@ -303,23 +303,23 @@ static void count(CUdevice device, uint64_t back)
 uint64_t async_pool_trim(CUdevice device, uint64_t keep_bytes, uint64_t most_bytes)
 {
     struct share s = {keep_bytes, most_bytes};
-    struct driver_call v;
-    struct row *r;
+    struct call_scope scope;
+    struct driver_pool *r;
     uint64_t back = 0;
-    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !call_scope_begin(&scope))
         return 0;
     for (int i = 0; (r = take_next(device, &i));) {
         back += trim_pool(pool_of(r), &s);
-        put(r);
+        put_driver_pool(r);
     }
     int i = device; /* graphs come last; the default pool's row stands for them */
     if ((r = take_next(device, &i))) {
         if (is_default(r))
             back += trim_graphs(device, &s);
-        put(r);
+        put_driver_pool(r);
     }
-    driver_call_end(&v);
-    count(device, back);
+    call_scope_end(&scope);
+    count_returned(device, back);
     return back;
 }
 
@@ -334,7 +334,7 @@ bool async_pool_release(CUdevice device)
 
 /* What was idle throughout goes. The program may have used it meanwhile and freed it again between
  * two looks. */
-static uint64_t expire(struct row *r, uint64_t timeout_ns, uint64_t now_ns)
+static uint64_t expire(struct driver_pool *r, uint64_t timeout_ns, uint64_t now_ns)
 {
     CUmemoryPool pool = pool_of(r);
     uint64_t idle = pool_memory(pool).idle_bytes, back = 0;
@@ -352,20 +352,20 @@ static uint64_t expire(struct row *r, uint64_t timeout_ns, uint64_t now_ns)
 uint64_t async_pool_expire(CUdevice device, uint64_t timeout_ns)
 {
     uint64_t now_ns = clock_now_ns(), back = 0;
-    struct driver_call v;
-    struct row *r;
-    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !driver_call_begin(&v))
+    struct call_scope scope;
+    struct driver_pool *r;
+    if (device < 0 || device >= DEVICES_MAX || !async_pool_any() || !call_scope_begin(&scope))
         return 0;
     for (int i = 0; (r = take_next(device, &i));) {
         back += expire(r, timeout_ns, now_ns);
-        put(r);
+        put_driver_pool(r);
     }
-    driver_call_end(&v);
-    count(device, back);
+    call_scope_end(&scope);
+    count_returned(device, back);
     return back;
 }
 
-static void add(struct async_stats *sum, struct memory m)
+static void add_memory(struct async_stats *sum, struct memory m)
 {
     sum->async_reserved_bytes += m.reserved_bytes;
     sum->async_idle_bytes += m.idle_bytes;
@@ -374,19 +374,19 @@ static void add(struct async_stats *sum, struct memory m)
 void async_pool_stats(CUdevice device, struct async_stats *out)
 {
     struct async_stats sum = {0};
-    struct driver_call v;
-    struct row *r;
+    struct call_scope scope;
+    struct driver_pool *r;
     *out = sum;
     if (device < 0 || device >= DEVICES_MAX || !async_pool_any())
         return;
-    if (driver_call_begin(&v)) {
+    if (call_scope_begin(&scope)) {
         for (int i = 0; (r = take_next(device, &i));) {
-            add(&sum, pool_memory(pool_of(r)));
+            add_memory(&sum, pool_memory(pool_of(r)));
             if (is_default(r))
-                add(&sum, graph_memory(device));
-            put(r);
+                add_memory(&sum, graph_memory(device));
+            put_driver_pool(r);
         }
-        driver_call_end(&v);
+        call_scope_end(&scope);
         sum.async_returned_bytes = atomic_load(&returned_bytes[device]);
         pthread_mutex_lock(&lock);
         latest[device] = sum;

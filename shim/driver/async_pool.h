@@ -13,7 +13,7 @@
  * allocation was captured or made, and while the primary context is active.
  *
  * A trim waits for no GPU work. What was freed behind work counts as used until the work is done,
- * and stays. All calls are visits (driver_call.h), so no capture is broken.
+ * and stays. All calls are call scopes (call_scope.h), so no capture is broken.
  *
  * A handle may be destroyed while another thread is about to trim its pool. So:
  *  1. A thread takes a row before it uses the row's handle, and puts it back afterwards. No lock is

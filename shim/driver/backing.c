@@ -29,7 +29,7 @@ static bool is_named(const char *file, const char *name)
            strstr(file + length, ".so");
 }
 
-static int look(struct dl_phdr_info *info, size_t size, void *found)
+static int look_at_object(struct dl_phdr_info *info, size_t size, void *found)
 {
     const char *file = strrchr(info->dlpi_name, '/');
     file = file ? file + 1 : info->dlpi_name;
@@ -74,7 +74,7 @@ void backing_choose(const struct device_backend *d, struct pool_config *config,
     case BACKING_AUTO:
         *reason = "the default, as nothing here needs segments";
         if (d->base.has_arena)
-            dl_iterate_phdr(look, &library);
+            dl_iterate_phdr(look_at_object, &library);
         apart = d->base.has_arena && is_apart(d->device);
         break;
     }

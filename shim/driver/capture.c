@@ -138,7 +138,7 @@ void capture_failed(void)
 }
 
 /* Lock held. */
-static struct capture *find(CUcontext ctx, CUstream stream)
+static struct capture *find_capture(CUcontext ctx, CUstream stream)
 {
     for (struct capture *c = captures; c < captures + captures_size; c++)
         if (c->number && c->stream == stream &&
@@ -148,21 +148,13 @@ static struct capture *find(CUcontext ctx, CUstream stream)
     return NULL;
 }
 
-static CUcontext current(void)
-{
-    CUcontext ctx = NULL;
-    if (real.cuCtxGetCurrent)
-        real.cuCtxGetCurrent(&ctx);
-    return ctx;
-}
-
 uint64_t capture_number(CUstream stream)
 {
     if (!capture_open())
         return 0;
-    CUcontext ctx = current();
+    CUcontext ctx = hooks_current();
     pthread_mutex_lock(&lock);
-    const struct capture *c = find(ctx, stream);
+    const struct capture *c = find_capture(ctx, stream);
     uint64_t number = c ? c->number : 0;
     pthread_mutex_unlock(&lock);
     return number;
@@ -222,7 +214,7 @@ static CUcontext context_of(CUstream stream, CUcontext *owner)
     CUcontext ctx = NULL;
     CUgreenCtx green = NULL;
     if (!real.cuStreamGetCtx || real.cuStreamGetCtx(stream, &ctx) != CUDA_SUCCESS || !ctx)
-        ctx = current();
+        ctx = hooks_current();
     if (!real.cuStreamGetCtx_v2 || stream == CU_STREAM_PER_THREAD ||
         real.cuStreamGetCtx_v2(stream, owner, &green) != CUDA_SUCCESS || !green || !*owner)
         *owner = ctx;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See device.h and pool/backend.h. The rows of fences are in device_fence.c. All rows are visits;
- * those that need the context enter it. No lock.
+ * See device.h and pool/backend.h. The rows of fences are in device_fence.c. All rows are call
+ * scopes; those that need the context enter it. No lock.
  */
 #include "shim/driver/device.h"
 
 #include "pool/bits.h"
 #include "shim/driver/access.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/clock.h"
 
@@ -36,8 +36,8 @@ static _Atomic unsigned arenas_ended;
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0, wish = 0;
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     uint64_t lowest = atomic_load(&lowest_arena);
     if (atomic_load(&arenas_ended) % ARENA_PLACES && lowest > size_bytes)
@@ -45,80 +45,80 @@ static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
     CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes, wish);
     if (rc == CUDA_SUCCESS)
         atomic_store(&lowest_arena, wish ? wish : at);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     *addr = at;
     return (int)rc;
 }
 
 static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return;
     atomic_fetch_add(&arenas_ended, 1); /* before the driver may give these addresses again */
     reservation_destroy(addr, size_bytes);
-    driver_call_end(&v);
+    call_scope_end(&scope);
 }
 
 static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 {
     CUmemGenericAllocationHandle h = 0;
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(
         &h, size_bytes, &device_self(b)->prop, 0);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     *handle = h;
     return (int)rc;
 }
 
 static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
 {
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return;
     real.cuMemRelease(handle);
-    driver_call_end(&v);
+    call_scope_end(&scope);
 }
 
 static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
 {
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     return (int)rc;
 }
 
 static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = access_allow(device_self(b)->device, addr, size_bytes);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     return (int)rc;
 }
 
 static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
-    struct driver_call v;
-    if (!driver_call_begin(&v))
+    struct call_scope scope;
+    if (!call_scope_begin(&scope))
         return;
     real.cuMemUnmap(addr, size_bytes);
-    driver_call_end(&v);
+    call_scope_end(&scope);
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0;
-    struct driver_call v;
-    if (!driver_call_enter(&v, device_self(b)->ctx))
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     *addr = at;
     return (int)rc;
 }
@@ -157,31 +157,31 @@ static bool free_beside(struct device_backend *d, CUdeviceptr addr)
 
 static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
-    struct driver_call v;
+    struct call_scope scope;
     CUresult rc = CUDA_SUCCESS;
-    if (!driver_call_enter(&v, device_self(b)->ctx))
+    if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     if (atomic_load(&device_self(b)->gone)) {
-        driver_call_end(&v); /* it goes with its context; the next life may have the address */
+        call_scope_end(&scope); /* it goes with its context; the next life may have the address */
         return CUDA_SUCCESS;
     }
-    driver_call_wait_begins(); /* for GPU work, where queues are full: step 6 */
+    call_scope_wait_begin(); /* for GPU work, where queues are full: step 6 */
     if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
-    driver_call_wait_ends();
-    driver_call_end(&v);
+    call_scope_wait_end();
+    call_scope_end(&scope);
     return (int)rc;
 }
 
 static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     size_t free_now = 0, total = 0;
-    struct driver_call v;
-    if (!driver_call_enter(&v, device_self(b)->ctx))
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc =
         atomic_load_explicit(&real.cuMemGetInfo_v2, memory_order_relaxed)(&free_now, &total);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     *free_bytes = free_now;
     *total_bytes = total;
     return (int)rc;

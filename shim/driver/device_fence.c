@@ -7,8 +7,8 @@
 #include "shim/driver/device_fence.h"
 
 #include "pool/bits.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
 #include "shim/process/cancel.h"
 #include "shim/process/clock.h"
@@ -37,12 +37,12 @@ int device_fence_create(struct backend *b, uint64_t *fence)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *fence = at;
     if (atomic_load(&d->context_events)) {
-        struct driver_call v;
-        if (!driver_call_enter(&v, d->ctx))
+        struct call_scope scope;
+        if (!call_scope_enter(&scope, d->ctx))
             return CUDA_ERROR_DEINITIALIZED;
         if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             d->fences[at].event = NULL;
-        driver_call_end(&v);
+        call_scope_end(&scope);
     }
     return 0;
 }
@@ -54,11 +54,11 @@ void device_fence_destroy(struct backend *b, uint64_t fence)
     CUevent event = fence_at(b, fence)->event;
     if (!event || atomic_load(&d->gone))
         return;
-    struct driver_call v;
-    if (!driver_call_enter(&v, d->ctx))
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, d->ctx))
         return;
     real.cuEventDestroy_v2(event);
-    driver_call_end(&v);
+    call_scope_end(&scope);
 }
 
 /* By an event of its own. False: the driver has no such events, or cannot make or record one. */
@@ -76,9 +76,9 @@ static bool drain_by_event(CUcontext ctx, CUresult *rc)
         recorded = *rc == CUDA_SUCCESS || error_is_capture(*rc);
     }
     if (*rc == CUDA_SUCCESS) {
-        driver_call_wait_begins();
+        call_scope_wait_begin();
         *rc = real.cuEventSynchronize(event);
-        driver_call_wait_ends();
+        call_scope_wait_end();
     }
     real.cuEventDestroy_v2(event);
     return recorded;
@@ -92,9 +92,9 @@ CUresult device_fence_drain(CUcontext ctx)
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     capture_wait_begins();
-    driver_call_wait_begins();
+    call_scope_wait_begin();
     rc = real.cuCtxSynchronize();
-    driver_call_wait_ends();
+    call_scope_wait_end();
     capture_wait_ends();
     capture_let_go();
     return rc;
@@ -114,13 +114,13 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
         return draw_number(d, f);
     if (!capture_hold_off())
         return FENCE_REFUSED;
-    struct driver_call v;
-    if (!driver_call_enter(&v, d->ctx)) {
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, d->ctx)) {
         capture_let_go();
         return FENCE_BARRED; /* the process leaves, or the context is gone */
     }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     capture_let_go();
     if (error_is_capture(rc))
         return FENCE_BARRED; /* by a capture that we did not see begin */
@@ -146,11 +146,11 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
     uint64_t number = atomic_load(&f->number);
     if (number)
         return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
-    struct driver_call v;
-    if (!driver_call_enter(&v, d->ctx))
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, d->ctx))
         return atomic_load(&d->gone) ? FENCE_LOST : FENCE_BUSY;
     CUresult rc = real.cuEventQuery(f->event);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
         return FENCE_DONE;
     return rc == CUDA_ERROR_NOT_READY || error_is_capture(rc) ? FENCE_BUSY : FENCE_LOST;
@@ -164,13 +164,13 @@ int device_fence_order(struct backend *b, uint64_t fence)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct driver_call v;
-    if (!driver_call_enter(&v, d->ctx)) {
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, d->ctx)) {
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
     CUresult rc = real.cuCtxWaitEvent(d->ctx, f->event);
-    driver_call_end(&v);
+    call_scope_end(&scope);
     capture_let_go();
     return (int)rc;
 }
@@ -184,17 +184,17 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
     uint64_t drawn = atomic_load(&d->numbers_drawn), done = atomic_load(&d->numbers_done);
     if (!capture_hold_off_patiently(timeout_ns < UINT64_MAX ? timeout_ns : 0))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    struct driver_call v;
-    if (!driver_call_enter(&v, d->ctx)) {
+    struct call_scope scope;
+    if (!call_scope_enter(&scope, d->ctx)) {
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
     capture_wait_begins();
-    driver_call_wait_begins();
+    call_scope_wait_begin();
     CUresult rc = real.cuCtxSynchronize();
-    driver_call_wait_ends();
+    call_scope_wait_end();
     capture_wait_ends();
-    driver_call_end(&v);
+    call_scope_end(&scope);
     capture_let_go();
     while (rc == CUDA_SUCCESS && done < drawn &&
            !atomic_compare_exchange_weak(&d->numbers_done, &done, drawn))
@@ -217,13 +217,13 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
     if (atomic_load(&f->number))
         return synchronise(d, timeout_ns);
     if (timeout_ns == UINT64_MAX) {
-        struct driver_call v;
-        if (!driver_call_enter(&v, d->ctx))
+        struct call_scope scope;
+        if (!call_scope_enter(&scope, d->ctx))
             return CUDA_ERROR_DEINITIALIZED;
-        driver_call_wait_begins();
+        call_scope_wait_begin();
         CUresult rc = real.cuEventSynchronize(f->event);
-        driver_call_wait_ends();
-        driver_call_end(&v);
+        call_scope_wait_end();
+        call_scope_end(&scope);
         return (int)rc;
     }
     uint64_t start_ns = clock_now_ns(), pause_ns = 10000;

@@ -10,8 +10,8 @@
 
 /* Does this driver have all functions that fences by events need? */
 bool device_fence_has_events(void);
-/* To be called in a visit of ctx. The host waits for all work that was submitted to the context so
- * far, without a limit. Captures are held off for a moment only.
+/* To be called in a call scope of ctx. The host waits for all work that was submitted to the
+ * context so far, without a limit. Captures are held off for a moment only.
  * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a capture is open, and nothing was done. */
 CUresult device_fence_drain(CUcontext ctx);
 

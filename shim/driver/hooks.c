@@ -67,7 +67,7 @@ bool hooks_present(enum hook_id id)
     return hooks_init() && atomic_load_explicit(&hook_address[id], memory_order_relaxed);
 }
 
-/* The place in which fill() looks the driver's functions up. */
+/* The place in which fill_slots() looks the driver's functions up. */
 struct source {
     void *handle;               /* NULL: in the scope */
     const struct object *scope; /* the driver, then its dependencies */
@@ -88,7 +88,7 @@ static uintptr_t find_in_scope(struct source *source, const char *name)
 }
 
 /* 0 instead of our own wrapper, which as the driver's function would call itself for ever. */
-static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper)
+static uintptr_t find_function(struct source *source, const char *name, uintptr_t wrapper)
 {
     uintptr_t address = source->handle ? (uintptr_t)symbol_lookup(source->handle, name)
                                        : find_in_scope(source, name);
@@ -106,11 +106,11 @@ static uintptr_t find(struct source *source, const char *name, uintptr_t wrapper
 /* Writes the slot before the address, because a thread that reads the address may hand out the
  * wrapper. The wrapper uses the slot. Compilers call through an _Atomic pointer with one plain
  * load. The thread sanitizer would report this load and the one write of the slot as a race. */
-__attribute__((no_sanitize("thread"))) static void fill(struct source *source)
+__attribute__((no_sanitize("thread"))) static void fill_slots(struct source *source)
 {
     uintptr_t address;
 #define FILL(symbol, pfn, slot)                                                                    \
-    address = find(source, #symbol, (uintptr_t)symbol);                                            \
+    address = find_function(source, #symbol, (uintptr_t)symbol);                                   \
     if (address) {                                                                                 \
         SET(slot, pfn, address);                                                                   \
         atomic_store_explicit(&hook_address[HOOK_##symbol], address, memory_order_release);        \
@@ -118,7 +118,7 @@ __attribute__((no_sanitize("thread"))) static void fill(struct source *source)
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
 #define HOOK_CALLED(symbol, pfn)                                                                   \
-    address = find(source, #symbol, 0);                                                            \
+    address = find_function(source, #symbol, 0);                                                   \
     if (address)                                                                                   \
         SET(real.symbol, pfn, address);
 #include "shim/driver/hooks.def"
@@ -145,7 +145,7 @@ static void fill_from_scope(const struct object *objects, size_t num_objects, vo
 {
     struct source source = {NULL, objects, num_objects, false};
     keep_entries();
-    fill(&source);
+    fill_slots(&source);
     *(bool *)is_filled = !source.is_unsure;
 }
 
@@ -178,7 +178,7 @@ bool hooks_init(void)
     if (driver) {
         struct source source = {.handle = driver};
         keep_entries();
-        fill(&source);
+        fill_slots(&source);
         /* Clears the message of a lookup of ours that this driver could not answer. */
         dlerror();
         atomic_store_explicit(&filled, true, memory_order_release);

@@ -88,6 +88,13 @@ extern struct hooks_real real __attribute__((visibility("hidden")));
  * for another. The search may take the loader's lock (see hooks.c). */
 bool hooks_init(void);
 
+/* The calling thread's current context. NULL: there is none, or the driver does not say. */
+static inline CUcontext hooks_current(void)
+{
+    CUcontext ctx = NULL;
+    return real.cuCtxGetCurrent && real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS ? ctx : NULL;
+}
+
 /* Does this driver have the wrapped function? */
 bool hooks_present(enum hook_id id);
 

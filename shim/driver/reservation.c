@@ -20,13 +20,13 @@
 
 enum { PART_RANGES = 63 };
 
-struct range {
+struct reserved_range {
     _Atomic CUdeviceptr addr;
     _Atomic size_t size_bytes;
 };
 
 struct part {
-    struct range ranges[PART_RANGES];
+    struct reserved_range ranges[PART_RANGES];
     _Atomic(struct part *) next;
 };
 
@@ -48,7 +48,7 @@ static void change_ends(void)
 }
 
 /* The place of a range, by its number; NULL: the table is not that long. */
-static struct range *place_at(size_t number)
+static struct reserved_range *place_at(size_t number)
 {
     struct part *part = &first;
     for (; part && number >= PART_RANGES; number -= PART_RANGES)
@@ -56,7 +56,7 @@ static struct range *place_at(size_t number)
     return part ? &part->ranges[number] : NULL;
 }
 
-static void write_range(struct range *r, CUdeviceptr addr, size_t size_bytes)
+static void write_range(struct reserved_range *r, CUdeviceptr addr, size_t size_bytes)
 {
     atomic_store_explicit(&r->addr, addr, memory_order_release);
     atomic_store_explicit(&r->size_bytes, size_bytes, memory_order_release);
@@ -65,7 +65,7 @@ static void write_range(struct range *r, CUdeviceptr addr, size_t size_bytes)
 static void record(CUdeviceptr addr, size_t size_bytes)
 {
     change_begins();
-    struct range *r = place_at(num_ranges);
+    struct reserved_range *r = place_at(num_ranges);
     if (!r) {
         struct part *more = calloc(1, sizeof *more), *last = &first;
         while (last->next)
@@ -80,14 +80,14 @@ static void record(CUdeviceptr addr, size_t size_bytes)
     change_ends();
 }
 
-static void forget(CUdeviceptr addr)
+static void forget_range(CUdeviceptr addr)
 {
     change_begins();
     for (size_t i = 0; i < num_ranges; i++) {
-        struct range *r = place_at(i);
+        struct reserved_range *r = place_at(i);
         if (r->addr != addr)
             continue;
-        const struct range *last = place_at(num_ranges - 1);
+        const struct reserved_range *last = place_at(num_ranges - 1);
         write_range(r, last->addr, last->size_bytes);
         atomic_store_explicit(&num_ranges, num_ranges - 1, memory_order_release);
         break;
@@ -106,11 +106,11 @@ CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_b
 
 void reservation_destroy(CUdeviceptr addr, size_t size_bytes)
 {
-    forget(addr); /* first: from then on the program may get these addresses */
+    forget_range(addr); /* first: from then on the program may get these addresses */
     real.cuMemAddressFree(addr, size_bytes);
 }
 
-static bool meets(const struct range *r, CUdeviceptr addr, size_t size_bytes)
+static bool meets(const struct reserved_range *r, CUdeviceptr addr, size_t size_bytes)
 {
     CUdeviceptr start = atomic_load_explicit(&r->addr, memory_order_acquire);
     size_t bytes = atomic_load_explicit(&r->size_bytes, memory_order_acquire);
@@ -118,7 +118,7 @@ static bool meets(const struct range *r, CUdeviceptr addr, size_t size_bytes)
 }
 
 /* The table may change meanwhile. */
-static bool look(CUdeviceptr addr, size_t size_bytes)
+static bool look_up(CUdeviceptr addr, size_t size_bytes)
 {
     size_t left = atomic_load_explicit(&num_ranges, memory_order_acquire);
     for (const struct part *part = &first; part && left;
@@ -133,7 +133,7 @@ bool reservation_covers(CUdeviceptr addr, size_t size_bytes)
 {
     for (unsigned turn = 0;; turn++) {
         unsigned before = atomic_load_explicit(&changes, memory_order_acquire);
-        bool covers = look(addr, size_bytes);
+        bool covers = look_up(addr, size_bytes);
         if (before % 2 == 0 && atomic_load_explicit(&changes, memory_order_relaxed) == before)
             return covers;
         spin_pause(turn);

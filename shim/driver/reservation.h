@@ -10,7 +10,7 @@
 
 /* cuMemAddressReserve at a multiple of align_bytes, and cuMemAddressFree. The driver must have
  * both. wish: where the caller would like it, 0: anywhere; the driver may choose another place. To
- * be called in a visit. */
+ * be called in a call scope. */
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes,
                             CUdeviceptr wish);
 void reservation_destroy(CUdeviceptr addr, size_t size_bytes);

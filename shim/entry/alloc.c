@@ -10,8 +10,8 @@
 #include "shim/context/redzone.h"
 #include "shim/control/flush.h"
 #include "shim/control/thread.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
@@ -111,7 +111,7 @@ static void make_own_call(void *arg)
  * and serve this one. It breaks no open capture, as the pool's own calls do not. */
 static SHIM_COLD CUresult try_own_call(const struct context *c, struct own_call *call)
 {
-    if (driver_call_run(NULL, make_own_call, call) && retry_is_error(call->rc))
+    if (call_scope_run(NULL, make_own_call, call) && retry_is_error(call->rc))
         retry_note_error(call->rc);
     pool_note_nomem(c->pool, call->rc == CUDA_SUCCESS);
     counter_add(COUNTER_DRIVER, call->rc == CUDA_SUCCESS);
@@ -131,7 +131,7 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
 }
 
 /* Most allocations end here: a thread gets a block that it has just freed. */
-static inline uint64_t take(size_t size_bytes)
+static inline uint64_t take_fast(size_t size_bytes)
 {
     struct pool *p = context_quick_pool();
     bool requested = atomic_load_explicit(&flush_requested, memory_order_relaxed);
@@ -167,7 +167,7 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
-    uint64_t addr = likely(dptr) ? take(bytesize) : 0;
+    uint64_t addr = likely(dptr) ? take_fast(bytesize) : 0;
     if (unlikely(!addr))
         return alloc_slowly(dptr, bytesize);
     *dptr = addr;
@@ -197,7 +197,7 @@ static bool find_row(struct context *c, size_t width, size_t *row)
 {
     int saved_errno = errno;
     size_t align = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
-    if (!align && driver_call_run(c->backend.ctx, ask_alignment, &align))
+    if (!align && call_scope_run(c->backend.ctx, ask_alignment, &align))
         atomic_store_explicit(&c->pitch_bytes, align, memory_order_relaxed);
     *row = round_up(width, align);
     errno = saved_errno;
@@ -362,7 +362,7 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
 
 bool entry_runtime_malloc(void **p, size_t size_bytes)
 {
-    uint64_t addr = likely(p) ? take(size_bytes) : 0;
+    uint64_t addr = likely(p) ? take_fast(size_bytes) : 0;
     if (unlikely(!addr))
         return runtime_malloc_slowly(p, size_bytes);
     *p = (void *)(uintptr_t)addr;

@@ -45,7 +45,7 @@ static struct attached {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The context's row; for NULL, a free row. Lock held. */
-static struct attached *find(CUcontext ctx)
+static struct attached *find_attached(CUcontext ctx)
 {
     for (struct attached *a = attached; a < attached + ATTACHED_MAX; a++)
         if (a->ctx == ctx)
@@ -53,11 +53,11 @@ static struct attached *find(CUcontext ctx)
     return NULL;
 }
 
-static void attach(CUcontext ctx)
+static void count_attachment(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
-    struct attached *a = find(ctx);
-    if (!a && (a = find(NULL)))
+    struct attached *a = find_attached(ctx);
+    if (!a && (a = find_attached(NULL)))
         a->ctx = ctx;
     if (a)
         a->uses++;
@@ -68,17 +68,17 @@ static void attach(CUcontext ctx)
 static bool detach(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
-    struct attached *a = find(ctx);
+    struct attached *a = find_attached(ctx);
     if (a && --a->uses == 0)
         a->ctx = NULL;
     pthread_mutex_unlock(&lock);
     return a;
 }
 
-static void forget(CUcontext ctx)
+static void forget_attached(CUcontext ctx)
 {
     pthread_mutex_lock(&lock);
-    struct attached *a = find(ctx);
+    struct attached *a = find_attached(ctx);
     if (a)
         *a = (struct attached){0};
     pthread_mutex_unlock(&lock);
@@ -131,7 +131,7 @@ static void reopen(struct context *c)
 {
     if (context_unhide(c)) {
         if (!context_is_alone(c))
-            stream_watch_give_up();
+            single_stream_disable();
         if (c->pool)
             pool_leave_single_stream(c->pool);
     }
@@ -181,14 +181,14 @@ static void retained(CUdevice device, CUcontext primary)
     finish(&e, true);
 }
 
-static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
+static CUresult destroy_context(CUresult (*how)(CUcontext), CUcontext ctx)
 {
     struct ending end;
     int cancel = cancel_forbid();
     destroy_begins(&end, ctx);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS && ctx)
-        forget(ctx);
+        forget_attached(ctx);
     finish(&end, rc == CUDA_SUCCESS);
     cancel_allow(cancel);
     return rc;
@@ -196,18 +196,12 @@ static CUresult destroy(CUresult (*how)(CUcontext), CUcontext ctx)
 
 CUresult cuCtxDestroy(CUcontext ctx)
 {
-    return destroy(real.cuCtxDestroy, ctx);
+    return destroy_context(real.cuCtxDestroy, ctx);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
-    return destroy(real.cuCtxDestroy_v2, ctx);
-}
-
-static CUcontext current(void)
-{
-    CUcontext ctx = NULL;
-    return real.cuCtxGetCurrent(&ctx) == CUDA_SUCCESS ? ctx : NULL;
+    return destroy_context(real.cuCtxDestroy_v2, ctx);
 }
 
 /* The driver may refuse an attachment that another thread's detachment took for a use. That thread
@@ -215,11 +209,11 @@ static CUcontext current(void)
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     struct ending end;
-    CUcontext here = hooks_init() ? current() : NULL;
+    CUcontext here = hooks_init() ? hooks_current() : NULL;
     if (!here)
         return real.cuCtxAttach(ctx, flags);
     int cancel = cancel_forbid();
-    attach(here);
+    count_attachment(here);
     CUresult rc = real.cuCtxAttach(ctx, flags);
     if (rc != CUDA_SUCCESS && !detach(here)) {
         destroy_begins(&end, here);
@@ -237,7 +231,7 @@ static CUresult detach_last(CUcontext ctx)
     struct ending end;
     destroy_begins(&end, ctx);
     CUresult rc = real.cuCtxDetach(ctx);
-    bool lives = rc != CUDA_SUCCESS || (ctx && current() == ctx && context_is_alive(ctx));
+    bool lives = rc != CUDA_SUCCESS || (ctx && hooks_current() == ctx && context_is_alive(ctx));
     finish(&end, !lives);
     return rc;
 }
@@ -248,7 +242,7 @@ CUresult cuCtxDetach(CUcontext ctx)
     bool counted = ctx && detach(ctx);
     CUresult rc = counted ? real.cuCtxDetach(ctx) : detach_last(ctx);
     if (counted && rc != CUDA_SUCCESS)
-        attach(ctx);
+        count_attachment(ctx);
     cancel_allow(cancel);
     return rc;
 }
@@ -338,6 +332,6 @@ CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreenCtx green)
 {
     CUresult rc = real.cuCtxFromGreenCtx(ctx, green);
     if (rc == CUDA_SUCCESS)
-        stream_watch_give_up();
+        single_stream_disable();
     return rc;
 }

@@ -4,7 +4,7 @@
  * answer (shim/entry/retry.h), and count the successful calls of some rows. No state, no lock.
  */
 #include "shim/control/thread.h"
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
@@ -57,9 +57,9 @@ static inline bool waits(enum hook_id hook)
     {                                                                                              \
         if (!waits(HOOK_##symbol))                                                                 \
             return retry_##symbol args;                                                            \
-        atomic_fetch_add(&driver_call_program_waits, 1);                                           \
+        atomic_fetch_add(&call_scope_program_waits, 1);                                            \
         CUresult rc = retry_##symbol args;                                                         \
-        atomic_fetch_sub(&driver_call_program_waits, 1);                                           \
+        atomic_fetch_sub(&call_scope_program_waits, 1);                                            \
         return rc;                                                                                 \
     }
 #include "shim/driver/hooks.def"

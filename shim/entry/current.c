@@ -49,11 +49,11 @@ static void warn_of_short_prealloc(const struct context *c, uint64_t given_bytes
 static bool may_be_single(const struct context *c)
 {
     if (c->redzone_bytes || !context_is_alone(c))
-        stream_watch_give_up();
+        single_stream_disable();
     return stream_watch_may_be_single();
 }
 
-static void fill(struct context *c, CUcontext ctx)
+static void fill_record(struct context *c, CUcontext ctx)
 {
     size_t total = 0;
     real.cuDeviceGetName(c->name, sizeof c->name, c->device);
@@ -93,7 +93,7 @@ static bool suits(const struct context *c)
 
 /* For the next context of the record's device. What the library knows about the device stays. It is
  * not written again, because other threads may read it. */
-static bool refill(struct context *c, CUcontext ctx)
+static bool refill_record(struct context *c, CUcontext ctx)
 {
     if ((c->pool && !pool_is_vacant(c->pool)) || !suits(c))
         return false;
@@ -109,20 +109,20 @@ static struct context *make_record(CUcontext ctx, CUdevice device)
 {
     FOR_EACH_RECORD(c)
         if (c->device == device && context_reuse(c, ctx)) {
-            if (refill(c, ctx))
+            if (refill_record(c, ctx))
                 return c;
             context_retire(c);
         }
     struct context *c = context_add(ctx, device);
     if (c) {
-        fill(c, ctx);
+        fill_record(c, ctx);
         atomic_store_explicit(&c->filled, true, memory_order_release);
     }
     return c;
 }
 
 /* False: the context has ended meanwhile, or may be ending. */
-static bool publish(struct context *c, CUcontext ctx)
+static bool publish_context(struct context *c, CUcontext ctx)
 {
     uint64_t given_bytes = reserved_bytes(c);
     atomic_store(&c->hidden, false);
@@ -140,7 +140,7 @@ static bool publish(struct context *c, CUcontext ctx)
     return found;
 }
 
-static struct context *make(CUcontext ctx)
+static struct context *make_context(CUcontext ctx)
 {
     CUdevice device;
     pthread_mutex_lock(&making_lock);
@@ -153,7 +153,7 @@ static struct context *make(CUcontext ctx)
         return c;
     if (real.cuCtxGetDevice(&device) == CUDA_SUCCESS)
         c = make_record(ctx, device);
-    if (c && !publish(c, ctx))
+    if (c && !publish_context(c, ctx))
         c = NULL;
     pthread_mutex_lock(&making_lock);
     making = false;
@@ -170,7 +170,7 @@ static struct context *find_or_make(CUcontext ctx)
         if (owner && owner != ctx)
             c = context_find(owner);
         if (owner && !c)
-            c = make(owner);
+            c = make_context(owner);
     }
     return c;
 }

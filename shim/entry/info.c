@@ -39,7 +39,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 }
 
 /* True: a live block of the pool holds this address. */
-static bool find(CUdeviceptr dptr, struct pool_block *block)
+static bool find_live_block(CUdeviceptr dptr, struct pool_block *block)
 {
     if (!state_is_on() || pool_lookup(dptr, block) != POOL_OK)
         return false;
@@ -91,7 +91,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
     if (import_find(dptr, &opened)) {
         block.addr = opened.addr;
         block.requested_bytes = opened.size_bytes;
-    } else if (!find(dptr, &block)) {
+    } else if (!find_live_block(dptr, &block)) {
         return rc;
     }
     if (base)
@@ -107,7 +107,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     struct pool_block block;
     struct import_range opened;
     CUresult rc = real.cuMemGetAccess(flags, location, hide_freed(ptr));
-    if (rc == CUDA_SUCCESS && (import_find(ptr, &opened) || find(ptr, &block)))
+    if (rc == CUDA_SUCCESS && (import_find(ptr, &opened) || find_live_block(ptr, &block)))
         *flags = 0;
     return rc;
 }
@@ -138,7 +138,7 @@ static bool find_description(CUdeviceptr ptr, struct description *d)
                                   .buffer_id = opened.buffer_id};
         return true;
     }
-    if (!find(ptr, &block))
+    if (!find_live_block(ptr, &block))
         return false;
     const struct context *c = pool_owner(block.pool);
     *d = (struct description){.ctx = atomic_load(&c->ctx),
@@ -285,7 +285,8 @@ static bool unset_memops(const struct pool_block *block)
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct pool_block block;
-    bool ours = attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value && find(ptr, &block);
+    bool ours =
+        attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value && find_live_block(ptr, &block);
     bool off = ours && !*(const unsigned *)value;
     if (off && unset_memops(&block))
         return CUDA_SUCCESS;

@@ -18,7 +18,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
         return rc;
     int saved_errno = errno, cancel = cancel_forbid();
     struct retry_steps steps = {0};
-    stream_watch_give_up();
+    single_stream_disable();
     do
         rc = peer_grant(peer);
     while (retry_is_error(rc) && retry_note_error(rc) &&

@@ -10,10 +10,10 @@
 #include "shim/command/command.h"
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
-#include "shim/control/last_state.h"
+#include "shim/control/interim_report.h"
 #include "shim/control/publish.h"
 #include "shim/control/signal.h"
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/loader/second_copy.h"
 #include "shim/option/in_force.h"
 #include "shim/process/environ.h"
@@ -65,7 +65,7 @@ static void report_at_exit(void)
         log_warn("the report is not written: the process has no host memory for it");
         return;
     }
-    last_state_end();
+    interim_report_end();
     in_force_copy(&now->options); /* the control thread may be changing them */
     const struct option_stats *where = &now->options.stats;
     struct report_flush last;
@@ -94,7 +94,7 @@ static void run_at_exit(void *arg)
     if (!state_is_on() || getpid() != owner)
         return; /* a child: neither the page nor the calls under way are its own */
     report_at_exit();
-    driver_call_at_exit();
+    call_scope_at_exit();
     publish_end();
 }
 

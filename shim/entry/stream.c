@@ -33,7 +33,7 @@ static void announce(void)
     capture_begins();
 }
 
-static CUstream name_of(CUstream stream, bool per_thread)
+static CUstream named_stream(CUstream stream, bool per_thread)
 {
     if (!stream)
         return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
@@ -47,7 +47,7 @@ static CUstream name_of(CUstream stream, bool per_thread)
         announce();                                                                                \
         CUresult rc_ = (call);                                                                     \
         if (rc_ == CUDA_SUCCESS) {                                                                 \
-            capture_began(name_of(stream, per_thread));                                            \
+            capture_began(named_stream(stream, per_thread));                                       \
         } else {                                                                                   \
             capture_failed();                                                                      \
             entry_captures_closed(1);                                                              \
@@ -96,7 +96,7 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 #define END(stream, per_thread, call)                                                              \
     do {                                                                                           \
         int cancel_ = cancel_forbid();                                                             \
-        CUstream named_ = name_of(stream, per_thread);                                             \
+        CUstream named_ = named_stream(stream, per_thread);                                        \
         uint64_t number_ = capture_number(named_);                                                 \
         CUresult rc_ = (call);                                                                     \
         if (rc_ == CUDA_SUCCESS || !capture_goes_on(named_, rc_))                                  \
@@ -133,13 +133,13 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
 /* The work goes to a command list of a graphics API, so no stream says when it runs. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    stream_watch_give_up();
+    single_stream_disable();
     BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
 }
 
 CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    stream_watch_give_up();
+    single_stream_disable();
     BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
 }
 
@@ -147,7 +147,7 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 static CUresult end_with(CUresult (*how)(CUstream), CUstream stream, bool per_thread)
 {
     int cancel = cancel_forbid();
-    uint64_t number = capture_number(name_of(stream, per_thread));
+    uint64_t number = capture_number(named_stream(stream, per_thread));
     CUresult rc = how(stream);
     if (rc == CUDA_SUCCESS)
         entry_captures_closed(capture_ended(number));
@@ -165,7 +165,7 @@ CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream)
     return end_with(real.cuStreamEndCaptureToCig_ptsz, stream, true);
 }
 
-static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
+static CUresult destroy_stream(CUresult (*how)(CUstream), CUstream stream)
 {
     int cancel = cancel_forbid();
     stream_watch_forget(stream);
@@ -176,12 +176,12 @@ static CUresult destroy(CUresult (*how)(CUstream), CUstream stream)
 
 CUresult cuStreamDestroy(CUstream stream)
 {
-    return destroy(real.cuStreamDestroy, stream);
+    return destroy_stream(real.cuStreamDestroy, stream);
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
-    return destroy(real.cuStreamDestroy_v2, stream);
+    return destroy_stream(real.cuStreamDestroy_v2, stream);
 }
 
 static void made(CUresult rc)
@@ -208,7 +208,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
 {
     CUresult rc = retry_cuGreenCtxStreamCreate(stream, green, flags, priority);
     if (rc == CUDA_SUCCESS)
-        stream_watch_give_up();
+        single_stream_disable();
     return rc;
 }
 
@@ -216,7 +216,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned fla
 CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID id, const CUstreamAttrValue *value)
 {
     if (!stream_watch_keeps_order(id))
-        stream_watch_give_up();
+        single_stream_disable();
     return real.cuStreamSetAttribute(stream, id, value);
 }
 
@@ -224,7 +224,7 @@ CUresult cuStreamSetAttribute_ptsz(CUstream stream, CUstreamAttrID id,
                                    const CUstreamAttrValue *value)
 {
     if (!stream_watch_keeps_order(id))
-        stream_watch_give_up();
+        single_stream_disable();
     return real.cuStreamSetAttribute_ptsz(stream, id, value);
 }
 
@@ -234,6 +234,6 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
 {
     if (!stream_watch_keeps_order(id) &&
         id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        stream_watch_give_up();
+        single_stream_disable();
     return real.cuGraphKernelNodeSetAttribute(node, id, value);
 }

@@ -24,7 +24,7 @@
 #define STACK_BYTES (4 << 20)
 
 /* The packages are to give their caches back, or to tell how large these are. */
-enum kind { FLUSH, LOOK, NUM_KINDS };
+enum question_kind { FLUSH, LOOK, NUM_KINDS };
 /* Of each kind: the latest question, the latest that has its answer, and the answer. */
 static struct {
     _Atomic uint64_t asked, answered;
@@ -48,7 +48,7 @@ static const struct {
 #undef FRAMEWORK
 };
 
-static void publish(enum kind kind, uint64_t question)
+static void publish_results(enum question_kind kind, uint64_t question)
 {
     atomic_store(&kinds[kind].answered, question);
     if (kind == FLUSH)
@@ -64,7 +64,7 @@ static uint64_t num_asked(void)
     return sum;
 }
 
-static void tell(const struct framework_result *results)
+static void log_results(const struct framework_result *results)
 {
     for (int i = 0; i < NUM_FRAMEWORKS; i++) {
         const struct framework_result *r = &results[i];
@@ -79,7 +79,7 @@ static void tell(const struct framework_result *results)
     }
 }
 
-static void run_one(enum kind kind)
+static void run_one(enum question_kind kind)
 {
     static struct framework_cached cached[NUM_FRAMEWORKS]; /* only this thread uses it */
     struct framework_result results[NUM_FRAMEWORKS];
@@ -88,13 +88,13 @@ static void run_one(enum kind kind)
         return;
     python_ask(host, results, kind == LOOK ? cached : NULL);
     if (kind == FLUSH)
-        tell(results);
+        log_results(results);
     pthread_mutex_lock(&answer_lock);
     memcpy(kinds[kind].answer, results, sizeof results);
     if (kind == LOOK)
         memcpy(cached_answer, cached, sizeof cached);
     pthread_mutex_unlock(&answer_lock);
-    publish(kind, question);
+    publish_results(kind, question);
 }
 
 static void run_once(void)
@@ -109,10 +109,10 @@ static void interrupted(void *unused)
     python_interrupted(host);
     for (int kind = 0; kind < NUM_KINDS; kind++)
         if (atomic_load(&kinds[kind].asked))
-            publish(kind, atomic_load(&kinds[kind].asked));
+            publish_results(kind, atomic_load(&kinds[kind].asked));
 }
 
-static void run(void)
+static void run_thread(void)
 {
     uint64_t seen;
     pthread_setspecific(at_thread_end, &at_thread_end);
@@ -128,14 +128,14 @@ static void run(void)
 
 static bool make_thread(void)
 {
-    static const struct own_thread thread = {"gpucache-python", STACK_BYTES, run};
+    static const struct own_thread thread = {"gpucache-python", STACK_BYTES, run_thread};
     if (!has_key && pthread_key_create(&at_thread_end, interrupted))
         return false;
     has_key = true;
     return own_thread_start(&thread);
 }
 
-static void fill(struct framework_result *results, enum framework_state state)
+static void fill_results(struct framework_result *results, enum framework_state state)
 {
     static const char *const names[NUM_FRAMEWORKS] = {
 #define FRAMEWORK(name, module, flush, look) module,
@@ -146,7 +146,7 @@ static void fill(struct framework_result *results, enum framework_state state)
         results[i] = (struct framework_result){.name = names[i], .state = state};
 }
 
-static uint64_t ask(enum kind kind, const struct framework_host *with)
+static uint64_t ask_kind(enum question_kind kind, const struct framework_host *with)
 {
     if (!in_force()->frameworks)
         return 0;
@@ -171,19 +171,19 @@ static uint64_t ask(enum kind kind, const struct framework_host *with)
 uint64_t framework_ask(const struct framework_host *with, void (*then)(void))
 {
     atomic_store(&tell_answered, then);
-    return ask(FLUSH, with);
+    return ask_kind(FLUSH, with);
 }
 
 uint64_t framework_look(const struct framework_host *with)
 {
-    return ask(LOOK, with);
+    return ask_kind(LOOK, with);
 }
 
-static bool has_answered(enum kind kind, uint64_t question, struct framework_result *results,
-                         struct framework_cached *cached)
+static bool has_answered(enum question_kind kind, uint64_t question,
+                         struct framework_result *results, struct framework_cached *cached)
 {
     bool has = atomic_load(&kinds[kind].answered) >= question;
-    fill(results, question ? FRAMEWORK_LATE : FRAMEWORK_ABSENT);
+    fill_results(results, question ? FRAMEWORK_LATE : FRAMEWORK_ABSENT);
     if (question && has) {
         pthread_mutex_lock(&answer_lock);
         memcpy(results, kinds[kind].answer, sizeof kinds[kind].answer);

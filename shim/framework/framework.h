@@ -9,13 +9,12 @@
  * All signals are blocked on it. shim/framework/python.h says what it does in the interpreter.
  *
  * The locks that meet here, and why no wait is without end:
- *  G  the interpreter's lock. A thread may hold it in C code for minutes.
- *  A  a package's allocator lock. PyTorch holds it while it calls cudaMalloc and cudaFree.
- *  P  the pools' locks. No lock of ours is held over a driver call or a call of Python's.
- *  S  a slot of the page, which another process waits on, for a bounded time.
- *  C  the control thread: it runs one duty at a time.
- *  F  the framework thread: there is one at most, and later requests join it.
- *  L  the loader's lock. A thread may hold it while a constructor waits for something.
+ *  G  the interpreter's lock. A thread may hold it in C code for minutes. A  a package's allocator
+ *  lock. PyTorch holds it while it calls cudaMalloc and cudaFree. P  the pools' locks. No lock of
+ *  ours is held over a driver call or a call of Python's. S  a slot of the page, which another
+ *  process waits on, for a bounded time. C  the control thread: it runs one duty at a time. F  the
+ *  framework thread: there is one at most, and later requests join it. L  the loader's lock. A
+ *  thread may hold it while a constructor waits for something.
  *
  *  1. A thread of the program that allocates may hold G, A and L. It waits in the library for P,
  *     for captures, and for other processes (S). It never waits for F, nor for C: when it is out of
@@ -23,7 +22,8 @@
  *     a duty of C due. So it is no part of a circle with F or C in this process.
  *  2. C waits for no F. It asks, and goes on with its duties. It runs no Python, calls no dlopen,
  *     and looks for an interpreter without L. Where a request of another process (S) is to tell the
- *     answer, a duty of C looks for it in turns, FRAMEWORK_WAIT_NS at most (shim/control/turns.h).
+ *     answer, a duty of C looks for it in turns, FRAMEWORK_WAIT_NS at most
+ *     (shim/control/gpu_wait.h).
  *  3. F waits for L, for G, then for A, and in its calls of the driver for P. It holds G and A as a
  *     thread of the program would that calls the same functions. torch.cuda.empty_cache waits for A
  *     without G. But for 10, F waits for nothing else: not for C, not for S, not for a capture. A

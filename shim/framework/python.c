@@ -199,7 +199,7 @@ static struct method release_fork = {"release_fork", call_release_fork, METH_NOA
 static struct method take = {"take", call_take, METH_O, NULL};
 
 /* Takes the reference. */
-static bool put(py *names, const char *name, py *value)
+static bool put_name(py *names, const char *name, py *value)
 {
     bool ok = value && api.PyDict_SetItemString(names, name, value) == 0;
     if (value)
@@ -209,12 +209,12 @@ static bool put(py *names, const char *name, py *value)
 
 static bool put_number(py *names, const char *name, unsigned long value)
 {
-    return put(names, name, api.PyLong_FromUnsignedLong(value));
+    return put_name(names, name, api.PyLong_FromUnsignedLong(value));
 }
 
 static bool put_function(py *names, struct method *method)
 {
-    return put(names, method->name, api.PyCFunction_NewEx(method, NULL, NULL));
+    return put_name(names, method->name, api.PyCFunction_NewEx(method, NULL, NULL));
 }
 
 /* A new namespace; NULL: no memory. */
@@ -298,7 +298,7 @@ static enum framework_state run_text(const char *text, py *modules, uint64_t dev
 }
 
 /* The driver may make the call wait, so the interpreter's lock is let go. */
-static uint64_t held_bytes(const struct framework_host *host)
+static uint64_t ask_held_bytes(const struct framework_host *host)
 {
     void *thread = api.PyEval_SaveThread();
     uint64_t bytes = host->held_bytes();
@@ -306,13 +306,13 @@ static uint64_t held_bytes(const struct framework_host *host)
     return bytes;
 }
 
-static void flush_one(const struct framework_host *host, const char *text, py *modules,
-                      uint64_t devices, struct framework_result *r)
+static void flush_framework(const struct framework_host *host, const char *text, py *modules,
+                            uint64_t devices, struct framework_result *r)
 {
-    uint64_t before = held_bytes(host), start_ns = clock_now_ns();
+    uint64_t before = ask_held_bytes(host), start_ns = clock_now_ns();
     r->state = run_text(text, modules, devices, false, NULL);
     r->ns = clock_now_ns() - start_ns;
-    uint64_t after = held_bytes(host);
+    uint64_t after = ask_held_bytes(host);
     if (r->state == FRAMEWORK_DONE && before > after)
         r->returned_bytes = before - after;
 }
@@ -325,7 +325,7 @@ static void run_texts(const struct framework_host *host, py *modules,
         if (!api.PyDict_GetItemString(modules, frameworks[i].module))
             continue;
         if (!cached) {
-            flush_one(host, frameworks[i].flush, modules, devices, &results[i]);
+            flush_framework(host, frameworks[i].flush, modules, devices, &results[i]);
             continue;
         }
         results[i].state =
@@ -375,7 +375,7 @@ static bool any_loaded(py *modules)
     return false;
 }
 
-static bool is_ready(void)
+static bool interpreter_is_ready(void)
 {
     return api.Py_IsInitialized() && !(api.Py_IsFinalizing && api.Py_IsFinalizing()) &&
            !(api._Py_IsFinalizing && api._Py_IsFinalizing());
@@ -404,15 +404,15 @@ static void *make_own_state(void)
 {
     void *own = NULL;
     fork_gate_enter();
-    if (is_ready() && !is_traced())
+    if (interpreter_is_ready() && !is_traced())
         own = api.PyThreadState_New(api.PyInterpreterState_Main());
     fork_gate_leave();
     return own;
 }
 
 /* Tracing stays suspended: the thread's state ends with the run, and what it owns with it. */
-static void attach(const struct framework_host *host, struct framework_result *results,
-                   struct framework_cached *cached)
+static void run_attached(const struct framework_host *host, struct framework_result *results,
+                         struct framework_cached *cached)
 {
     bool makes_own = makes_own_state();
     void *own = makes_own ? make_own_state() : NULL;
@@ -439,14 +439,14 @@ static void attach(const struct framework_host *host, struct framework_result *r
     }
 }
 
-struct place {
+struct python_object {
     bool found;
     char path[PATH_MAX]; /* "": the program */
 };
 
 static int find_python(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    struct place *place = arg;
+    struct python_object *place = arg;
     struct object object;
     uintptr_t address;
     if (!object_read(info, &object) || strlen(object.path) >= sizeof place->path ||
@@ -479,7 +479,7 @@ bool python_is_loaded(void)
  * loader's lock, so the object is ready for use afterwards. */
 static void *open_python(void)
 {
-    static struct place place; /* only the run's thread uses it */
+    static struct python_object place; /* only the run's thread uses it */
     place.found = false;
     fork_gate_enter(); /* step 12 */
     dl_iterate_phdr(find_python, &place);
@@ -487,7 +487,7 @@ static void *open_python(void)
     return place.found ? dlopen(*place.path ? place.path : NULL, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
-static bool find_functions(void *handle)
+static bool find_api(void *handle)
 {
     bool all = true;
 #define PY(type, name, parameters)                                                                 \
@@ -512,8 +512,8 @@ void python_ask(const struct framework_host *host, struct framework_result *resu
     }
     set_phase(NEAR);
     void *handle = atomic_load(&closed) ? NULL : open_python();
-    if (handle && (registered || find_functions(handle)) && is_ready())
-        attach(host, results, cached);
+    if (handle && (registered || find_api(handle)) && interpreter_is_ready())
+        run_attached(host, results, cached);
     set_phase(OUT);
     if (handle)
         symbol_close(handle);

@@ -78,7 +78,7 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
 }
 
 /* The search of one object: the symbols of the right hash go through check(). */
-struct search {
+struct symbol_search {
     const struct object *object;
     const char *name;
     const ElfW(Sym) * found;
@@ -87,7 +87,7 @@ struct search {
 
 /* True ends the search. As in glibc's dlsym(), a symbol without a version is the answer at once. A
  * symbol with a default version is the answer if there is only one. */
-static bool check(struct search *search, uint32_t index)
+static bool check(struct symbol_search *search, uint32_t index)
 {
     const struct object *o = search->object;
     const ElfW(Sym) *symbol = &o->symbols[index];
@@ -103,7 +103,7 @@ static bool check(struct search *search, uint32_t index)
     return version < FIRST_NAMED_VERSION;
 }
 
-static void search_gnu_hash(struct search *search)
+static void search_gnu_hash(struct symbol_search *search)
 {
     const uint32_t *table = search->object->gnu_hash;
     uint32_t num_buckets = table[0], first = table[1], num_words = table[2], shift = table[3];
@@ -126,7 +126,7 @@ static void search_gnu_hash(struct search *search)
     }
 }
 
-static void search_hash(struct search *search)
+static void search_hash(struct symbol_search *search)
 {
     const uint32_t *table = search->object->hash;
     uint32_t num_buckets = table[0];
@@ -143,7 +143,7 @@ static void search_hash(struct search *search)
 
 enum object_answer object_symbol(const struct object *object, const char *name, uintptr_t *address)
 {
-    struct search search = {.object = object, .name = name};
+    struct symbol_search search = {.object = object, .name = name};
     if (object->gnu_hash)
         search_gnu_hash(&search);
     else if (object->hash)

@@ -17,7 +17,7 @@
 enum { NOWHERE = -1 };
 
 /* All loaded objects in the order of the loader's list, and room for a scope. */
-struct list {
+struct object_list {
     size_t capacity, num;
     struct object *objects; /* `capacity` each */
     struct object *scope;
@@ -29,7 +29,7 @@ struct list {
 };
 
 /* One by one, if the record does not tell. */
-static int count(struct dl_phdr_info *info, size_t size, void *arg)
+static int count_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
     size_t *num = arg;
     bool tells = object_has_counts(size);
@@ -37,9 +37,9 @@ static int count(struct dl_phdr_info *info, size_t size, void *arg)
     return tells;
 }
 
-static int add(struct dl_phdr_info *info, size_t size, void *arg)
+static int add_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    struct list *list = arg;
+    struct object_list *list = arg;
     if (list->num == list->capacity) {
         list->overflowed = true;
         return 1;
@@ -59,7 +59,7 @@ static int add(struct dl_phdr_info *info, size_t size, void *arg)
 
 /* What is done with the list, inside the callback. */
 struct task {
-    struct list list;
+    struct object_list list;
     bool (*run)(const struct task *task);
     const char *name;
     scope_use *use;
@@ -71,19 +71,19 @@ struct task {
 static int hold(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct task *task = arg;
-    dl_iterate_phdr(add, &task->list);
+    dl_iterate_phdr(add_object, &task->list);
     task->is_done = !task->list.overflowed && task->run(task);
     return 1;
 }
 
 /* Some more objects than there are now, as other threads may load some meanwhile. */
-static bool run(struct task *task)
+static bool run_task(struct task *task)
 {
     enum { SPARE = 32 };
-    struct list *list = &task->list;
+    struct object_list *list = &task->list;
     int saved_errno = errno;
     size_t now = 0;
-    dl_iterate_phdr(count, &now);
+    dl_iterate_phdr(count_object, &now);
     list->capacity = now + SPARE;
     list->us = list->libc = list->caller = NOWHERE;
     size_t each = 2 * sizeof *list->objects + sizeof *list->in_scope;
@@ -99,14 +99,14 @@ static bool run(struct task *task)
     return task->is_done;
 }
 
-static bool started_with_us(const struct list *list)
+static bool started_with_us(const struct object_list *list)
 {
     return list->us != NOWHERE && list->libc > list->us;
 }
 
 static bool use_behind(const struct task *task)
 {
-    const struct list *list = &task->list;
+    const struct object_list *list = &task->list;
     if (!started_with_us(list))
         return false;
     task->use(list->objects + list->us + 1, (size_t)(list->libc - list->us), task->arg);
@@ -116,7 +116,7 @@ static bool use_behind(const struct task *task)
 /* The loaded object that is a dependency of this name. The loader takes the first in the list when
  * the dependency is loaded, and that one is still there and still the first. It finds a file of
  * this name only if no object has the name. */
-static ptrdiff_t dependency(const struct list *list, const char *name)
+static ptrdiff_t dependency(const struct object_list *list, const char *name)
 {
     ptrdiff_t found = NOWHERE;
     for (size_t i = 0; i < list->num; i++)
@@ -133,7 +133,7 @@ static ptrdiff_t dependency(const struct list *list, const char *name)
 
 static bool use_dependencies(const struct task *task, size_t root)
 {
-    const struct list *list = &task->list;
+    const struct object_list *list = &task->list;
     size_t num = 0;
     list->scope[num++] = list->objects[root];
     list->in_scope[root] = true;
@@ -154,7 +154,7 @@ static bool use_dependencies(const struct task *task, size_t root)
 
 static bool use_library(const struct task *task)
 {
-    const struct list *list = &task->list;
+    const struct object_list *list = &task->list;
     if (!started_with_us(list))
         return false;
     for (ptrdiff_t i = list->us + 1; i < list->libc; i++)
@@ -243,12 +243,12 @@ bool scope_behind_us(scope_visit *visit, void *arg)
 bool scope_of_library(const char *name, scope_use *use, void *arg)
 {
     struct task task = {.run = use_library, .name = name, .use = use, .arg = arg};
-    return run(&task);
+    return run_task(&task);
 }
 
 bool scope_of_caller(uintptr_t address, scope_use *use, void *arg)
 {
     struct task task = {.run = use_caller, .use = use, .arg = arg};
     task.list.address = address;
-    return run(&task);
+    return run_task(&task);
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static char lower(char c)
+static char lower_letter(char c)
 {
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
@@ -26,7 +26,7 @@ const char *word_skip_blanks(const char *text)
 const char *word_skip(const char *text, const char *word)
 {
     for (; *word; text++, word++)
-        if (lower(*text) != lower(*word))
+        if (lower_letter(*text) != lower_letter(*word))
             return NULL;
     return text;
 }

@@ -20,41 +20,41 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A wake of the bell that finds no waiter is repeated after PAUSE_NS, PROBES times. On a loaded
- * machine the bell's thread may be slow to come back to its wait. */
+/* A wake of the doorbell that finds no waiter is repeated after PAUSE_NS, PROBES times. On a loaded
+ * machine the doorbell's thread may be slow to come back to its wait. */
 #define PAUSE_NS (10 * MS_NS)
 #define PROBES 20
 /* So long a neighbour that was there counts as there. */
 #define LOOK_NS (200 * MS_NS)
 
-uint32_t question_jitter(void)
+uint32_t loan_request_jitter(void)
 {
     uint64_t x = clock_now_ns() ^ ((uint64_t)getpid() << 32);
     x *= UINT64_C(0x9e3779b97f4a7c15);
     return (uint32_t)(x >> 32);
 }
 
-static bool is_private(const struct stat *st)
+static bool is_private_file(const struct stat *st)
 {
     return st->st_uid == geteuid() && !(st->st_mode & (S_IRWXG | S_IRWXO));
 }
 
-int question_open(int folder, const char *name, int access, struct stat *st)
+int loan_request_open_page(int folder, const char *name, int access, struct stat *st)
 {
     int fd = openat(folder, name, access | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 && (kernel_fstat(fd, st) || !S_ISREG(st->st_mode) || st->st_nlink != 1 ||
-                    !is_private(st) || st->st_size != sizeof(struct page))) {
+                    !is_private_file(st) || st->st_size != sizeof(struct page))) {
         close(fd);
         return -1;
     }
     return fd;
 }
 
-bool question_may_be_asked(int folder, const char *name, const struct question_place *late)
+bool loan_request_may_repeat(int folder, const char *name, const struct loan_request_place *late)
 {
     struct stat st;
     uint32_t sequence;
-    int fd = late->slot < 0 ? -1 : question_open(folder, name, O_RDONLY, &st);
+    int fd = late->slot < 0 ? -1 : loan_request_open_page(folder, name, O_RDONLY, &st);
     if (fd < 0)
         return false;
     off_t at = (off_t)PAGE_SLOT_OFFSET((unsigned)late->slot, reply_sequence);
@@ -74,7 +74,7 @@ enum { NO_SLOT = -1, NO_PAGE = -2 };
 
 /* F_WRLCK or F_UNLCK of a range, without a wait. The lock is the descriptor's: other descriptors of
  * the file come and go in this process. Some sandboxes have locks of the process only. */
-static bool lock(int fd, short type, size_t start, size_t bytes)
+static bool set_lock(int fd, short type, size_t start, size_t bytes)
 {
     struct flock range = {
         .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)bytes};
@@ -85,11 +85,11 @@ static bool lock(int fd, short type, size_t start, size_t bytes)
  * NO_SLOT: there is none. NO_PAGE: the kernel does not copy from the page. */
 static int take_slot(int fd, struct page *page, uint32_t *sequence)
 {
-    unsigned first = question_jitter();
+    unsigned first = loan_request_jitter();
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
         unsigned slot = (first + i) % PAGE_SLOTS;
         uint32_t asked, replied;
-        if (!lock(fd, F_WRLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1))
+        if (!set_lock(fd, F_WRLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1))
             continue;
         if (!page_get(page, &asked, PAGE_SLOT_OFFSET(slot, ask_sequence), sizeof asked) ||
             !page_get(page, &replied, PAGE_SLOT_OFFSET(slot, reply_sequence), sizeof replied))
@@ -98,14 +98,14 @@ static int take_slot(int fd, struct page *page, uint32_t *sequence)
             *sequence = replied;
             return (int)slot;
         }
-        lock(fd, F_UNLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1);
+        set_lock(fd, F_UNLCK, PAGE_SLOT_OFFSET(slot, ask_sequence), 1);
     }
     return NO_SLOT;
 }
 
 /* Writes the request. Its sequence number comes last, because it makes the request valid. */
 static bool write_request(struct page *page, unsigned slot, uint32_t sequence,
-                          const struct question *q, uint64_t wait_ns)
+                          const struct loan_request *q, uint64_t wait_ns)
 {
     char text[160];
     uint64_t wait_ms = wait_ns / MS_NS;
@@ -124,17 +124,17 @@ static void withdraw_request(struct page *page, unsigned slot)
     write_word(page, PAGE_SLOT_OFFSET(slot, ask_bytes), 0);
 }
 
-/* The kernel adds one to the bell and wakes a waiter. True: there was one. */
+/* The kernel adds one to the doorbell and wakes a waiter. True: there was one. */
 static bool ring(struct page *page)
 {
     /* The comparison would wake more; it never holds. */
-    return syscall(SYS_futex, &page->bell, FUTEX_WAKE_OP, 1, 0UL, &page->bell,
+    return syscall(SYS_futex, &page->doorbell, FUTEX_WAKE_OP, 1, 0UL, &page->doorbell,
                    FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0x7ff)) > 0;
 }
 
-static bool has_waiter(struct page *page)
+static bool doorbell_has_waiter(struct page *page)
 {
-    return futex_wake(&page->bell, 1, FUTEX_OF_FILE) > 0;
+    return futex_wake(&page->doorbell, 1, FUTEX_OF_FILE) > 0;
 }
 
 enum life { LIVES, GONE, UNKNOWN };
@@ -180,7 +180,7 @@ static enum life look_at_maps(uint64_t pid, const char *tid, const char *name)
 /* Looks at a thread of the process that has not ended. The first thread may end before the others,
  * and then has the state of an ended process. A program that replaced the one with the page (exec)
  * has its number and its start, and a later process may have its number. Neither maps the page. */
-static enum life look_at_process(const struct question *q, uint64_t pid, int tasks)
+static enum life look_at_process(const struct loan_request *q, uint64_t pid, int tasks)
 {
     char entries[512];
     long got;
@@ -198,7 +198,7 @@ static enum life look_at_process(const struct question *q, uint64_t pid, int tas
 }
 
 /* GONE: no reply comes while it is so. */
-static enum life look_at(const struct question *q)
+static enum life look_at(const struct loan_request *q)
 {
     char path[40];
     struct page_id its;
@@ -216,16 +216,16 @@ static enum life look_at(const struct question *q)
 
 /* What the asker knows of the neighbour while it waits. */
 struct watch {
-    bool is_there;    /* at the last look a thread waited at its bell, or its process was seen */
-    unsigned misses;  /* looks since then */
+    bool is_there;   /* at the last look a thread waited at its doorbell, or its process was seen */
+    unsigned misses; /* looks since then */
     uint64_t look_ns; /* the next look */
 };
 
-/* While the thread of a neighbour's bell is at work, a wake finds no waiter. If that happens twice
- * and the process can be seen, its state decides. False: no reply comes. */
-static bool look_again(struct watch *w, struct page *page, const struct question *q)
+/* While the thread of a neighbour's doorbell is at work, a wake finds no waiter. If that happens
+ * twice and the process can be seen, its state decides. False: no reply comes. */
+static bool look_again(struct watch *w, struct page *page, const struct loan_request *q)
 {
-    w->is_there = has_waiter(page);
+    w->is_there = doorbell_has_waiter(page);
     if (!w->is_there && ++w->misses >= 2) {
         enum life life = look_at(q);
         if (life == GONE)
@@ -238,10 +238,10 @@ static bool look_again(struct watch *w, struct page *page, const struct question
 }
 
 /* Waits for the reply to sequence + 1. What is known of the neighbour ages: it may be killed after
- * it heard the bell, and it may be seen, or heard, while its last threads end. So whatever the last
- * look said, there is a next one. */
+ * it heard the doorbell, and it may be seen, or heard, while its last threads end. So whatever the
+ * last look said, there is a next one. */
 static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
-                        const struct question *q)
+                        const struct loan_request *q)
 {
     size_t offset = PAGE_SLOT_OFFSET(slot, reply_sequence);
     struct watch w = {.is_there = ring(page)};
@@ -263,45 +263,44 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
 }
 
 /* One request through a slot of the mapped page. */
-static enum question_result ask_mapped(int fd, struct page *page, const struct question *q,
-                                       uint64_t *bytes, struct question_place *late)
+static enum loan_request_result ask_mapped(int fd, struct page *page, const struct loan_request *q,
+                                           uint64_t *bytes, struct loan_request_place *late)
 {
     uint32_t sequence = 0;
     uint64_t now_ns = clock_now_ns();
     int taken = take_slot(fd, page, &sequence);
     if (taken < 0)
-        return taken == NO_SLOT ? QUESTION_BUSY : QUESTION_LOST;
+        return taken == NO_SLOT ? LOAN_BUSY : LOAN_LOST;
     unsigned slot = (unsigned)taken;
     /* The neighbour's own waits end before ours. */
     uint64_t its_wait_ns = q->until_ns > now_ns ? (q->until_ns - now_ns) / 2 : 0;
     its_wait_ns = min_u64(its_wait_ns, PAGE_WAIT_MS * MS_NS);
     if (!write_request(page, slot, sequence, q, its_wait_ns))
-        return QUESTION_LOST;
+        return LOAN_LOST;
     counter_add(COUNTER_LEND_ASK, 1);
     if (!q->waits) {
         ring(page);
-        return QUESTION_SENT;
+        return LOAN_SENT;
     }
     if (!await_reply(page, slot, sequence, q)) {
         withdraw_request(page, slot);
         late->slot = taken;
         late->sequence = sequence + 1;
-        return QUESTION_LOST;
+        return LOAN_LOST;
     }
-    return page_get(page, bytes, PAGE_SLOT_OFFSET(slot, reply_value), sizeof *bytes)
-               ? QUESTION_REPLIED
-               : QUESTION_LOST;
+    return page_get(page, bytes, PAGE_SLOT_OFFSET(slot, reply_value), sizeof *bytes) ? LOAN_REPLIED
+                                                                                     : LOAN_LOST;
 }
 
-enum question_result question_ask(int folder, const struct question *q, uint64_t *bytes,
-                                  struct question_place *late)
+enum loan_request_result loan_request_make(int folder, const struct loan_request *q,
+                                           uint64_t *bytes, struct loan_request_place *late)
 {
     struct stat st;
-    enum question_result result = QUESTION_LOST;
+    enum loan_request_result result = LOAN_LOST;
     late->slot = -1;
-    int fd = question_open(folder, q->name, O_RDWR, &st);
+    int fd = loan_request_open_page(folder, q->name, O_RDWR, &st);
     if (fd < 0)
-        return QUESTION_LOST;
+        return LOAN_LOST;
     void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page != MAP_FAILED) {
         result = ask_mapped(fd, page, q, bytes, late);
@@ -309,7 +308,7 @@ enum question_result question_ask(int folder, const struct question *q, uint64_t
     }
     late->file = st.st_ino;
     /* A child that was forked meanwhile has the descriptor too, so that its close ends no lock. */
-    lock(fd, F_UNLCK, 0, sizeof(struct page));
+    set_lock(fd, F_UNLCK, 0, sizeof(struct page));
     kernel_close_own(fd, &st);
     return result;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * One question to one neighbour, for memory, or for a flush, through a slot of its page
+ * One request to one neighbour, for memory, or for a flush, through a slot of its page
  * (shim/page/layout.h). Which neighbour is asked, and what its answer means for the next
- * question, is in neighbour.h. No CUDA.
+ * request, is in neighbour.h. No CUDA.
  *
  * What another process writes into its page is only data, mapped for the kernel alone (copy.h).
  *
@@ -21,7 +21,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
-struct question {
+struct loan_request {
     const char *name;           /* of the neighbour's page */
     const struct page_id *self; /* of the asker: other pid namespaces cannot be looked into */
     const char *uuid_text;      /* of the GPU; NULL: a flush of all */
@@ -30,15 +30,15 @@ struct question {
     bool waits;        /* false: the thread waits for no reply */
 };
 
-enum question_result {
-    QUESTION_REPLIED,
-    QUESTION_SENT, /* without a wait */
-    QUESTION_BUSY, /* all its slots are taken just now */
-    QUESTION_LOST, /* it has ended or is stopped, or does not reply */
+enum loan_request_result {
+    LOAN_REPLIED,
+    LOAN_SENT, /* without a wait */
+    LOAN_BUSY, /* all its slots are taken just now */
+    LOAN_LOST, /* it has ended or is stopped, or does not reply */
 };
 
 /* Where a reply is missing. */
-struct question_place {
+struct loan_request_place {
     int slot; /* -1: nowhere */
     uint32_t sequence;
     ino_t file; /* of the page: each has sequences of its own */
@@ -46,15 +46,15 @@ struct question_place {
 
 /* Asks. *bytes is the reply's value. *late is where the reply is missing, if it is. The directory
  * of the pages is open as `folder`. Any thread. */
-enum question_result question_ask(int folder, const struct question *q, uint64_t *bytes,
-                                  struct question_place *late);
+enum loan_request_result loan_request_make(int folder, const struct loan_request *q,
+                                           uint64_t *bytes, struct loan_request_place *late);
 /* Has the reply come since, or the page a new file, where none is missing? */
-bool question_may_be_asked(int folder, const char *name, const struct question_place *late);
+bool loan_request_may_repeat(int folder, const char *name, const struct loan_request_place *late);
 
 /* Opens a neighbour's page. *st tells the file. -1: it is none that is to be read. */
-int question_open(int folder, const char *name, int access, struct stat *st);
+int loan_request_open_page(int folder, const char *name, int access, struct stat *st);
 
 /* A number that differs between processes and from call to call. */
-uint32_t question_jitter(void);
+uint32_t loan_request_jitter(void);
 
 #endif

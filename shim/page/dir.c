@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See page/dir.h. What stands in a foreign file is only data. The library reads it with pread, and
- * the kernel rings its bell. So a file that shrinks meanwhile raises no signal.
+ * the kernel rings its doorbell. So a file that shrinks meanwhile raises no signal.
  */
 #include "shim/page/dir.h"
 
@@ -208,7 +208,7 @@ static bool has_waiter(int fd)
 
     if (at == MAP_FAILED)
         return false;
-    long woken = futex_wake(at + offsetof(struct page, bell), 1, FUTEX_OF_FILE);
+    long woken = futex_wake(at + offsetof(struct page, doorbell), 1, FUTEX_OF_FILE);
     munmap(at, 4096);
     return woken > 0;
 }

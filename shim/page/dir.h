@@ -44,8 +44,8 @@ bool page_dir_default(unsigned index, char *path, size_t size_bytes);
 /* Removes stale files, at most PAGE_CLEAN_MAX of them. A file of this boot and of the own pid
  * namespace is stale if its process is gone. A process of another namespace, or of another machine
  * that shares the directory, cannot be seen from here: its file is stale if its state is older than
- * a day (page/layout.h). A file is not stale while a thread waits at its bell. Looks at no file of
- * another user. */
+ * a day (page/layout.h). A file is not stale while a thread waits at its doorbell. Looks at no file
+ * of another user. */
 void page_dir_clean(int dir, const struct page_id *self);
 
 #endif

@@ -26,10 +26,10 @@
  * ask_sequence is not its reply_sequence, an asker gave up and the reply is still to come. Take
  * such a slot only if there is no other. Write `ask` and `ask_bytes`, then add one to ask_sequence.
  * In a slot that was left, reply_sequence + 1 would be the number of a request that was made
- * before. Add one to `bell`, and wake one waiter of it (futex, shared). Wait until reply_sequence
- * is ask_sequence (the writer wakes waiters of reply_sequence), then read the reply and unlock. Two
- * wakes of the bell, 10 ms apart, may find no waiter. Then the process has ended, or is stopped, or
- * has no processor at the moment.
+ * before. Add one to `doorbell`, and wake one waiter of it (futex, shared). Wait until
+ * reply_sequence is ask_sequence (the writer wakes waiters of reply_sequence), then read the reply
+ * and unlock. Two wakes of the doorbell, 10 ms apart, may find no waiter. Then the process has
+ * ended, or is stopped, or has no processor at the moment.
  */
 #ifndef SHIM_PAGE_LAYOUT_H
 #define SHIM_PAGE_LAYOUT_H
@@ -103,7 +103,8 @@ struct page {
     uint32_t body_bytes;
     unsigned char zero2[96];
     /* Written by readers. */
-    uint32_t bell; /* a futex: goes up with each request, and where a reader wants a new state */
+    uint32_t
+        doorbell; /* a futex: goes up with each request, and where a reader wants a new state */
     uint32_t zero3;
     uint64_t watched_until_ns; /* CLOCK_MONOTONIC: a reader looks on; at most 10 s ahead */
     unsigned char zero4[3824];

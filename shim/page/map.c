@@ -43,7 +43,7 @@ bool page_map(int fd, const struct stat *file)
         old = mremap(before, 0, sizeof(struct page), MREMAP_MAYMOVE);
         at = mremap(at, sizeof(struct page), sizeof(struct page), MREMAP_MAYMOVE | MREMAP_FIXED,
                     before);
-        bool woken = old != MAP_FAILED && wake_all((char *)old + offsetof(struct page, bell));
+        bool woken = old != MAP_FAILED && wake_all((char *)old + offsetof(struct page, doorbell));
         left_waiter = left_waiter || !woken;
     }
     if (old != MAP_FAILED)
@@ -54,7 +54,7 @@ bool page_map(int fd, const struct stat *file)
     }
     madvise(at, sizeof(struct page), MADV_DONTFORK);
     madvise(at, sizeof(struct page), MADV_DONTDUMP);
-    if (!before) /* else it is the same, and the thread of the bell may be reading it */
+    if (!before) /* else it is the same, and the thread of the doorbell may be reading it */
         mapping = at;
     atomic_fetch_add(&num_mapped, 1); /* after the mapping */
     return true;

@@ -14,16 +14,16 @@
 struct page *page_own(void);
 
 /* Maps the file, of struct page, if fd is still a descriptor of *file. The mapping stays, because
- * the thread of the bell uses it. Another file takes the place of the one before, at the same
- * address. Then the thread of the bell wakes, and waits at the new file, but not if the file before
- * was cut off. */
+ * the thread of the doorbell uses it. Another file takes the place of the one before, at the same
+ * address. Then the thread of the doorbell wakes, and waits at the new file, but not if the file
+ * before was cut off. */
 bool page_map(int fd, const struct stat *file);
 /* How many files were mapped so far. Any thread. */
 unsigned page_map_count(void);
 /* Since the last call, could a thread not be woken that waited at a file before? It waits until the
  * process ends. To be called by the thread that maps. */
 bool page_map_left_waiter(void);
-/* Before there is a thread of the bell. */
+/* Before there is a thread of the doorbell. */
 void page_unmap(void);
 
 #endif

@@ -94,14 +94,14 @@ static bool write_head(const struct page_id *id)
 }
 
 /* Bells of two files differ by this, times the files between them. */
-#define BELL_STEP 65536u
+#define DOORBELL_STEP 65536u
 
-static bool write_bell(void)
+static bool write_doorbell(void)
 {
-    uint32_t first = (page_map_count() - 1) * BELL_STEP;
+    uint32_t first = (page_map_count() - 1) * DOORBELL_STEP;
 
     /* step 7 */
-    return page_put(page_own(), &first, offsetof(struct page, bell), sizeof(first));
+    return page_put(page_own(), &first, offsetof(struct page, doorbell), sizeof(first));
 }
 
 /* Makes the file at its full size, so that a full file system shows now. A file system that cannot
@@ -152,7 +152,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     kernel_close_own(fd, &file);
     if (done) {
         *why = "the file cannot be written with process_vm_writev";
-        done = write_head(id) && write_bell() && write_state(state);
+        done = write_head(id) && write_doorbell() && write_state(state);
         saved_errno = errno;
     }
     if (done) {
@@ -162,7 +162,7 @@ static bool make_in(int dir, const struct page_id *id, const struct page_state *
     }
     if (!done) {
         unlinkat(dir, unfinished, 0);
-        if (!*folder) /* else the thread of the bell uses it */
+        if (!*folder) /* else the thread of the doorbell uses it */
             page_unmap();
     }
     errno = saved_errno;

@@ -3,7 +3,7 @@
  * The room page/: the process's page, which has its state for other processes, and their requests
  * to it. layout.h is the layout, dir.h finds the place, and map.h has the mapping. This file makes
  * and removes the page and writes the state. server.h has the requests, and the thread that waits
- * at the bell. client.h is the other side: one process asks another one. The room's one seam is
+ * at the doorbell. client.h is the other side: one process asks another one. The room's one seam is
  * that texts come in and go out as bytes: none of the files knows what they say. No CUDA.
  *
  * Every process of this user can write to the page, truncate it, or fill its file system.
@@ -17,21 +17,21 @@
  *  3. A text is checked and parsed in a private copy, which no other process can change.
  *  4. What the library must remember (its last sequence, the requests served, the file) is in
  *     private memory. It writes those words to the page, and reads none of them back.
- *  5. The library waits for words of the page on the bell's thread only. That thread has no other
- *     work, holds no lock, and has all signals blocked.
- *  6. The bell's thread rests for PAGE_REST_NS after each ring. So a writer that rings without end
- *     causes one pass a millisecond, and a pass looks at PAGE_SLOTS requests.
+ *  5. The library waits for words of the page on the doorbell's thread only. That thread has no
+ *     other work, holds no lock, and has all signals blocked.
+ *  6. The doorbell's thread rests for PAGE_REST_NS after each ring. So a writer that rings without
+ *     end causes one pass a millisecond, and a pass looks at PAGE_SLOTS requests.
  *
  * Why no request is lost:
- *  7. The asker writes its request, then raises the bell, then wakes. The bell's thread reads the
- *     bell, then calls for the pass that looks at the requests, then rests. At last it waits until
- *     the bell differs from the value read. If the bell was raised before that read, the pass comes
- *     after the request. If it was raised later, the kernel refuses the wait, and the loop goes on.
- *     A new file may take the page's place, after somebody removed it or cut it off. Who waits at
- *     the file before is woken, and reads the new bell. Who has read the bell before, and comes to
- *     the wait later, is refused as well: the new bell begins at another number. Nobody can wake
- *     who waits at a file that was cut off. Then another thread waits at the new one, and the first
- *     until the process ends.
+ *  7. The asker writes its request, then raises the doorbell, then wakes. The doorbell's thread
+ *     reads the doorbell, then calls for the pass that looks at the requests, then rests. At last
+ *     it waits until the doorbell differs from the value read. If the doorbell was raised before
+ *     that read, the pass comes after the request. If it was raised later, the kernel refuses the
+ *     wait, and the loop goes on. A new file may take the page's place, after somebody removed it
+ *     or cut it off. Who waits at the file before is woken, and reads the new doorbell. Who has
+ *     read the doorbell before, and comes to the wait later, is refused as well: the new doorbell
+ *     begins at another number. Nobody can wake who waits at a file that was cut off. Then another
+ *     thread waits at the new one, and the first until the process ends.
  *  8. A request counts as served once its reply is on the page. A request that must wait (for the
  *     end of a capture, or for GPU work) stays unserved, and is found by the next pass. All that is
  *     known of requests holds for one file: in the next one the numbers begin again. Before a file
@@ -51,8 +51,8 @@
  *
  * Why it ends with the process:
  * 11. page_remove and the thread that makes the page meet at one word. Either page_remove finds a
- *     finished page and removes it, or the maker finds the word changed and removes the file.
- *     The same holds for a file that is made anew (page_renew).
+ *     finished page and removes it, or the maker finds the word changed and removes the file. The
+ *     same holds for a file that is made anew (page_renew).
  * 12. A forked child has no mapping of the page (MADV_DONTFORK): copies in it fail. Its process id
  *     is another: it removes nothing. A new program of the process (exec) has the same id and
  *     start. So its page gets the same name and replaces the old one.

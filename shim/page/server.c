@@ -11,14 +11,14 @@
 
 #include <string.h>
 
-/* The thread only waits and calls rang(). */
-#define BELL_STACK_BYTES (128 * 1024)
-#define MORE_BELLS 7 /* threads: a bound */
+/* The thread only waits and calls on_request(). */
+#define DOORBELL_STACK_BYTES (128 * 1024)
+#define MORE_DOORBELLS 7 /* threads: a bound */
 
 static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
 static unsigned served_file;        /* of the file with this count */
-static void (*bell_rang)(void);
-static bool lacks_bell; /* no thread waits at the file of now */
+static void (*on_request)(void);
+static bool lacks_doorbell; /* no thread waits at the file of now */
 
 /* The sequences of a new file begin at 0. */
 static void begin_file(void)
@@ -91,36 +91,37 @@ static void listen(void)
 {
     uint32_t seen;
 
-    while (page_get(page_own(), &seen, offsetof(struct page, bell), sizeof(seen))) { /* step 7 */
-        bell_rang();
+    while (
+        page_get(page_own(), &seen, offsetof(struct page, doorbell), sizeof(seen))) { /* step 7 */
+        on_request();
         clock_sleep(PAGE_REST_NS); /* step 6 */
-        if (!page_wait(page_own(), offsetof(struct page, bell), seen, FUTEX_FOREVER))
+        if (!page_wait(page_own(), offsetof(struct page, doorbell), seen, FUTEX_FOREVER))
             break;
     }
 }
 
 static bool start(void)
 {
-    static const struct own_thread thread = {"gpucache-bell", BELL_STACK_BYTES, listen};
+    static const struct own_thread thread = {"gpucache-bell", DOORBELL_STACK_BYTES, listen};
 
     return own_thread_start(&thread);
 }
 
-bool page_start_bell(void (*rang)(void))
+bool page_start_doorbell(void (*run)(void))
 {
-    bell_rang = rang;
-    lacks_bell = !start();
-    return !lacks_bell;
+    on_request = run;
+    lacks_doorbell = !start();
+    return !lacks_doorbell;
 }
 
-bool page_renew_bell(void)
+bool page_renew_doorbell(void)
 {
     static unsigned num_more;
 
-    lacks_bell |= page_map_left_waiter();
-    if (lacks_bell && num_more < MORE_BELLS && start()) {
+    lacks_doorbell |= page_map_left_waiter();
+    if (lacks_doorbell && num_more < MORE_DOORBELLS && start()) {
         num_more++;
-        lacks_bell = false;
+        lacks_doorbell = false;
     }
-    return !lacks_bell;
+    return !lacks_doorbell;
 }

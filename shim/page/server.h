@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Requests of other processes on the page, their replies, and the thread that waits at the bell.
- * See page.h for the argument. The control thread alone calls these functions. No lock.
+ * Requests of other processes on the page, their replies, and the thread that waits at the
+ * doorbell. See page.h for the argument. The control thread alone calls these functions. No lock.
  */
 #ifndef SHIM_PAGE_SERVER_H
 #define SHIM_PAGE_SERVER_H
@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* So long the thread of the bell rests after each ring. */
+/* So long the thread of the doorbell rests after each ring. */
 #define PAGE_REST_NS MS_NS
 
 /* A request, copied. */
@@ -41,11 +41,11 @@ void page_answer_request(const struct page_request *r, const struct page_answer 
  * replaced, so the askers have to ask at the new one. */
 void page_refuse_requests(void);
 
-/* Makes the thread that calls rang() whenever the bell was rung. False: there is no such thread, so
- * requests are not heard. rang must take no lock. */
-bool page_start_bell(void (*rang)(void));
+/* Makes the thread that calls on_request() whenever the doorbell was rung. False: there is no such
+ * thread, so requests are not heard. on_request must take no lock. */
+bool page_start_doorbell(void (*on_request)(void));
 /* After page_renew: makes another thread if the one there was waits at a file that was cut off, or
  * could not be made. False: there is none that hears requests. */
-bool page_renew_bell(void);
+bool page_renew_doorbell(void);
 
 #endif

@@ -162,7 +162,7 @@ static bool expand_path(const char *pattern, char *out, size_t size_bytes)
 }
 
 /* Only root and the user of this process can make names in the folder. */
-static bool is_private(int folder)
+static bool is_private_folder(int folder)
 {
     struct stat st;
 
@@ -184,9 +184,11 @@ static int open_in(int folder, const char *name, enum fashion fashion)
     struct stat st;
 
     if (fd < 0)
-        return errno == ELOOP && is_private(folder) ? openat(folder, name, flags | O_APPEND, 0666)
-                                                    : -1;
-    if (kernel_fstat(fd, &st) || (S_ISREG(st.st_mode) && st.st_nlink > 1 && !is_private(folder)) ||
+        return errno == ELOOP && is_private_folder(folder)
+                   ? openat(folder, name, flags | O_APPEND, 0666)
+                   : -1;
+    if (kernel_fstat(fd, &st) ||
+        (S_ISREG(st.st_mode) && st.st_nlink > 1 && !is_private_folder(folder)) ||
         (S_ISREG(st.st_mode) && fashion == ANEW && ftruncate(fd, 0))) {
         close(fd);
         return -1;
@@ -214,8 +216,8 @@ static int open_path(char *path, enum fashion fashion)
 /* The library opens the file for each text and closes it again. A program may close every
  * descriptor and open files of its own under the same numbers. The name is on the heap, because a
  * thread of the program may have a small stack. */
-static bool put(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
-                int wait_ms)
+static bool put_text(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
+                     int wait_ms)
 {
     struct quiet q;
     bool done = false;
@@ -238,7 +240,7 @@ static bool put(const char *path, enum fashion fashion, const char *text, size_t
 }
 
 /* The remembered copy of a path. NULL: there is no room for another. */
-static const char *remember(const char *path)
+static const char *remember_path(const char *path)
 {
     size_t i = 0;
 
@@ -254,7 +256,7 @@ static const char *remember(const char *path)
 bool log_configure(enum log_level level, const char *path)
 {
     int saved_errno = errno;
-    const char *target = remember(path);
+    const char *target = remember_path(path);
 
     stderr_look();
     if (target) {
@@ -295,15 +297,15 @@ void log_line(enum log_level level, const char *format, ...)
             if ((unsigned char)line[i] < ' ' || line[i] == 127)
                 line[i] = '?';
         line[n] = '\n'; /* takes the place of the NUL */
-        if (!put(path, ADD, line, n + 1, LINE_WAIT_MS) && path[0] &&
+        if (!put_text(path, ADD, line, n + 1, LINE_WAIT_MS) && path[0] &&
             !atomic_flag_test_and_set(&complained)) {
             /* A user without the expected file looks at stderr. */
-            put(NULL, ADD, line, n + 1, LINE_WAIT_MS);
+            put_text(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line),
                                  "gpucache: warning: the log cannot be written to %.900s: name a "
                                  "file in a folder of your own\n",
                                  path);
-            put(NULL, ADD, line, n, LINE_WAIT_MS);
+            put_text(NULL, ADD, line, n, LINE_WAIT_MS);
         }
     }
     errno = saved_errno;
@@ -325,5 +327,5 @@ bool log_is_file(const char *path)
 
 bool log_put(const char *path, const char *text, size_t size_bytes)
 {
-    return put(path, ANEW, text, size_bytes, TEXT_WAIT_MS);
+    return put_text(path, ANEW, text, size_bytes, TEXT_WAIT_MS);
 }

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-static void *begin(void *arg)
+static void *begin_thread(void *arg)
 {
     const struct own_thread *thread = arg;
     pthread_setname_np(pthread_self(), thread->name); /* step 3 */
@@ -27,7 +27,7 @@ static int create(const struct own_thread *thread, size_t stack_bytes)
     if (stack_bytes)
         failed = pthread_attr_setstacksize(&attr, stack_bytes);
     if (!failed)
-        failed = pthread_create(&unused, &attr, begin, (void *)thread);
+        failed = pthread_create(&unused, &attr, begin_thread, (void *)thread);
     pthread_attr_destroy(&attr);
     return failed;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Threads of the library's own, beside the program's: the control thread, the listener, the thread
- * of the packages and the thread at the bell. All are made here, and all alike:
+ * of the packages and the thread at the doorbell. All are made here, and all alike:
  *
  *  1. Detached. No thread waits for its end, and the maker keeps no handle: once the thread has
  *     ended, a handle names nothing.

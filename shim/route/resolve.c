@@ -104,12 +104,12 @@ EARLY struct resolve_pick resolve_pick(void *handle, const char *name)
 
 /* The version and flags by which cuGetProcAddress knows a function. The name of a row's type has
  * them: PFN_<base>_v<version>[_ptds|_ptsz]. */
-struct query {
+struct symbol_query {
     int version;
     cuuint64_t flags;
 };
 
-static bool row_has_base(const struct hook *row, const char *base, struct query *query)
+static bool row_has_base(const struct hook *row, const char *base, struct symbol_query *query)
 {
     const char *pfn = row->pfn + strlen("PFN_");
     size_t len = strlen(base);
@@ -123,7 +123,7 @@ static bool row_has_base(const struct hook *row, const char *base, struct query 
     return query->version > 0;
 }
 
-static CUresult ask(const char *base, const struct query *query, void **pfn)
+static CUresult ask_driver(const char *base, const struct symbol_query *query, void **pfn)
 {
     if (hooks_present(HOOK_cuGetProcAddress_v2)) {
         CUdriverProcAddressQueryResult status;
@@ -138,12 +138,12 @@ static bool learn_aliases(const char *base)
 {
     bool learned = false;
     for (int i = 0; i < NUM_HOOKS; i++) {
-        struct query query;
+        struct symbol_query query;
         void *pfn = NULL;
         if (!row_has_base(&hook_table[i], base, &query) ||
             atomic_load_explicit(&hook_alias[i], memory_order_relaxed))
             continue;
-        if (ask(base, &query, &pfn) == CUDA_SUCCESS && pfn) {
+        if (ask_driver(base, &query, &pfn) == CUDA_SUCCESS && pfn) {
             atomic_store_explicit(&hook_alias[i], (uintptr_t)pfn, memory_order_release);
             learned = true;
         }
@@ -161,7 +161,7 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
         if (atomic_load_explicit(&hook_address[i], memory_order_acquire) != address &&
             atomic_load_explicit(&hook_alias[i], memory_order_acquire) != address)
             continue;
-        struct query query;
+        struct symbol_query query;
         int score = 0;
         if (row_has_base(&hook_table[i], base, &query))
             score =
@@ -176,24 +176,24 @@ static void *wrapper_at(uintptr_t address, const char *base, bool per_thread)
 
 /* Is the function newer than our tables? The caller asked for a later release than TABLES_KNOW, and
  * for TABLES_KNOW the driver has another answer or none. */
-static bool is_newer(const char *base, void *answer, const struct query *query)
+static bool is_newer(const char *base, void *answer, const struct symbol_query *query)
 {
-    struct query known = {TABLES_KNOW, query->flags};
+    struct symbol_query known = {TABLES_KNOW, query->flags};
     void *then = NULL;
     return query->version > TABLES_KNOW &&
-           (ask(base, &known, &then) != CUDA_SUCCESS || then != answer);
+           (ask_driver(base, &known, &then) != CUDA_SUCCESS || then != answer);
 }
 
 static void *substitute(const char *base, void *answer, int version, cuuint64_t flags)
 {
-    struct query query = {version, flags};
+    struct symbol_query query = {version, flags};
     bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     void *wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     if (!wrapper && learn_aliases(base))
         wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     /* The program may submit work by this function, and we would not see it. */
     if (!wrapper && is_newer(base, answer, &query))
-        stream_watch_give_up();
+        single_stream_disable();
     return wrapper ? wrapper : answer;
 }
 

@@ -80,7 +80,7 @@ bool runtime_exports(const char *name)
 }
 
 /* A site and its object. */
-struct place {
+struct call_site {
     uintptr_t address;
     uintptr_t code;  /* start of the segment; 0: in no object, or not searched */
     bool is_counted; /* else the loader does not tell the next, and the object is not kept */
@@ -89,7 +89,7 @@ struct place {
 
 static int is_around(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    struct place *place = arg;
+    struct call_site *place = arg;
     place->code = object_segment(info, place->address);
     place->is_counted = object_has_counts(size);
     place->num_unloaded = place->is_counted ? info->dlpi_subs : 0;
@@ -107,7 +107,7 @@ static struct caller_object *object_at(uintptr_t code)
     return NULL;
 }
 
-static struct runtime *recall(const struct place *place)
+static struct runtime *recall(const struct call_site *place)
 {
     const struct caller_object *o = place->is_counted ? object_at(place->code) : NULL;
     uint64_t found = o ? atomic_load_explicit(&o->found, memory_order_acquire) : 0;
@@ -117,7 +117,7 @@ static struct runtime *recall(const struct place *place)
     return &runtimes[found & ((1 << SITE_SHIFT) - 1)];
 }
 
-static void keep_object(const struct place *place, const struct runtime *r)
+static void keep_object(const struct call_site *place, const struct runtime *r)
 {
     for (struct caller_object *o; place->is_counted && (o = object_at(place->code));) {
         uintptr_t free_place = 0;
@@ -143,7 +143,7 @@ static bool is_forked_child(void)
 
 /* Code in no object (a just-in-time compiler made it) may disappear without a dlclose. So its sites
  * are not kept: each call searches. */
-static struct runtime *runtime_at(struct place *place)
+static struct runtime *runtime_at(struct call_site *place)
 {
     if (!is_forked_child())
         dl_iterate_phdr(is_around, place);
@@ -164,7 +164,8 @@ _Static_assert(MAX_SITES == 1 << 8, "the hash has eight bits");
 
 /* Fills a free slot; see `sites`. Keeps no site outside all objects, and none whose runtime may be
  * unloaded. Keeps no address for which the word has no room. */
-static void keep_site(_Atomic uint64_t *slot, const struct place *place, const struct runtime *r)
+static void keep_site(_Atomic uint64_t *slot, const struct call_site *place,
+                      const struct runtime *r)
 {
     uint64_t free_slot = 0;
     uint64_t site = (uint64_t)place->address << SITE_SHIFT | (uint64_t)(r - runtimes);
@@ -177,7 +178,7 @@ static void keep_site(_Atomic uint64_t *slot, const struct place *place, const s
 
 static SHIM_COLD struct runtime *search_runtime(void *caller)
 {
-    struct place place = {.address = (uintptr_t)caller};
+    struct call_site place = {.address = (uintptr_t)caller};
     for (size_t probe = 0; probe < MAX_PROBES; probe++) {
         _Atomic uint64_t *slot = &sites[(first_site(place.address) + probe) & (MAX_SITES - 1)];
         uint64_t site = atomic_load_explicit(slot, memory_order_acquire);

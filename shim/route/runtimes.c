@@ -91,7 +91,7 @@ static runtime_malloc_fn *malloc_of_any_runtime(void)
         void *handle = more && name[0] ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (handle) {
             found = malloc_in(handle);
-            symbol_close(handle); /* remember() takes a reference of its own */
+            symbol_close(handle); /* remember_runtime() takes a reference of its own */
         }
         struct nth nth = {i, name};
         more = dl_iterate_phdr(is_nth, &nth);
@@ -155,8 +155,8 @@ static int version_from(version_fn *get_version)
 
 /* Finds the row with these values, or fills a new one. Two threads at once may fill two equal rows,
  * which does no harm. NULL: the table is full. */
-static struct runtime *row_of(runtime_malloc_fn *real_malloc, runtime_free_fn *real_free,
-                              int version)
+static struct runtime *runtime_row_of(runtime_malloc_fn *real_malloc, runtime_free_fn *real_free,
+                                      int version)
 {
     int count = atomic_load(&num_runtimes);
     for (int i = 0; i < count && i < RUNTIMES_MAX; i++) {
@@ -177,7 +177,7 @@ static struct runtime *row_of(runtime_malloc_fn *real_malloc, runtime_free_fn *r
 }
 
 /* The row of the runtime with this cudaMalloc. If the row has no reference to it, takes one. */
-static struct runtime *remember(runtime_malloc_fn *real_malloc)
+static struct runtime *remember_runtime(runtime_malloc_fn *real_malloc)
 {
     int count = atomic_load(&num_runtimes);
     for (int i = 0; i < count && i < RUNTIMES_MAX; i++)
@@ -191,7 +191,7 @@ static struct runtime *remember(runtime_malloc_fn *real_malloc)
     version_fn *get_version =
         (version_fn *)(uintptr_t)symbol_lookup(handle, "cudaRuntimeGetVersion");
     struct runtime *r =
-        real_free ? row_of(real_malloc, real_free, version_from(get_version)) : NULL;
+        real_free ? runtime_row_of(real_malloc, real_free, version_from(get_version)) : NULL;
     if (!r || atomic_exchange(&r->is_pinned, true))
         symbol_close(handle);
     return r;
@@ -225,7 +225,7 @@ struct functions {
 /* The first cudaMalloc of a scope, if its object is a runtime. A tool that wraps cudaMalloc seldom
  * has all three functions, and another copy of this library has its marker. In these cases the
  * result stays empty, and the caller asks the loader. */
-static void find_functions(const struct object *scope, size_t num_objects, void *arg)
+static void find_runtime_functions(const struct object *scope, size_t num_objects, void *arg)
 {
     struct functions found, *out = arg;
     for (size_t i = 0; i < num_objects; i++) {
@@ -254,16 +254,16 @@ struct runtime *runtimes_find(void *caller, bool in_object)
     int saved_errno = errno;
     struct functions f = {0, 0, 0};
     if (in_object && scope_may_be_walked() &&
-        scope_of_caller((uintptr_t)caller, find_functions, &f) && f.malloc) {
-        struct runtime *r = row_of((runtime_malloc_fn *)f.malloc, (runtime_free_fn *)f.free,
-                                   version_from((version_fn *)f.get_version));
+        scope_of_caller((uintptr_t)caller, find_runtime_functions, &f) && f.malloc) {
+        struct runtime *r = runtime_row_of((runtime_malloc_fn *)f.malloc, (runtime_free_fn *)f.free,
+                                           version_from((version_fn *)f.get_version));
         if (r && !atomic_load(&r->is_pinned))
             control_due(&pin_duty, 0);
         errno = saved_errno;
         return r;
     }
     runtime_malloc_fn *real_malloc = find_malloc(caller);
-    struct runtime *r = real_malloc ? remember(real_malloc) : NULL;
+    struct runtime *r = real_malloc ? remember_runtime(real_malloc) : NULL;
     dlerror(); /* clears our messages: the program made no lookup */
     errno = saved_errno;
     return r;

@@ -8,7 +8,7 @@
 #include "shim/context/context.h"
 #include "shim/context/redzone.h"
 #include "shim/control/thread.h"
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/ticket.h"
@@ -22,7 +22,7 @@
 enum { ANSWERS_AT_A_TIME = 4 };
 
 /* Is the block that the ticket names live, and exported? */
-static bool find(const struct ticket *ticket, struct pool_block *block)
+static bool find_exported(const struct ticket *ticket, struct pool_block *block)
 {
     return pool_lookup(ticket->addr, block) == POOL_OK && block->addr == ticket->addr &&
            block->serial == ticket->serial && block->exposed;
@@ -50,7 +50,7 @@ bool export_is_capable(const struct pool_block *block)
 }
 
 /* One answer under way. */
-struct reply {
+struct export_reply {
     const struct ticket *ticket;
     CUdevice device;
     CUdeviceptr end;     /* of the block */
@@ -63,7 +63,7 @@ struct reply {
 
 /* Adds up the chunks that hold the block, in the sizes that the driver says of each mapping. The
  * next chunk to be sent has to start where one of them does. */
-static void measure(struct reply *r)
+static void measure(struct export_reply *r)
 {
     CUdeviceptr base;
     size_t size;
@@ -86,7 +86,7 @@ static void measure(struct reply *r)
 
 /* Gets the next chunks as descriptors. A handle of our own holds each chunk before we look once
  * more whether the block is live. If it is, these chunks were the ones that held it. */
-static void export_batch(struct reply *r)
+static void export_batch(struct export_reply *r)
 {
     CUmemGenericAllocationHandle held[TICKET_BATCH];
     struct pool_block block;
@@ -102,7 +102,7 @@ static void export_batch(struct reply *r)
         r->answer.chunk_bytes[n++] = size;
         r->at = base + size;
     }
-    if (r->rc == CUDA_SUCCESS && !find(r->ticket, &block))
+    if (r->rc == CUDA_SUCCESS && !find_exported(r->ticket, &block))
         r->rc = CUDA_ERROR_INVALID_VALUE;
     for (uint32_t i = 0; i < n; i++) {
         int fd = -1;
@@ -119,7 +119,7 @@ static void export_batch(struct reply *r)
 
 static void collect_chunks(void *data)
 {
-    struct reply *r = data;
+    struct export_reply *r = data;
     r->rc = real.cuDeviceGetUuid(&r->answer.device, r->device);
     if (r->rc == CUDA_SUCCESS)
         measure(r);
@@ -129,25 +129,25 @@ static void collect_chunks(void *data)
 
 static void name_native(void *data)
 {
-    struct reply *r = data;
+    struct export_reply *r = data;
     r->rc = real.cuDeviceGetUuid(&r->answer.device, r->device);
     if (r->rc == CUDA_SUCCESS)
         r->rc = real.cuIpcGetMemHandle(&r->answer.native, r->at);
 }
 
-static void visit(CUcontext ctx, void (*work)(void *), struct reply *r)
+static void run_for_reply(CUcontext ctx, void (*work)(void *), struct export_reply *r)
 {
-    if (!driver_call_run(ctx, work, r))
+    if (!call_scope_run(ctx, work, r))
         r->rc = CUDA_ERROR_DEINITIALIZED;
 }
 
-static void answer(const struct ticket_question *question, uint64_t number)
+static void answer_question(const struct ticket_question *question, uint64_t number)
 {
-    struct reply r = {.ticket = &question->ticket,
-                      .done_bytes = question->done_bytes,
-                      .rc = CUDA_ERROR_INVALID_VALUE};
+    struct export_reply r = {.ticket = &question->ticket,
+                             .done_bytes = question->done_bytes,
+                             .rc = CUDA_ERROR_INVALID_VALUE};
     struct pool_block block;
-    if (find(&question->ticket, &block)) {
+    if (find_exported(&question->ticket, &block)) {
         struct context *c = pool_owner(block.pool);
         redzone_hide(&block);
         r.end = block.addr + block.requested_bytes;
@@ -157,13 +157,13 @@ static void answer(const struct ticket_question *question, uint64_t number)
             r.at = block.segment_addr;
             r.answer.offset_bytes = block.addr - block.segment_addr;
             r.answer.kind = TICKET_NATIVE;
-            visit(c->backend.ctx, name_native, &r);
+            run_for_reply(c->backend.ctx, name_native, &r);
             /* If the block is still live, the segment was its own when the driver named it. */
-            if (!find(&question->ticket, &block))
+            if (!find_exported(&question->ticket, &block))
                 r.rc = CUDA_ERROR_INVALID_VALUE;
         } else {
             r.answer.kind = TICKET_CHUNKS;
-            visit(c->backend.ctx, collect_chunks, &r);
+            run_for_reply(c->backend.ctx, collect_chunks, &r);
         }
     }
     uint32_t num_fds = r.answer.count;
@@ -183,7 +183,7 @@ static uint64_t answer_some(uint64_t now_ns)
     for (int i = 0; state_is_on() && i < ANSWERS_AT_A_TIME; i++) {
         if (!listener_next(&question, &number))
             return DUTY_NEVER;
-        answer(&question, number);
+        answer_question(&question, number);
     }
     return 0;
 }

@@ -10,7 +10,7 @@
  *  2. During a capture that wait would break the capture. Then the mapping stays, and a duty of the
  *     control thread unmaps it after the capture (a duty that needs calm).
  *  3. A capture may begin during the wait. The calls that are left to do are allowed then, in the
- *     capture mode of a visit.
+ *     capture mode of a call scope.
  *  4. Whenever clear_closed leaves an entry in `closed`, it calls for the duty. So none stays there
  *     for ever, provided that there is a control thread: import_close asks for one.
  *  5. The driver closes its own mappings with their context, and others may get their addresses at
@@ -22,10 +22,10 @@
 #include "pool/host_memory.h"
 #include "shim/control/thread.h"
 #include "shim/driver/access.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/error.h"
 #include "shim/driver/pushed.h"
 #include "shim/process/clock.h"
@@ -74,7 +74,7 @@ static struct opened *find_ticket(const struct ticket *ticket, CUcontext ctx)
     return NULL;
 }
 
-static struct opened *add(const struct ticket *ticket, CUcontext ctx)
+static struct opened *add_opened(const struct ticket *ticket, CUcontext ctx)
 {
     struct opened *o = host_cache_ensure(&records, 1) ? host_cache_get(&records) : NULL;
     if (o) {
@@ -107,7 +107,7 @@ static void leave(struct departure *d)
     pthread_mutex_unlock(&lock);
 }
 
-static void take_away(void *data)
+static void unmap_closed(void *data)
 {
     struct departure *d = data;
     const struct opened *o = d->entry;
@@ -133,7 +133,7 @@ static void clear_closed(void)
         o->next = leaving;
         leaving = o;
         pthread_mutex_unlock(&lock);
-        if (!driver_call_run(NULL, take_away, &d))
+        if (!call_scope_run(NULL, unmap_closed, &d))
             leave(&d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
@@ -209,7 +209,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
     struct opened *o;
     while ((o = find_ticket(&ticket, ctx)) && o->busy)
         pthread_cond_wait(&changed, &lock);
-    if (!o && !(o = add(&ticket, ctx)))
+    if (!o && !(o = add_opened(&ticket, ctx)))
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (o && o->busy) {
         pthread_mutex_unlock(&lock);
@@ -235,7 +235,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
     pthread_mutex_unlock(&lock);
     *mapped = fresh.total_bytes != 0;
     if (behind)
-        driver_call_run(NULL, allow_late, &late);
+        call_scope_run(NULL, allow_late, &late);
     return rc;
 }
 
@@ -282,7 +282,7 @@ bool import_close(CUdeviceptr addr, CUresult *rc)
     return mine;
 }
 
-static void take_away_after_context(void *data)
+static void unmap_after_context(void *data)
 {
     const struct opened *o = data;
     mapping_destroy(&o->mapping, true);
@@ -320,7 +320,7 @@ void import_forget(CUcontext ctx)
             *at = o->next;
             atomic_fetch_sub(i == 0 ? &open_count : &closed_count, 1);
             pthread_mutex_unlock(&lock);
-            driver_call_run(NULL, take_away_after_context, o);
+            call_scope_run(NULL, unmap_after_context, o);
             pthread_mutex_lock(&lock);
             host_cache_put(&records, o);
             at = heads[i]; /* the list may have changed */
@@ -354,7 +354,7 @@ bool import_was_closed(CUdeviceptr addr)
 void import_for_each_range(CUdevice device,
                            void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {
-    struct range {
+    struct opened_range {
         uint64_t addr, size_bytes;
     } *ranges = NULL;
     size_t count = 0, at = 0;
@@ -367,7 +367,7 @@ void import_for_each_range(CUdevice device,
         ranges = host_pages(count * sizeof *ranges);
     for (const struct opened *o = list; o && ranges; o = o->next)
         if (!o->busy && o->device == device && o->mapping.total_bytes)
-            ranges[at++] = (struct range){o->mapping.base, o->mapping.total_bytes};
+            ranges[at++] = (struct opened_range){o->mapping.base, o->mapping.total_bytes};
     pthread_mutex_unlock(&lock);
     for (size_t i = 0; i < at; i++)
         f(arg, ranges[i].addr, ranges[i].size_bytes);

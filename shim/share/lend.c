@@ -10,9 +10,9 @@
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/async_pool.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
-#include "shim/driver/driver_call.h"
 #include "shim/option/in_force.h"
 #include "shim/page/page.h"
 #include "shim/process/cancel.h"
@@ -144,7 +144,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
 {
     struct query q = {.device = device};
     struct place place;
-    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
         return false;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -189,7 +189,7 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, uint64_t *series)
     /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
     *series |= LAST;
     if (some)
-        nanosleep(&(struct timespec){.tv_nsec = (long)LAST_PAUSE_NS}, NULL);
+        clock_sleep(LAST_PAUSE_NS);
     return some;
 }
 
@@ -228,7 +228,7 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
     asked_ns[device] = now_ns;
-    if (!find_place(&place) || !driver_call_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
         return;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -323,16 +323,17 @@ static void count_given(uint64_t back)
 
 /* First what is idle already. Then what the program freed behind work, and what the frameworks of
  * the process cache. A wait would break a capture. */
-uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t, bool *found)
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct gpu_wait *t,
+                   bool *found)
 {
     int device = -1;
     uint64_t back = give(uuid, bytes, 0, &device);
     *found = device >= 0;
-    *t = (struct turns){.device = device};
+    *t = (struct gpu_wait){.device = device};
     if (*found && back < bytes && wait_ns && !capture_open()) {
         uint64_t question = flush_ask_frameworks();
-        uint64_t first_ns = turns_begin(t, device, wait_ns);
-        turns_await_answer(t, question, min_u64(wait_ns, FRAMEWORK_WAIT_NS));
+        uint64_t first_ns = gpu_wait_begin(t, device, wait_ns);
+        gpu_wait_await_answer(t, question, min_u64(wait_ns, FRAMEWORK_WAIT_NS));
         back += give(uuid, bytes - back, first_ns, &device);
     }
     counter_add(COUNTER_LEND_GIVEN, back > 0);
@@ -340,7 +341,7 @@ uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct tu
     return back;
 }
 
-uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct turns *t, bool last)
+uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct gpu_wait *t, bool last)
 {
     struct framework_result ignored[NUM_FRAMEWORKS];
     const struct empty_cache all = {.device = t->device};

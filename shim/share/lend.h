@@ -22,7 +22,7 @@
 #ifndef SHIM_LEND_H
 #define SHIM_LEND_H
 
-#include "shim/control/turns.h"
+#include "shim/control/gpu_wait.h"
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
@@ -44,12 +44,12 @@ void lend_flush(int pid, uint64_t wait_ns);
 
 /* A neighbour needs bytes on the GPU of this name (device.h). Gives back at least so many idle
  * bytes, as far as there are any, in whole pieces and no piece more. Waits for the first part of
- * the wait *t, or not at all while a capture is open. If *t is not over (turns.h), more may come by
- * lend_give_rest. *found: a pool of the process is on that GPU.
- * last: *t is over. If the frameworks have not answered, a whole flush follows their answer.
- * Both return the bytes. On the control thread. */
-uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct turns *t,
+ * the wait *t, or not at all while a capture is open. If *t is not over (gpu_wait.h), more may come
+ * by lend_give_rest. *found: a pool of the process is on that GPU. last: *t is over. If the
+ * frameworks have not answered, a whole flush follows their answer. Both return the bytes. On the
+ * control thread. */
+uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct gpu_wait *t,
                    bool *found);
-uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct turns *t, bool last);
+uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct gpu_wait *t, bool last);
 
 #endif

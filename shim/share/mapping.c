@@ -6,9 +6,9 @@
 
 #include "pool/bits.h"
 #include "shim/driver/access.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
-#include "shim/driver/driver_call.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/clock.h"
 
@@ -25,7 +25,7 @@
 #define PAUSE_NS 2000000
 
 /* The device with this UUID; -1: this process does not see it. */
-static int find_device(const CUuuid *uuid)
+static int find_device_of_uuid(const CUuuid *uuid)
 {
     int devices = 0;
     real.cuDeviceGetCount(&devices);
@@ -75,7 +75,7 @@ static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_by
 
 /* The first answer says how much memory comes. If a later answer says another size, the exporter is
  * not this library, and the open fails. */
-static CUresult reserve(struct arrival *a)
+static CUresult reserve_arrival(struct arrival *a)
 {
     const struct ticket_answer *now = &a->answer;
     if (now->offset_bytes > now->total_bytes ||
@@ -107,7 +107,7 @@ static CUresult allow(struct arrival *a)
 static void map_chunks(void *data)
 {
     struct arrival *a = data;
-    a->rc = a->answer.count ? reserve(a) : CUDA_ERROR_INVALID_VALUE;
+    a->rc = a->answer.count ? reserve_arrival(a) : CUDA_ERROR_INVALID_VALUE;
     for (uint32_t i = 0; i < a->answer.count && a->rc == CUDA_SUCCESS; i++) {
         bool fits = a->answer.chunk_bytes[i] <= a->total_bytes - a->mapped_bytes;
         a->rc = fits ? map_one(a, a->fds[i], a->answer.chunk_bytes[i]) : CUDA_ERROR_INVALID_VALUE;
@@ -116,7 +116,7 @@ static void map_chunks(void *data)
         a->rc = allow(a);
 }
 
-static void give_up(void *data)
+static void give_arrival_up(void *data)
 {
     const struct arrival *a = data;
     unmap_all(a->base, a->mapped_bytes, a->total_bytes);
@@ -124,7 +124,7 @@ static void give_up(void *data)
 
 /* Asks until an answer comes, the exporter is gone, or time is up. While the exporter is stopped,
  * its socket keeps the question. */
-static CUresult ask(struct arrival *a)
+static CUresult ask_exporter(struct arrival *a)
 {
     uint64_t now_ns, end_ns = clock_now_ns() + GIVE_UP_MS * MS_NS;
     uint64_t wait_ms = FIRST_WAIT_MS;
@@ -160,18 +160,18 @@ static CUresult ask(struct arrival *a)
 /* Asks once and uses the answer. */
 static CUresult fetch_some(struct arrival *a, unsigned flags, mapping_open_fn native)
 {
-    CUresult rc = ask(a);
+    CUresult rc = ask_exporter(a);
     if (rc != CUDA_SUCCESS)
         return rc;
     if (a->answer.kind == TICKET_REFUSED) {
         rc = a->answer.rc ? (CUresult)a->answer.rc : CUDA_ERROR_INVALID_VALUE;
-    } else if (find_device(&a->answer.device) < 0) {
+    } else if (find_device_of_uuid(&a->answer.device) < 0) {
         rc = CUDA_ERROR_INVALID_DEVICE;
     } else if (a->answer.kind == TICKET_NATIVE) {
         /* Between two answers a block of chunks cannot become an allocation of the driver's. */
         rc = a->base ? CUDA_ERROR_INVALID_VALUE : native(&a->base, a->answer.native, flags);
     } else if (a->answer.kind == TICKET_CHUNKS) {
-        rc = driver_call_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
+        rc = call_scope_run(NULL, map_chunks, a) ? a->rc : CUDA_ERROR_DEINITIALIZED;
     } else {
         rc = CUDA_ERROR_INVALID_VALUE;
     }
@@ -193,7 +193,7 @@ CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned
     } while (rc == CUDA_SUCCESS && a.answer.kind == TICKET_CHUNKS &&
              a.mapped_bytes < a.total_bytes);
     if (rc != CUDA_SUCCESS && a.total_bytes)
-        driver_call_run(NULL, give_up, &a);
+        call_scope_run(NULL, give_arrival_up, &a);
     errno = saved_errno;
     if (rc == CUDA_SUCCESS)
         *m = (struct mapping){a.base, a.total_bytes, a.base + a.answer.offset_bytes,

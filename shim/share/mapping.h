@@ -26,8 +26,8 @@ bool mapping_is_supported(void);
  * untouched if it fails, and keeps errno. */
 CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned flags,
                         mapping_open_fn native);
-/* Unmaps the memory. In a visit: in the context, or after the context's end (then the driver has
- * closed its own). */
+/* Unmaps the memory. In a call scope: in the context, or after the context's end (then the driver
+ * has closed its own). */
 void mapping_destroy(const struct mapping *m, bool context_is_gone);
 
 #endif

@@ -53,7 +53,7 @@ enum { KNOWN = 64, HEAD_BYTES = offsetof(struct page, zero5) };
 struct known {
     char name[PAGE_NAME_MAX];
     uint64_t skip_until_ns;
-    struct question_place late;
+    struct loan_request_place late;
     uint64_t emptied_in; /* the series of questions in which it gave less than was asked for */
     uint64_t busy_in;    /* the series in which it had no free slot, since busy_since_ns */
     uint64_t busy_since_ns;
@@ -92,7 +92,7 @@ static struct known *find_known(const char *name)
 }
 
 /* The neighbour's row; a new one takes the place of the one whose last use is the oldest. */
-static struct known *remember(const char *name, uint64_t now_ns)
+static struct known *remember_neighbour(const char *name, uint64_t now_ns)
 {
     struct known *k = find_known(name);
     for (int i = 0; !k && i < KNOWN; i++)
@@ -115,7 +115,7 @@ static bool read_head(int folder, const char *name, const struct page_id *its)
 {
     const struct page *p = &head;
     struct stat st;
-    int fd = question_open(folder, name, O_RDONLY, &st);
+    int fd = loan_request_open_page(folder, name, O_RDONLY, &st);
     if (fd < 0)
         return false;
     bool read_whole = pread(fd, &head, HEAD_BYTES, 0) == HEAD_BYTES;
@@ -165,22 +165,23 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
     if (!k)
         return false;
     return k->locked || k->emptied_in == w->until_ns ||
-           (k->skip_until_ns > now_ns && !question_may_be_asked(folder, name, &k->late));
+           (k->skip_until_ns > now_ns && !loan_request_may_repeat(folder, name, &k->late));
 }
 
 /* The search in the directory. */
-struct search {
+struct page_search {
     struct candidate best; /* its name "": there is none */
     unsigned candidates, pages_read;
 };
 
-static void consider(int folder, const struct neighbour_wish *w, const char *name, struct search *s)
+static void consider_page(int folder, const struct neighbour_wish *w, const char *name,
+                          struct page_search *s)
 {
     struct page_id its;
     uint64_t now_ns = clock_now_ns();
     if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its))
         return;
-    /* Of processes in another pid namespace only the bell tells whether they live. */
+    /* Of processes in another pid namespace only the doorbell tells whether they live. */
     bool gone = its.pid_namespace == w->self->pid_namespace &&
                 (its.pid == w->self->pid || its.pid > INT_MAX ||
                  (kill((pid_t)its.pid, 0) && errno == ESRCH));
@@ -193,7 +194,7 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
     struct candidate c = {.thrashes = thrashes(g, now_ns),
                           .idle_bytes = g->idle_bytes + g->async_idle_bytes,
                           .reserved_bytes = g->reserved_bytes,
-                          .tie = question_jitter()};
+                          .tie = loan_request_jitter()};
     snprintf(c.name, sizeof c.name, "%s", name);
     if (!w->waits && (c.thrashes || !c.idle_bytes))
         return;
@@ -202,14 +203,14 @@ static void consider(int folder, const struct neighbour_wish *w, const char *nam
         s->best = c;
 }
 
-static bool find_best(int folder, const struct neighbour_wish *w, struct search *s)
+static bool find_best(int folder, const struct neighbour_wish *w, struct page_search *s)
 {
     long got;
-    *s = (struct search){0};
+    *s = (struct page_search){0};
     while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
         for (long at = 0; at < got;) {
             unsigned short length;
-            consider(folder, w, kernel_entry(entries + at, &length), s);
+            consider_page(folder, w, kernel_entry(entries + at, &length), s);
             at += length;
         }
     return s->candidates > 0;
@@ -219,10 +220,10 @@ static bool find_best(int folder, const struct neighbour_wish *w, struct search 
  * of wait_ns does not reply to anybody: it counts as gone. */
 static enum neighbour_answer learn(const struct candidate *c, const struct neighbour_wish *w,
                                    enum neighbour_answer answer, uint64_t wait_ns, uint64_t bytes,
-                                   const struct question_place *late)
+                                   const struct loan_request_place *late)
 {
     uint64_t now_ns = clock_now_ns();
-    struct known *k = remember(c->name, now_ns);
+    struct known *k = remember_neighbour(c->name, now_ns);
     if (answer == NEIGHBOUR_BUSY && k->busy_in != w->until_ns) {
         k->busy_in = w->until_ns;
         k->busy_since_ns = now_ns;
@@ -240,22 +241,22 @@ static enum neighbour_answer learn(const struct candidate *c, const struct neigh
 
 static enum neighbour_answer ask_one(int folder, const char *name, const struct neighbour_wish *w,
                                      uint64_t until_ns, uint64_t *bytes,
-                                     struct question_place *late)
+                                     struct loan_request_place *late)
 {
-    const struct question q = {.name = name,
-                               .self = w->self,
-                               .uuid_text = w->uuid_text,
-                               .bytes = w->bytes,
-                               .until_ns = until_ns,
-                               .waits = w->waits};
-    switch (question_ask(folder, &q, bytes, late)) {
-    case QUESTION_REPLIED:
+    const struct loan_request q = {.name = name,
+                                   .self = w->self,
+                                   .uuid_text = w->uuid_text,
+                                   .bytes = w->bytes,
+                                   .until_ns = until_ns,
+                                   .waits = w->waits};
+    switch (loan_request_make(folder, &q, bytes, late)) {
+    case LOAN_REPLIED:
         return *bytes ? NEIGHBOUR_GAVE : NEIGHBOUR_NOTHING;
-    case QUESTION_SENT:
+    case LOAN_SENT:
         return NEIGHBOUR_ASKED;
-    case QUESTION_BUSY:
+    case LOAN_BUSY:
         return NEIGHBOUR_BUSY;
-    case QUESTION_LOST:
+    case LOAN_LOST:
         break;
     }
     return NEIGHBOUR_GONE;
@@ -265,7 +266,7 @@ static enum neighbour_answer ask_one(int folder, const char *name, const struct 
 static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t wait_ns,
                                       uint64_t *bytes)
 {
-    struct search s;
+    struct page_search s;
     struct stat folder_stat;
     const char *why;
     int folder = page_dir_open(w->folder, &why);
@@ -277,7 +278,7 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
         uint64_t until_ns = clock_now_ns() + wait_ns / 2;
         if (until_ns > w->until_ns || s.candidates == 1)
             until_ns = w->until_ns;
-        struct question_place late;
+        struct loan_request_place late;
         answer = ask_one(folder, s.best.name, w, until_ns, bytes, &late);
         answer = learn(&s.best, w, answer, wait_ns, *bytes, &late);
         if (answer == NEIGHBOUR_ASKED)
@@ -301,7 +302,7 @@ enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wai
     }
     /* Many may ask the same neighbour at once: each comes back at a time of its own. */
     if (answer == NEIGHBOUR_BUSY && w->waits && clock_now_ns() < w->until_ns)
-        clock_sleep(MS_NS + question_jitter() % (2 * MS_NS));
+        clock_sleep(MS_NS + loan_request_jitter() % (2 * MS_NS));
     cancel_allow(cancel);
     errno = saved_errno;
     return answer;
@@ -328,20 +329,22 @@ static bool find_page(int folder, const struct page_id *self, int pid, char name
 }
 
 /* `asking` held. */
-static uint64_t flush_one(const char *path, const struct page_id *self, int pid, uint64_t until_ns)
+static uint64_t flush_neighbour(const char *path, const struct page_id *self, int pid,
+                                uint64_t until_ns)
 {
     uint64_t bytes = 0;
     char name[PAGE_NAME_MAX];
     struct stat folder_stat;
-    struct question_place late;
+    struct loan_request_place late;
     const char *why;
     int folder = page_dir_open(path, &why);
     if (folder < 0)
         return 0;
     if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
-        const struct question q = {.name = name, .self = self, .until_ns = until_ns, .waits = true};
-        remember(name, clock_now_ns());
-        if (question_ask(folder, &q, &bytes, &late) != QUESTION_REPLIED)
+        const struct loan_request q = {
+            .name = name, .self = self, .until_ns = until_ns, .waits = true};
+        remember_neighbour(name, clock_now_ns());
+        if (loan_request_make(folder, &q, &bytes, &late) != LOAN_REPLIED)
             bytes = 0;
     }
     kernel_close_own(folder, &folder_stat);
@@ -353,7 +356,7 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
     int saved_errno = errno, cancel = cancel_forbid();
     uint64_t bytes = 0;
     if (lock_until(until_ns)) {
-        bytes = flush_one(folder, self, pid, until_ns);
+        bytes = flush_neighbour(folder, self, pid, until_ns);
         pthread_mutex_unlock(&asking);
     }
     cancel_allow(cancel);

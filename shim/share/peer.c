@@ -80,7 +80,7 @@ static bool any_left(CUdevice owner, CUdevice accessor)
     return false;
 }
 
-static CUresult add(const struct side *accessor, const struct side *owner)
+static CUresult add_pair(const struct side *accessor, const struct side *owner)
 {
     struct grant *free_row = NULL, *g;
     pthread_mutex_lock(&lock);
@@ -100,7 +100,7 @@ static CUresult add(const struct side *accessor, const struct side *owner)
 
 /* Removes the pairs that match; NULL: any context. Takes access away that no pair needs any
  * more. */
-static void take_away(CUcontext accessor, CUcontext owner)
+static void remove_pairs(CUcontext accessor, CUcontext owner)
 {
     for (;;) {
         struct grant gone = {.used = false};
@@ -124,8 +124,8 @@ static void take_away(CUcontext accessor, CUcontext owner)
 void peer_forget(CUcontext ctx)
 {
     if (ctx) {
-        take_away(ctx, NULL);
-        take_away(NULL, ctx);
+        remove_pairs(ctx, NULL);
+        remove_pairs(NULL, ctx);
     }
 }
 
@@ -166,11 +166,11 @@ static size_t grant_missing(const struct side *accessor, const struct elsewhere 
         struct side owner = {e->ctx[i], e->device[i]};
         if (is_granted(accessor->ctx, owner.ctx))
             continue;
-        stream_watch_give_up(); /* as cuCtxEnablePeerAccess does */
-        if (add(accessor, &owner) == CUDA_SUCCESS)
+        single_stream_disable(); /* as cuCtxEnablePeerAccess does */
+        if (add_pair(accessor, &owner) == CUDA_SUCCESS)
             granted++;
         else
-            take_away(accessor->ctx, owner.ctx);
+            remove_pairs(accessor->ctx, owner.ctx);
     }
     return granted;
 }
@@ -198,12 +198,12 @@ bool peer_grant_missing(void)
 CUresult peer_grant(CUcontext peer)
 {
     struct side accessor, owner;
-    return find_sides(peer, &accessor, &owner) ? add(&accessor, &owner) : CUDA_SUCCESS;
+    return find_sides(peer, &accessor, &owner) ? add_pair(&accessor, &owner) : CUDA_SUCCESS;
 }
 
 void peer_revoke(CUcontext peer)
 {
     CUcontext accessor = NULL;
     if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
-        take_away(accessor, peer);
+        remove_pairs(accessor, peer);
 }

@@ -51,13 +51,13 @@ static enum { CLOSED, OPENING, OPEN, BROKEN } listener;
 static pid_t owner;
 static struct socket_token token_now;
 static void (*question_waits)(void);
-static struct waiting {
+static struct kept_question {
     struct socket_question question;
     uint64_t number;
 } questions[QUESTIONS_MAX];
 static unsigned first, count;
 /* Of the listener's thread alone. */
-static struct reply {
+static struct open_reply {
     uint64_t number; /* 0: none */
     int fd;
 } replies[REPLIES_MAX];
@@ -137,32 +137,32 @@ static void set_state(int state)
 }
 
 /* False: too many wait. */
-static bool keep(const struct socket_question *question, uint64_t number)
+static bool keep_question(const struct socket_question *question, uint64_t number)
 {
     pthread_mutex_lock(&lock);
     bool kept = count < QUESTIONS_MAX;
     if (kept)
-        questions[(first + count++) % QUESTIONS_MAX] = (struct waiting){*question, number};
+        questions[(first + count++) % QUESTIONS_MAX] = (struct kept_question){*question, number};
     pthread_mutex_unlock(&lock);
     return kept;
 }
 
 static void admit_question(const struct socket_message *m)
 {
-    struct reply *r = &replies[(last_number + 1) % REPLIES_MAX];
-    if (!keep(&m->question, last_number + 1)) {
+    struct open_reply *r = &replies[(last_number + 1) % REPLIES_MAX];
+    if (!keep_question(&m->question, last_number + 1)) {
         socket_close_apart(m->fds, m->num_fds);
         return;
     }
     if (r->number)
         socket_close_apart(&r->fd, 1); /* its answer was lost */
-    *r = (struct reply){++last_number, m->fds[0]};
+    *r = (struct open_reply){++last_number, m->fds[0]};
     question_waits();
 }
 
 static void relay_answer(const struct socket_message *m)
 {
-    struct reply *r = &replies[m->relay.number % REPLIES_MAX];
+    struct open_reply *r = &replies[m->relay.number % REPLIES_MAX];
     if (r->number && r->number == m->relay.number) {
         socket_answer(r->fd, m->relay.answer, m->fds, m->num_fds);
         socket_close_apart(&r->fd, 1);

@@ -39,7 +39,7 @@ bool socket_token_draw(struct socket_token *token)
 }
 
 /* The first byte of an abstract name is 0. */
-static socklen_t name(struct sockaddr_un *to, const struct socket_token *token)
+static socklen_t fill_address(struct sockaddr_un *to, const struct socket_token *token)
 {
     static const char prefix[] = "gpucache-";
     memset(to, 0, sizeof *to);
@@ -106,7 +106,7 @@ static void admit_only(int fd, const struct socket_token *token)
 int socket_open(const struct socket_token *token)
 {
     struct sockaddr_un at;
-    socklen_t size = name(&at, token);
+    socklen_t size = fill_address(&at, token);
     int on = 1, fd = (int)syscall(SYS_socket, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
@@ -145,8 +145,10 @@ int socket_put(const struct socket_token *token, const void *message, size_t siz
 {
     struct sockaddr_un to;
     struct iovec part = {(void *)(uintptr_t)message, size_bytes};
-    struct msghdr m = {
-        .msg_name = &to, .msg_namelen = name(&to, token), .msg_iov = &part, .msg_iovlen = 1};
+    struct msghdr m = {.msg_name = &to,
+                       .msg_namelen = fill_address(&to, token),
+                       .msg_iov = &part,
+                       .msg_iovlen = 1};
     int from = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (from < 0)
         return errno;
@@ -206,7 +208,7 @@ static void take_fds(struct parcel *p, const struct cmsghdr *c)
     }
 }
 
-static void take(int fd, void *message, size_t size_bytes, int flags, struct parcel *p)
+static void take_parcel(int fd, void *message, size_t size_bytes, int flags, struct parcel *p)
 {
     union control control;
     struct iovec part = {message, size_bytes};
@@ -247,7 +249,7 @@ bool socket_hear(int fd, const struct socket_token *token, struct socket_message
 {
     for (;;) {
         struct parcel p;
-        take(fd, &m->relay, sizeof m->relay, 0, &p);
+        take_parcel(fd, &m->relay, sizeof m->relay, 0, &p);
         if (p.size_bytes < 0)
             return false;
         if (is_welcome(&p, token, m)) {
@@ -282,7 +284,7 @@ enum socket_got socket_receive(int reply, void *answer, int *fds, size_t *num_fd
     *num_fds = 0;
     if (ready <= 0)
         return ready ? SOCKET_BROKEN : SOCKET_LATE;
-    take(reply, answer, SOCKET_ANSWER_BYTES, MSG_DONTWAIT, &p);
+    take_parcel(reply, answer, SOCKET_ANSWER_BYTES, MSG_DONTWAIT, &p);
     bool whole = p.size_bytes == (ssize_t)SOCKET_ANSWER_BYTES && !p.cut;
     enum socket_got got = p.size_bytes < 0    ? SOCKET_BROKEN
                           : p.size_bytes == 0 ? SOCKET_DROPPED

@@ -6,6 +6,7 @@
  */
 #include "shim/stats/report.h"
 
+#include "pool/bits.h"
 #include "shim/process/program.h"
 #include "shim/process/text.h"
 
@@ -20,16 +21,16 @@
 #error "the build defines GPUCACHE_VERSION, a string"
 #endif
 
-enum kind { GAUGE, PEAK, COUNTER, AT_PEAK };
-enum unit { BYTES, COUNT, NS };
+enum report_kind { GAUGE, PEAK, COUNTER, AT_PEAK };
+enum report_unit { BYTES, COUNT, NS };
 
-struct row {
+struct report_row {
     const char *field;
-    enum kind kind;
-    enum unit unit;
+    enum report_kind kind;
+    enum report_unit unit;
 };
 
-static const struct row rows[] = {
+static const struct report_row rows[] = {
 #define POOL_STAT(field, kind, unit, help) {#field, kind, unit},
 #include "pool/stats.def"
 #undef POOL_STAT
@@ -61,20 +62,14 @@ static void copy_stats(const struct report_pool *p, uint64_t values[NUM_ROWS])
 #undef ASYNC_STAT
 }
 
-/* Statistics may change while they are copied, so a difference could fall below zero. */
-static uint64_t minus(uint64_t a, uint64_t b)
+static uint64_t reported_idle_bytes(const struct pool_stats *s)
 {
-    return a > b ? a - b : 0;
-}
-
-static uint64_t idle_bytes(const struct pool_stats *s)
-{
-    return minus(s->reserved_bytes, s->allocated_bytes + s->pending_bytes);
+    return minus_u64(s->reserved_bytes, s->allocated_bytes + s->pending_bytes);
 }
 
 static uint64_t calls_saved(const struct pool_stats *s)
 {
-    return minus(s->num_allocs + s->num_frees, s->num_device_alloc + s->num_device_free);
+    return minus_u64(s->num_allocs + s->num_frees, s->num_device_alloc + s->num_device_free);
 }
 
 static uint64_t call_ns(const struct report *r)
@@ -112,7 +107,7 @@ static struct figure count_figure(uint64_t value)
     return f;
 }
 
-static struct figure unit_figure(uint64_t value, enum unit unit)
+static struct figure unit_figure(uint64_t value, enum report_unit unit)
 {
     static const char *const suffixes[] = {"KiB", "MiB", "GiB", "TiB"};
     unsigned power = 0;
@@ -241,7 +236,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
         add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text,
                 has_peak ? unit_figure(v[i + 1], rows[i].unit).text : "");
     }
-    add_row(t, "idle", unit_figure(idle_bytes(&p->stats), BYTES).text, "");
+    add_row(t, "idle", unit_figure(reported_idle_bytes(&p->stats), BYTES).text, "");
     add_peak_text(t, v, p->stats.reserved_peak_bytes);
 
     add_rule(t, '-');
@@ -380,7 +375,7 @@ size_t report_json(const struct report *r, char *out, size_t size_bytes)
         text_add(&t,
                  ",\"idle_bytes\":%" PRIu64 ",\"num_driver_calls_saved\":%" PRIu64
                  ",\"saved_ns\":%" PRIu64 "}",
-                 idle_bytes(&p->stats), calls_saved(&p->stats),
+                 reported_idle_bytes(&p->stats), calls_saved(&p->stats),
                  calls_saved(&p->stats) * call_ns(r));
     }
     text_add(&t, "],\"counters\":{");

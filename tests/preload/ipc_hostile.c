@@ -230,12 +230,12 @@ static int another_user_hinders_nobody(void)
 
 enum { IDLE = 8, BACK_MS = 10000 };
 
-struct question {
+struct loan_request {
     unsigned char handle[64]; /* a number, 8 bytes of the listener's name, 8 of its secret, .. */
     uint64_t done_bytes;
 };
 
-static int send_question(const struct question *q, int reply)
+static int send_question(const struct loan_request *q, int reply)
 {
     union {
         struct cmsghdr align;
@@ -265,7 +265,7 @@ static int send_question(const struct question *q, int reply)
 }
 
 /* Whether it is answered if the answer is taken. */
-static bool is_answered(const struct question *q)
+static bool is_answered(const struct loan_request *q)
 {
     char answer[4096];
     int ends[2];
@@ -281,7 +281,7 @@ static bool is_answered(const struct question *q)
 
 static int be_greedy(int from, int to)
 {
-    struct question q = {.done_bytes = 0};
+    struct loan_request q = {.done_bytes = 0};
     int ends[2];
     char byte = 0;
     scene_watchdog(120);

@@ -108,8 +108,8 @@ static void ask(struct page *page, const char *text)
     memcpy(slot->ask, text, strlen(text));
     slot->ask_bytes = (uint32_t)strlen(text);
     __atomic_store_n(&slot->ask_sequence, sequence, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&page->bell, 1, __ATOMIC_SEQ_CST);
-    syscall(SYS_futex, &page->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    __atomic_add_fetch(&page->doorbell, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &page->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
     for (int waits = 0; __atomic_load_n(&slot->reply_sequence, __ATOMIC_SEQ_CST) != sequence;
          waits++) {
         EXPECT(waits < 30000);

@@ -68,8 +68,8 @@ class Page:
         raise AssertionError("no whole state")
 
     def ring(self):
-        self.put("bell", (self.get("bell") + 1) & 0xFFFFFFFF)
-        return futex(self.address + self.tables.PAGE["bell"][0], FUTEX_WAKE, 1)
+        self.put("doorbell", (self.get("doorbell") + 1) & 0xFFFFFFFF)
+        return futex(self.address + self.tables.PAGE["doorbell"][0], FUTEX_WAKE, 1)
 
     def take_slot(self):
         base, step = self.tables.PAGE["slots"][0], self.tables.PAGE_SLOT_BYTES

@@ -11,7 +11,7 @@ import time
 import unittest
 
 LIBRARY, FOLDER, LEAVES = (os.path.realpath(path) for path in sys.argv[1:4])
-# The exit waits 10 s for a call that ends soon (shim/driver/driver_call.c), and 0.1 s else.
+# The exit waits 10 s for a call that ends soon (shim/driver/call_scope.c), and 0.1 s else.
 SOON_S = 8
 
 

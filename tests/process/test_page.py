@@ -100,7 +100,7 @@ class State(Case):
             program.do("alloc(64)")
             page = program.page()
             body, gpus = page.state()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the bell")
+            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
             self.assertEqual(program.descriptors(), before)
             self.assertEqual(body["pid"], program.process.pid)
             self.assertEqual(page.get("pid"), program.process.pid)
@@ -146,7 +146,7 @@ class State(Case):
         with Program(self.folder) as program:
             program.do("alloc(1)")
             page = program.page()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the bell")
+            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
             page.put("watched_until_ns", time.monotonic_ns() + 10**15)  # beyond what is allowed
             time.sleep(0.5)
 

@@ -86,8 +86,8 @@ def main():
     plain, secure = outcomes
     print("plain ", plain)
     print("setuid", secure)
-    # The page is made beside the program, and after it the third thread, at the page's bell. Both
-    # may come after the count, or not at all before so short a program ends.
+    # The page is made beside the program, and after it the third thread, at the page's doorbell.
+    # Both may come after the count, or not at all before so short a program ends.
     counts = [f"secure 0, handler 1, threads {n}\n" for n in (2, 3)]
     if plain[0] != 0 or plain[1] not in counts or not plain[3]:
         print("FAIL: without setuid the library does not work: this shows nothing")

@@ -85,8 +85,8 @@ def body(*pools, **more):
 
 class FakePage:
     """By default the page of this very process. answer: a function of the request that returns
-    (code, value, reply); with it a thread answers, and publishes when the bell rings. look: what is
-    done at a request to look, which is not among those that are asked."""
+    (code, value, reply); with it a thread answers, and publishes when the doorbell rings. look:
+    what is done at a request to look, which is not among those that are asked."""
 
     def __init__(self, folder, text=None, pid=None, start=None, namespace=None, answer=None,
                  version=tables.PAGE_VERSION, age_s=0, uid=None, boot_id=None):
@@ -139,8 +139,8 @@ class FakePage:
     def _serve(self):
         heard = 0
         while self.going:
-            if heard != self.get("bell"):
-                heard = self.get("bell")
+            if heard != self.get("doorbell"):
+                heard = self.get("doorbell")
                 self.publish(self.text)
             for i in range(tables.PAGE_SLOTS):
                 start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES

@@ -242,10 +242,10 @@ class Slots(Case):
 
     def test_a_look_asks_for_a_new_state_and_rings(self):
         page = self.page(age_s=30)
-        bell = page.get("bell")
+        doorbell = page.get("doorbell")
         before = time.monotonic_ns()
         tool("ps")
-        self.assertGreater(page.get("bell"), bell)
+        self.assertGreater(page.get("doorbell"), doorbell)
         self.assertLessEqual(page.get("watched_until_ns"), time.monotonic_ns() + 10 * 10**9)
         self.assertGreater(page.get("watched_until_ns"), before + 10**9)
 

@@ -79,7 +79,7 @@ static void *serve(void *arg)
     struct fake *f = arg;
     atomic_store(&f->tid, (int)syscall(SYS_gettid));
     while (!atomic_load(&f->ends)) {
-        uint32_t bell = __atomic_load_n(&f->page->bell, __ATOMIC_SEQ_CST);
+        uint32_t doorbell = __atomic_load_n(&f->page->doorbell, __ATOMIC_SEQ_CST);
         for (int i = 0; i < PAGE_SLOTS; i++) {
             struct page_slot *s = &f->page->slots[i];
             if (__atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST) ==
@@ -94,13 +94,13 @@ static void *serve(void *arg)
             if (f->manner == REPLIES)
                 reply(f, s);
         }
-        futex(&f->page->bell, FUTEX_WAIT, bell, NULL);
+        futex(&f->page->doorbell, FUTEX_WAIT, doorbell, NULL);
     }
     return NULL;
 }
 
-/* Until the thread waits at the bell: on a busy machine it may take longer to come there than a
- * question waits for it. */
+/* Until the thread waits at the doorbell: on a busy machine it may take longer to come there than a
+ * request waits for it. */
 static inline void await_listener(struct fake *f)
 {
     char path[64], text[256], *end = NULL;
@@ -155,8 +155,8 @@ static inline void end_fakes(void)
     for (int i = 0; i < num_fakes; i++) {
         atomic_store(&fakes[i].ends, true);
         if (fakes[i].manner != DEAF && fakes[i].manner != TRUNCATES) {
-            __atomic_add_fetch(&fakes[i].page->bell, 1, __ATOMIC_SEQ_CST);
-            futex(&fakes[i].page->bell, FUTEX_WAKE, 1, NULL);
+            __atomic_add_fetch(&fakes[i].page->doorbell, 1, __ATOMIC_SEQ_CST);
+            futex(&fakes[i].page->doorbell, FUTEX_WAKE, 1, NULL);
         }
         if (fakes[i].thread)
             pthread_join(fakes[i].thread, NULL);

@@ -145,7 +145,7 @@ static inline uint64_t clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static atomic_uint heard; /* rings of the bell */
+static atomic_uint heard; /* rings of the doorbell */
 
 static inline void hear(void)
 {
@@ -159,20 +159,20 @@ static inline void wait_for_rings(unsigned count)
     REQUIRE(atomic_load(&heard) >= count);
 }
 
-/* Until a thread waits at the bell. The requeue leaves it where it is, and counts it. */
+/* Until a thread waits at the doorbell. The requeue leaves it where it is, and counts it. */
 static inline void wait_for_listener(struct page *p)
 {
     long waiting = 0;
 
     for (int i = 0; waiting < 1 && i < 20000; i++, usleep(1000))
-        waiting = syscall(SYS_futex, &p->bell, FUTEX_REQUEUE, 0, 1, &p->bell, 0);
+        waiting = syscall(SYS_futex, &p->doorbell, FUTEX_REQUEUE, 0, 1, &p->doorbell, 0);
     REQUIRE(waiting == 1);
 }
 
-static inline void raise_bell(struct page *p)
+static inline void raise_doorbell(struct page *p)
 {
-    __atomic_fetch_add(&p->bell, 1, __ATOMIC_SEQ_CST);
-    syscall(SYS_futex, &p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    __atomic_fetch_add(&p->doorbell, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &p->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 #endif

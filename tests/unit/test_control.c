@@ -6,8 +6,8 @@
 #include "shim/control/thread.h"
 #include "shim/process/clock.h"
 
+#include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
-#include "shim/driver/driver_call.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 
@@ -25,7 +25,7 @@
 #include <cmocka.h>
 
 _Atomic int state_now = STATE_ON;
-atomic_bool driver_call_no_more;
+atomic_bool call_scope_no_more;
 static atomic_int open_looks; /* a capture is open at so many looks; below 0: at all */
 
 bool capture_open(void)
@@ -240,7 +240,7 @@ static void new_duties_of_several_threads_and_a_handler_all_run(void **state)
 static void nothing_runs_once_the_process_leaves(void **state)
 {
     int before = atomic_load(&early_runs);
-    atomic_store(&driver_call_no_more, true);
+    atomic_store(&call_scope_no_more, true);
     control_due(&early, 0);
     assert_false(reaches(&early_runs, before + 1, 100));
 }

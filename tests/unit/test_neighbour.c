@@ -199,7 +199,7 @@ CASE(a_neighbour_whose_page_has_a_new_file_is_not_skipped)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
 }
 
-/* Of a process that has ended or is stopped no thread waits at the bell. */
+/* Of a process that has ended or is stopped no thread waits at the doorbell. */
 CASE(a_neighbour_without_a_waiter_costs_a_moment_once)
 {
     struct fake *deaf = add(DEAF, 512 * MIB);

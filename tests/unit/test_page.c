@@ -82,7 +82,7 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
     REQUIRE(!truncate(path_of(own_name()), 0));
     REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
     page_answer_request(&request, &(struct page_answer){.text = "{}", .text_bytes = 2});
-    REQUIRE(!page_start_bell(abort) || !usleep(100000));
+    REQUIRE(!page_start_doorbell(abort) || !usleep(100000));
     page_remove();
     REQUIRE(entries_of(dir) == 0);
 }
@@ -180,7 +180,7 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     struct page_state s = state_of("{\"a\":1}");
     const char *why;
 
-    REQUIRE(make(dir, &why) && !page_is_lost() && page_start_bell(hear));
+    REQUIRE(make(dir, &why) && !page_is_lost() && page_start_doorbell(hear));
     wait_for_rings(1);
     struct page *old = map_page();
     wait_for_listener(old);
@@ -188,12 +188,12 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
     REQUIRE(!unlink(path_of(own_name())) && !rmdir(dir) && page_is_lost() && page_renew(&s));
     REQUIRE(!page_is_lost() && entries_of("/proc/self/fd") == descriptors);
     unsigned threads = entries_of("/proc/self/task");
-    REQUIRE(page_renew_bell() && entries_of("/proc/self/task") == threads);
+    REQUIRE(page_renew_doorbell() && entries_of("/proc/self/task") == threads);
     wait_for_rings(2);
     struct page *p = map_page();
     REQUIRE(p != old && p->body_bytes == 7 && !memcmp(p->body, s.body, 7) && !(p->sequence % 2));
     wait_for_listener(p);
-    raise_bell(p);
+    raise_doorbell(p);
     wait_for_rings(3);
     static struct page_request r;
     while (page_read_request(0, &r))
@@ -222,7 +222,7 @@ CASE(another_file_under_the_name_of_the_page_stays_at_the_end)
     REQUIRE(entries_of(dir) == 1 && !access(path, F_OK));
 }
 
-/* Nobody can wake the bell's thread there. */
+/* Nobody can wake the doorbell's thread there. */
 CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
 {
     static struct page_request old, r;
@@ -230,7 +230,7 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     struct page_state s = state_of("{\"a\":1}");
     const char *why;
 
-    REQUIRE(make(dir, &why) && page_start_bell(hear));
+    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
     wait_for_rings(1);
     struct page *p = map_page();
     wait_for_listener(p);
@@ -244,7 +244,7 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     REQUIRE(!truncate(path_of(own_name()), 0) && page_is_lost() && page_renew(&s) &&
             !page_is_lost());
     unsigned threads = entries_of("/proc/self/task");
-    REQUIRE(entries_of(dir) == 1 && page_renew_bell() && page_renew_bell());
+    REQUIRE(entries_of(dir) == 1 && page_renew_doorbell() && page_renew_doorbell());
     REQUIRE(entries_of("/proc/self/task") == threads + 1);
     p = map_page();
     p->slots[0].ask_sequence = 1;

@@ -120,11 +120,11 @@ static bool is_there(const char *name)
 
 static atomic_int waiter;
 
-static void *wait_at_bell(void *bell)
+static void *wait_at_doorbell(void *doorbell)
 {
     atomic_store(&waiter, (int)syscall(SYS_gettid));
     for (;;)
-        syscall(SYS_futex, bell, FUTEX_WAIT, 0, NULL, NULL, 0);
+        syscall(SYS_futex, doorbell, FUTEX_WAIT, 0, NULL, NULL, 0);
     return NULL;
 }
 
@@ -181,7 +181,7 @@ CASE(stale_pages_are_removed_and_no_others)
     int fd = open(path, O_RDWR);
     char *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     REQUIRE(fd >= 0 && at != MAP_FAILED);
-    REQUIRE(!pthread_create(&thread, NULL, wait_at_bell, at + offsetof(struct page, bell)));
+    REQUIRE(!pthread_create(&thread, NULL, wait_at_doorbell, at + offsetof(struct page, doorbell)));
     await_waiter();
     REQUIRE(make(dir, &why));
     REQUIRE(!is_there(gone) && !is_there(unfinished) && !is_there(reused) && !is_there(here));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Requests on the page of a process: their replies, and its bell, which a writer of noise rings.
- * The page may get another file meanwhile.
+ * Requests on the page of a process: their replies, and its doorbell, which a writer of noise
+ * rings. The page may get another file meanwhile.
  */
 #include "tests/unit/page_case.h"
 
@@ -49,8 +49,8 @@ static void *ask_on(void *arg)
     for (uint32_t i = 1; i <= 50; i++) {
         s->ask_bytes = (uint32_t)snprintf(s->ask, sizeof(s->ask), "%u of %u", i, a->slot);
         __atomic_store_n(&s->ask_sequence, i, __ATOMIC_SEQ_CST);
-        __atomic_fetch_add(&a->p->bell, 1, __ATOMIC_SEQ_CST);
-        syscall(SYS_futex, &a->p->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+        __atomic_fetch_add(&a->p->doorbell, 1, __ATOMIC_SEQ_CST);
+        syscall(SYS_futex, &a->p->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
         for (uint32_t now; (now = __atomic_load_n(&s->reply_sequence, __ATOMIC_SEQ_CST)) != i;)
             syscall(SYS_futex, &s->reply_sequence, FUTEX_WAIT, now, NULL, NULL, 0);
         REQUIRE(s->reply_bytes == s->ask_bytes && !memcmp(s->reply, s->ask, s->ask_bytes));
@@ -66,7 +66,7 @@ CASE(each_request_gets_its_reply)
     const char *why;
 
     alarm(30);
-    REQUIRE(make(dir, &why) && page_start_bell(hear));
+    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
@@ -95,8 +95,8 @@ static void scribble(struct page *p, uint64_t end_ns)
             seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
             words[(seed >> 20) % (sizeof(*p) / 8)] = seed;
         }
-        p->bell++;
-        syscall(SYS_futex, &p->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+        p->doorbell++;
+        syscall(SYS_futex, &p->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
         for (unsigned i = 0; i < PAGE_SLOTS; i++)
             p->slots[i].ask_sequence++;
     }
@@ -109,7 +109,7 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
     const char *why;
 
     alarm(30);
-    REQUIRE(make(dir, &why) && page_start_bell(hear));
+    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
     uint64_t start_ns = clock_ns(), end_ns = start_ns + UINT64_C(1000000000);
@@ -139,17 +139,17 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
 
 /* Rings before the thread rests: it has the next ring at its next look, whatever else runs. */
 enum { OWN_RINGS = 10 };
-static struct page *_Atomic own_bell;
+static struct page *_Atomic own_doorbell;
 static uint64_t ring_ns[OWN_RINGS];
 
 static void hear_and_ring(void)
 {
-    struct page *p = atomic_load(&own_bell);
+    struct page *p = atomic_load(&own_doorbell);
     unsigned rings = atomic_load(&heard);
 
     if (p && rings < OWN_RINGS) {
         ring_ns[rings] = clock_ns();
-        __atomic_fetch_add(&p->bell, 1, __ATOMIC_SEQ_CST);
+        __atomic_fetch_add(&p->doorbell, 1, __ATOMIC_SEQ_CST);
     }
     hear();
 }
@@ -158,17 +158,18 @@ CASE(a_ring_during_the_rest_is_heard_and_each_rest_is_a_millisecond)
 {
     const char *why;
 
-    REQUIRE(make(dir, &why) && page_start_bell(hear_and_ring));
+    REQUIRE(make(dir, &why) && page_start_doorbell(hear_and_ring));
     wait_for_rings(1);
     struct page *p = map_page();
-    atomic_store(&own_bell, p);
-    raise_bell(p);
+    atomic_store(&own_doorbell, p);
+    raise_doorbell(p);
     wait_for_rings(OWN_RINGS + 1);
     for (unsigned i = 2; i < OWN_RINGS; i++)
         REQUIRE(ring_ns[i] - ring_ns[i - 1] >= PAGE_REST_NS);
 }
 
-/* The bell's thread has read the bell of the file before, and comes to its wait at the new one. */
+/* The doorbell's thread has read the doorbell of the file before, and comes to its wait at the new
+ * one. */
 static atomic_bool holds_ring;
 
 static void hear_and_hold(void)
@@ -183,13 +184,13 @@ CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
     struct page_state s = state_of("{}");
     const char *why;
 
-    REQUIRE(make(dir, &why) && page_start_bell(hear_and_hold));
+    REQUIRE(make(dir, &why) && page_start_doorbell(hear_and_hold));
     wait_for_rings(1);
     atomic_store(&holds_ring, true);
-    raise_bell(map_page());
+    raise_doorbell(map_page());
     wait_for_rings(2);
-    REQUIRE(!unlink(path_of(own_name())) && page_renew(&s) && page_renew_bell());
-    raise_bell(map_page());
+    REQUIRE(!unlink(path_of(own_name())) && page_renew(&s) && page_renew_doorbell());
+    raise_doorbell(map_page());
     atomic_store(&holds_ring, false);
     wait_for_rings(3);
 }
@@ -201,17 +202,17 @@ CASE(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends)
     const char *why;
     int heard_files = 0;
 
-    REQUIRE(make(dir, &why) && page_start_bell(hear));
+    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
     wait_for_rings(1);
     for (bool hears = true; hears && heard_files < 100; heard_files += hears) {
         unsigned before = atomic_load(&heard);
         REQUIRE(!truncate(path_of(own_name()), 0) && page_renew(&s));
-        hears = page_renew_bell();
+        hears = page_renew_doorbell();
         if (hears)
             wait_for_rings(before + 1);
     }
     REQUIRE(heard_files == 7);
-    REQUIRE(!unlink(path_of(own_name())) && page_renew(&s) && !page_renew_bell());
+    REQUIRE(!unlink(path_of(own_name())) && page_renew(&s) && !page_renew_doorbell());
     page_remove();
 }
 

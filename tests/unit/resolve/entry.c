@@ -9,7 +9,7 @@
 #include "pool/pool.h"
 #include "shim/context/stream_watch.h"
 #include "shim/control/thread.h"
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/entry/alloc.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
@@ -28,7 +28,7 @@ SHIM_EXPORT struct probe *resolve_probe(void)
 _Atomic int state_now __attribute__((visibility("hidden"))) = STATE_OFF;
 
 /* Wrappers of waits count. */
-atomic_int driver_call_program_waits;
+atomic_int call_scope_program_waits;
 
 struct context *current_context(void)
 {
@@ -101,7 +101,7 @@ enum submit_seen submission_begin(CUstream stream, unsigned flags)
     return (enum submit_seen)probe.note_answer;
 }
 
-void stream_watch_give_up(void)
+void single_stream_disable(void)
 {
     probe.left_single++;
 }

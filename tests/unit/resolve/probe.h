@@ -19,7 +19,7 @@ struct probe {
     CUstream note_stream;
     unsigned note_flags;
     int note_answer;      /* what submission_begin is to say, SUBMIT_SEEN unless set */
-    unsigned left_single; /* calls of stream_watch_give_up */
+    unsigned left_single; /* calls of single_stream_disable */
     bool release;         /* whether memory goes back when a call found none, once in a call */
     uint64_t released;    /* of these devices it was to */
     bool serve;           /* whether the runtime's short cut serves */

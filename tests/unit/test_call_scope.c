@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The exit waits for calls of the driver that are under way (shim/driver/driver_call.h). */
+/* The exit waits for calls of the driver that are under way (shim/driver/call_scope.h). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,11 +12,11 @@
 #include <time.h>
 #include <cmocka.h>
 
-#include "shim/driver/driver_call.h"
+#include "shim/driver/call_scope.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
 
-/* What driver_call.c needs of the rest of the library. A driver without capture modes is enough. */
+/* What call_scope.c needs of the rest of the library. A driver without capture modes is enough. */
 struct hooks_real real;
 _Atomic int state_now = STATE_ON;
 
@@ -38,17 +38,17 @@ static void long_call(void *unused)
 
 static void waiting_call(void *unused)
 {
-    driver_call_wait_begins();
+    call_scope_wait_begin();
     atomic_store(&inside, true);
     while (!atomic_load(&may_end))
         sleep_ms(1);
-    driver_call_wait_ends();
+    call_scope_wait_end();
     atomic_store(&at_end, true);
 }
 
-static void *visit(void *work)
+static void *in_scope(void *work)
 {
-    assert_true(driver_call_run(NULL, *(void (**)(void *))work, NULL));
+    assert_true(call_scope_run(NULL, *(void (**)(void *))work, NULL));
     return NULL;
 }
 
@@ -58,8 +58,8 @@ static pthread_t begin(void (**work)(void *))
     atomic_store(&inside, false);
     atomic_store(&at_end, false);
     atomic_store(&may_end, false);
-    atomic_store(&driver_call_no_more, false);
-    assert_int_equal(pthread_create(&thread, NULL, visit, work), 0);
+    atomic_store(&call_scope_no_more, false);
+    assert_int_equal(pthread_create(&thread, NULL, in_scope, work), 0);
     while (!atomic_load(&inside))
         sleep_ms(1);
     return thread;
@@ -69,7 +69,7 @@ static void the_exit_waits_for_a_long_call(void **state)
 {
     void (*work)(void *) = long_call;
     pthread_t thread = begin(&work);
-    driver_call_at_exit();
+    call_scope_at_exit();
     assert_true(atomic_load(&at_end));
     pthread_join(thread, NULL);
 }
@@ -80,18 +80,18 @@ static void the_exit_leaves_a_call_that_waits(void **state)
     void (*work)(void *) = waiting_call;
     pthread_t thread = begin(&work);
     uint64_t start_ns = clock_now_ns();
-    driver_call_at_exit();
+    call_scope_at_exit();
     assert_in_range(clock_now_ns() - start_ns, 50 * 1000000u, 5 * 1000000000u);
     assert_false(atomic_load(&at_end));
     atomic_store(&may_end, true);
     pthread_join(thread, NULL);
-    assert_int_equal(atomic_load(&driver_call_waiting), 0);
+    assert_int_equal(atomic_load(&call_scope_waiting), 0);
 }
 
 static void exit_inside(void *took_ns)
 {
     uint64_t start_ns = clock_now_ns();
-    driver_call_at_exit();
+    call_scope_at_exit();
     *(uint64_t *)took_ns = clock_now_ns() - start_ns;
 }
 
@@ -99,8 +99,8 @@ static void exit_inside(void *took_ns)
 static void the_exit_does_not_wait_for_its_own_thread(void **state)
 {
     uint64_t took_ns = 0;
-    atomic_store(&driver_call_no_more, false);
-    assert_true(driver_call_run(NULL, exit_inside, &took_ns));
+    atomic_store(&call_scope_no_more, false);
+    assert_true(call_scope_run(NULL, exit_inside, &took_ns));
     assert_true(took_ns < 5 * UINT64_C(1000000000));
 }
 
@@ -109,45 +109,45 @@ static volatile sig_atomic_t num_signals, num_missed;
 static void look(int signal_number)
 {
     num_signals++;
-    num_missed += atomic_load(&driver_call_count) > 0 && !driver_call_depth;
+    num_missed += atomic_load(&call_scope_count) > 0 && !call_scope_depth;
 }
 
 static void nothing(void *unused)
 {
 }
 
-/* A signal may come between any two instructions. The process has no other visit here. */
+/* A signal may come between any two instructions. The process has no other call scope here. */
 static void a_signal_handler_knows_of_its_threads_visit(void **state)
 {
     const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
-    atomic_store(&driver_call_no_more, false);
+    atomic_store(&call_scope_no_more, false);
     signal(SIGALRM, look);
     setitimer(ITIMER_REAL, &often, NULL);
     while (num_signals < 1000)
-        assert_true(driver_call_run(NULL, nothing, NULL));
+        assert_true(call_scope_run(NULL, nothing, NULL));
     setitimer(ITIMER_REAL, &never, NULL);
     assert_int_equal(num_missed, 0);
-    assert_int_equal(driver_call_depth, 0);
+    assert_int_equal(call_scope_depth, 0);
 }
 
 static void no_call_begins_once_the_process_leaves(void **state)
 {
-    atomic_store(&driver_call_no_more, false);
-    driver_call_at_exit();
-    assert_false(driver_call_run(NULL, long_call, NULL));
-    assert_int_equal(atomic_load(&driver_call_count), 0);
-    assert_int_equal(driver_call_depth, 0);
+    atomic_store(&call_scope_no_more, false);
+    call_scope_at_exit();
+    assert_false(call_scope_run(NULL, long_call, NULL));
+    assert_int_equal(atomic_load(&call_scope_count), 0);
+    assert_int_equal(call_scope_depth, 0);
 }
 
 static void a_forked_child_waits_for_nobody(void **state)
 {
-    atomic_store(&driver_call_no_more, false);
-    atomic_store(&driver_call_count, 1); /* a thread of the parent */
+    atomic_store(&call_scope_no_more, false);
+    atomic_store(&call_scope_count, 1); /* a thread of the parent */
     atomic_store(&state_now, STATE_OFF);
-    driver_call_at_exit();
+    call_scope_at_exit();
     atomic_store(&state_now, STATE_ON);
-    atomic_store(&driver_call_count, 0);
-    assert_false(atomic_load(&driver_call_no_more));
+    atomic_store(&call_scope_count, 0);
+    assert_false(atomic_load(&call_scope_no_more));
 }
 
 int main(void)

@@ -10,17 +10,17 @@
  * killed inside the write, some 20 us, leaves a report that is cut off.
  *
  * Why the two reports do not mix:
- *  1. last_state_end sets a word, then looks whether the control thread writes.
+ *  1. interim_report_end sets a word, then looks whether the control thread writes.
  *  2. The control thread sets a word before it writes, then looks whether the process leaves.
- *  3. So at least one sees the other: the control thread does not write, or last_state_end waits
- *     for it. It waits a second at most, because the file may be on a file system that hangs.
+ *  3. So at least one sees the other: the control thread does not write, or interim_report_end
+ *     waits for it. It waits a second at most, because the file may be on a file system that hangs.
  */
-#ifndef SHIM_LAST_STATE_H
-#define SHIM_LAST_STATE_H
+#ifndef SHIM_INTERIM_REPORT_H
+#define SHIM_INTERIM_REPORT_H
 
 /* The library has started, or GPUCACHE_STATS has changed (control thread). */
-void last_state_start(void);
+void interim_report_start(void);
 /* The process leaves, and its report is about to be written. */
-void last_state_end(void);
+void interim_report_end(void);
 
 #endif

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See turns.h, also for the argument; the numbers below are those of its steps.
+ * See gpu_wait.h, also for the argument; the numbers below are those of its steps.
  */
-#include "shim/control/turns.h"
+#include "shim/control/gpu_wait.h"
 
 #include "pool/bits.h"
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/process/clock.h"
 
-uint64_t turns_begin(struct turns *t, int device, uint64_t wait_ns)
+uint64_t gpu_wait_begin(struct gpu_wait *t, int device, uint64_t wait_ns)
 {
     t->until_ns = control_after(clock_now_ns(), wait_ns);
-    t->pause_ns = TURN_LEAST_NS;
+    t->pause_ns = GPU_WAIT_LEAST_NS;
     t->device = device;
     t->question = 0;
     t->awaits_answer = false;
     context_settle(device, &t->marks); /* step 6 */
-    return min_u64(wait_ns, FIRST_WAIT_NS);
+    return min_u64(wait_ns, GPU_WAIT_FIRST_NS);
 }
 
-void turns_await_answer(struct turns *t, uint64_t question, uint64_t wait_ns)
+void gpu_wait_await_answer(struct gpu_wait *t, uint64_t question, uint64_t wait_ns)
 {
     t->question = question;
     t->awaits_answer = question;
@@ -28,7 +28,7 @@ void turns_await_answer(struct turns *t, uint64_t question, uint64_t wait_ns)
 }
 
 /* Step 7. */
-static bool has_answer(struct turns *t)
+static bool has_answer(struct gpu_wait *t)
 {
     struct framework_result ignored[NUM_FRAMEWORKS];
     if (!t->awaits_answer)
@@ -40,24 +40,24 @@ static bool has_answer(struct turns *t)
     return true;
 }
 
-bool turns_done(struct turns *t)
+bool gpu_wait_done(struct gpu_wait *t)
 {
     return !capture_open() && has_answer(t) && context_has_settled(&t->marks); /* step 4 */
 }
 
-static uint64_t end_ns(const struct turns *t)
+static uint64_t end_ns(const struct gpu_wait *t)
 {
     return t->awaits_answer ? max_u64(t->until_ns, t->answer_until_ns) : t->until_ns;
 }
 
-bool turns_over(const struct turns *t, bool done)
+bool gpu_wait_over(const struct gpu_wait *t, bool done)
 {
     return done || clock_now_ns() >= end_ns(t); /* step 3 */
 }
 
-uint64_t turns_next_ns(struct turns *t)
+uint64_t gpu_wait_next_ns(struct gpu_wait *t)
 {
     uint64_t next_ns = control_after(clock_now_ns(), t->pause_ns);
-    t->pause_ns = min_u64(t->pause_ns * 2, TURN_MOST_NS); /* step 2 */
+    t->pause_ns = min_u64(t->pause_ns * 2, GPU_WAIT_MOST_NS); /* step 2 */
     return min_u64(next_ns, end_ns(t));
 }

@@ -5,16 +5,17 @@
  * looks.
  *
  * Why a wait holds up nothing, and ends:
- *  1. turns_begin and turns_over wait for no GPU work. A look asks the driver once for each pool
- *     (pool_has_settled) and returns.
- *  2. Between two looks TURN_LEAST_NS pass at least, and TURN_MOST_NS at most. Meanwhile the
- *     thread runs what is due (thread.h). So requests, publications and limits wait for one look at
- *     most, however long the work takes.
- *  3. turns_over is true from until_ns on, whatever the driver says. So a wait behind work without
- *     an end is over in time, if its owner's duty runs. While a capture is open, a duty that needs
- *     calm does not run. So an owner that must keep a bound has a duty that needs no calm.
+ *  1. gpu_wait_begin and gpu_wait_over wait for no GPU work. A look asks the driver once for each
+ *     pool (pool_has_settled) and returns.
+ *  2. Between two looks GPU_WAIT_LEAST_NS pass at least, and GPU_WAIT_MOST_NS at most. Meanwhile
+ *     the thread runs what is due (thread.h). So requests, publications and limits wait for one
+ *     look at most, however long the work takes.
+ *  3. gpu_wait_over is true from until_ns on, whatever the driver says. So a wait behind work
+ *     without an end is over in time, if its owner's duty runs. While a capture is open, a duty
+ *     that needs calm does not run. So an owner that must keep a bound has a duty that needs no
+ *     calm.
  *  4. While a capture is open a look asks nothing.
- *  5. The owner may wait at once in its call of pool_trim, for FIRST_WAIT_NS at most. Most work
+ *  5. The owner may wait at once in its call of pool_trim, for GPU_WAIT_FIRST_NS at most. Most work
  *     ends sooner, and a look a millisecond later would be late.
  *  6. The marks are taken before that first wait. So the wait is for what was freed before then. A
  *     program that goes on to free memory behind more work does not prolong it.
@@ -24,8 +25,8 @@
  *
  * No lock: the state of a wait belongs to the control thread.
  */
-#ifndef SHIM_TURNS_H
-#define SHIM_TURNS_H
+#ifndef SHIM_GPU_WAIT_H
+#define SHIM_GPU_WAIT_H
 
 #include "shim/context/context.h"
 #include "shim/framework/framework.h"
@@ -34,11 +35,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TURN_LEAST_NS MS_NS
-#define TURN_MOST_NS (20 * MS_NS)
-#define FIRST_WAIT_NS (20 * MS_NS)
+#define GPU_WAIT_LEAST_NS MS_NS
+#define GPU_WAIT_MOST_NS (20 * MS_NS)
+#define GPU_WAIT_FIRST_NS (20 * MS_NS)
 
-struct turns {
+struct gpu_wait {
     int device;
     uint64_t until_ns, pause_ns;
     uint64_t question; /* to the frameworks (framework.h); 0: none */
@@ -49,13 +50,13 @@ struct turns {
 
 /* Begins a wait for what was freed on the device (-1: all). Returns how long the owner may wait for
  * it at once. */
-uint64_t turns_begin(struct turns *t, int device, uint64_t wait_ns);
+uint64_t gpu_wait_begin(struct gpu_wait *t, int device, uint64_t wait_ns);
 /* The wait is for the frameworks' answer to this question too, so long at most. */
-void turns_await_answer(struct turns *t, uint64_t question, uint64_t wait_ns);
+void gpu_wait_await_answer(struct gpu_wait *t, uint64_t question, uint64_t wait_ns);
 /* Is the work done? Then the wait is over; else when until_ns has come. */
-bool turns_done(struct turns *t);
-bool turns_over(const struct turns *t, bool done);
+bool gpu_wait_done(struct gpu_wait *t);
+bool gpu_wait_over(const struct gpu_wait *t, bool done);
 /* When the next look is due. */
-uint64_t turns_next_ns(struct turns *t);
+uint64_t gpu_wait_next_ns(struct gpu_wait *t);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See last_state.h. The state but for the two words belongs to the control thread.
+ * See interim_report.h. The state but for the two words belongs to the control thread.
  */
-#include "shim/control/last_state.h"
+#include "shim/control/interim_report.h"
 
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
@@ -17,14 +17,14 @@
 #define FIRST_NS (2 * SEC_NS)
 #define MOST_NS (10 * SEC_NS)
 
-static uint64_t run(uint64_t now_ns);
-static struct duty duty = {.run = run, .due_ns = DUTY_NEVER};
+static uint64_t run_report(uint64_t now_ns);
+static struct duty duty = {.run = run_report, .due_ns = DUTY_NEVER};
 
 static atomic_bool writing, leaving;
 static uint64_t every_ns = FIRST_NS;
 static uint64_t digest; /* of the figures that the file has */
 
-static bool write_state(void)
+static bool write_interim(void)
 {
     struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
     struct report_flush last;
@@ -46,17 +46,17 @@ static bool write_state(void)
     return done;
 }
 
-static uint64_t run(uint64_t now_ns)
+static uint64_t run_report(uint64_t now_ns)
 {
     const struct option_stats *where = &in_force()->stats;
     /* The report at the exit complains of a file that cannot be written. */
-    if (!where->at_exit || !log_is_file(where->path) || !write_state())
+    if (!where->at_exit || !log_is_file(where->path) || !write_interim())
         return DUTY_NEVER;
     every_ns = every_ns < MOST_NS / 2 ? 2 * every_ns : MOST_NS;
     return control_after(now_ns, every_ns);
 }
 
-void last_state_start(void)
+void interim_report_start(void)
 {
     const struct option_stats *where = &in_force()->stats;
     every_ns = FIRST_NS;
@@ -65,7 +65,7 @@ void last_state_start(void)
         control_due(&duty, control_after(clock_now_ns(), every_ns));
 }
 
-void last_state_end(void)
+void interim_report_end(void)
 {
     atomic_store(&leaving, true);
     for (int waits = 0; atomic_load(&writing) && waits < 1000; waits++)

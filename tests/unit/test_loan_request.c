@@ -33,7 +33,7 @@
 #define REPLY 4711
 
 /* What the neighbour's process is. LEADERLESS: its first thread has ended. LISTENS: it waits at the
- * bell. */
+ * doorbell. */
 enum kind { HAS_PAGE, OTHER_PROGRAM, LEADERLESS, LEADERLESS_OTHER, LISTENS };
 
 static char folder[64], name[64], path[160];
@@ -58,8 +58,8 @@ static void be_neighbour(enum kind kind, int ready)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (kind == LISTENS && write(ready, "x", 1) == 1)
         for (;;)
-            syscall(SYS_futex, &page->bell, FUTEX_WAIT, __atomic_load_n(&page->bell, 0), NULL, NULL,
-                    0);
+            syscall(SYS_futex, &page->doorbell, FUTEX_WAIT, __atomic_load_n(&page->doorbell, 0),
+                    NULL, NULL, 0);
     if (kind == OTHER_PROGRAM || kind == LEADERLESS_OTHER)
         munmap(page, sizeof *page); /* as exec does */
     if (kind == HAS_PAGE || kind == OTHER_PROGRAM)
@@ -121,7 +121,7 @@ static void start(enum kind kind)
 
 static int setup(void **state)
 {
-    snprintf(folder, sizeof folder, "/tmp/question-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/loan_request-XXXXXX");
     assert_true(page_id_self(&self));
     if (!mkdtemp(folder))
         return -1;
@@ -139,23 +139,23 @@ static int teardown(void **state)
     return rmdir(folder);
 }
 
-static enum question_result ask(uint64_t *bytes, uint64_t *took_ns)
+static enum loan_request_result ask(uint64_t *bytes, uint64_t *took_ns)
 {
-    struct question_place late;
+    struct loan_request_place late;
     uint64_t start_ns = clock_now_ns();
-    struct question q = {.name = name,
-                         .self = &self,
-                         .uuid_text = "GPU-30313233",
-                         .bytes = 1 << 20,
-                         .until_ns = start_ns + WAIT_NS,
-                         .waits = true};
+    struct loan_request q = {.name = name,
+                             .self = &self,
+                             .uuid_text = "GPU-30313233",
+                             .bytes = 1 << 20,
+                             .until_ns = start_ns + WAIT_NS,
+                             .waits = true};
     *bytes = 0;
-    enum question_result result = question_ask(dir, &q, bytes, &late);
+    enum loan_request_result result = loan_request_make(dir, &q, bytes, &late);
     *took_ns = clock_now_ns() - start_ns;
     return result;
 }
 
-/* Long after the probes of the bell, without ever waiting at it. */
+/* Long after the probes of the doorbell, without ever waiting at it. */
 static void *reply_late(void *unused)
 {
     for (;;) {
@@ -180,7 +180,7 @@ static void await_late_reply(enum kind kind)
     uint64_t bytes, took_ns;
     start(kind);
     assert_int_equal(pthread_create(&thread, NULL, reply_late, NULL), 0);
-    assert_int_equal(ask(&bytes, &took_ns), QUESTION_REPLIED);
+    assert_int_equal(ask(&bytes, &took_ns), LOAN_REPLIED);
     assert_int_equal(bytes, REPLY);
     pthread_join(thread, NULL);
 }
@@ -198,7 +198,7 @@ CASE(a_process_whose_first_thread_has_ended_is_waited_for)
 static void loses_soon(void)
 {
     uint64_t bytes, took_ns;
-    assert_int_equal(ask(&bytes, &took_ns), QUESTION_LOST);
+    assert_int_equal(ask(&bytes, &took_ns), LOAN_LOST);
     assert_true(took_ns < WAIT_NS / 3);
     /* Nobody carries the request out any more. */
     for (int i = 0; i < PAGE_SLOTS; i++)
