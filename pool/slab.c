@@ -94,7 +94,7 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
     s->object_count = s->free_count = (uint8_t)count;
     s->epoch = b->piece.epoch;
     for (unsigned i = 0; i < SLAB_OBJECTS_MAX / 64; i++) {
-        uint64_t here = count > 64 * i ? min_u64(count - 64 * i, 64) : 0;
+        uint64_t here = count > 64ul * i ? min_u64(count - 64ul * i, 64) : 0;
         s->free_map[i] = here == 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
     slab_show(s);

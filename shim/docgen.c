@@ -180,7 +180,8 @@ static bool print_layout(void)
 /* Returns the exit status: 1, with a message, if a field of shim/page/layout.h is missing. */
 static int print_python(void)
 {
-    printf("# SPDX-License-Identifier: BSD-2-Clause\n"
+    printf("# SPDX-License-"
+           "Identifier: BSD-2-Clause\n"
            "\"\"\"Tables of libgpucache %s and the layout of its pages. "
            "Generated: docgen --python.\"\"\"\n\nVERSION = \"%s\"\n\n",
            GPUCACHE_VERSION, GPUCACHE_VERSION);

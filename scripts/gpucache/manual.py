@@ -80,7 +80,7 @@ def page():
     """The lines of the man page."""
     parser = cli.make_parser()
     subs = cli.verbs_of(parser)
-    yield '.\\" SPDX-License-Identifier: BSD-2-Clause'
+    yield '.\\" SPDX-License-' 'Identifier: BSD-2-Clause'
     yield '.\\" Generated from the arguments of the tool.'
     yield f'.TH GPUCACHE 1 {DATE} "libgpucache {tables.VERSION}"'
     yield ".SH NAME"

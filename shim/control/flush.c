@@ -62,7 +62,8 @@ uint64_t flush_pools(const struct empty_cache *e, uint64_t wait_ns, const char *
     uint64_t took_ns = clock_now_ns() - start_ns;
     log_info("flush (%s): gave back %s MiB in %s ms", why, text_fixed(back, 1 << 20, 1).text,
              text_fixed(took_ns, MS_NS, 1).text);
-    if (back || strcmp(why, FOLLOWS)) /* where nothing more came, the flush before is the last */
+    /* Where nothing more came, the flush before is the last. */
+    if (back || strcmp(why, FOLLOWS) != 0)
         publish_flush(why, back, took_ns);
     return back;
 }

@@ -212,6 +212,8 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
         *(unsigned long long *)data = 0; /* see cuMemRetainAllocationHandle */
         break;
+    default:
+        break;
     }
 }
 

@@ -68,6 +68,8 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
         case DT_SONAME:
             soname = d->d_un.d_val;
             break;
+        default:
+            break;
         }
     }
     if (!object->strings || !object->symbols)

@@ -64,7 +64,7 @@ static void add_bytes(struct text *t, uint64_t bytes)
 static void add_size(struct text *t, const struct option_size *size, bool is_limit)
 {
     if (size->is_share) {
-        add_fraction(t, size->share_ppm / 10000, size->share_ppm % 10000 * 100);
+        add_fraction(t, size->share_ppm / 10000, size->share_ppm % 10000 * UINT64_C(100));
         text_add(t, "%%");
     } else if (is_limit && size->bytes == UINT64_MAX) {
         text_add(t, "none");

@@ -101,7 +101,7 @@ static struct known *remember_neighbour(const char *name, uint64_t now_ns)
     for (int i = 0; !k && i < KNOWN; i++)
         if (i == 0 || known[i].used_ns < k->used_ns)
             k = &known[i];
-    if (strcmp(k->name, name)) {
+    if (strcmp(k->name, name) != 0) {
         *k = (struct known){.late.slot = -1};
         snprintf(k->name, sizeof k->name, "%s", name);
     }

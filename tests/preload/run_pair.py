@@ -5,17 +5,14 @@ error and exit status have to be the same, and the status 0. On the simulated dr
 every access, a hazard is a failure too. Without --preload the program runs bare only.
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
+# Hundreds of tests start this: what few of them need is imported there.
 import argparse
-import dataclasses
-import difflib
-import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
-import tempfile
+import types
 
 SKIP = 77
 TIMEOUT_S = 150
@@ -23,14 +20,9 @@ TIMEOUT_S = 150
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
 
 
-@dataclasses.dataclass
-class Outcome:
-    name: str
-    status: int  # None: it ran too long
-    out: str
-    err: str
-    calls: dict
-    figures: dict  # of the cache's own report
+class Outcome(types.SimpleNamespace):
+    """A run: name, status (None: it ran too long), out, err, calls, figures (of the cache's own
+    report)."""
 
     def describe_status(self):
         if self.status is None:
@@ -55,11 +47,11 @@ def read_calls(path):
 
 def read_figures(path):
     """The figures of the cache's report, {name: sum over all pools}; empty without a report."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            pools = json.load(file)["pools"]
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return {}
+    import json
+    with open(path, encoding="utf-8") as file:
+        pools = json.load(file)["pools"]
     return {name: sum(pool[name] for pool in pools)
             for name in pools[0] if isinstance(pools[0][name], int)} if pools else {}
 
@@ -96,7 +88,7 @@ def environment(options, preload, scratch):
         env["GPUCACHE_STATS"] = "exit-json:" + os.path.join(scratch, "report.json")
     env.setdefault("SIM_HAZARD", "abort")
     env.setdefault("SIM_TRACE", "calls:" + os.path.join(scratch, "calls"))
-    env.setdefault("SIM_SHARED", f"scene-{secrets.token_hex(8)}")
+    env.setdefault("SIM_SHARED", f"scene-{os.urandom(8).hex()}")
     # A process that ends with its allocations is no leak, and several runtimes are one source.
     env["ASAN_OPTIONS"] = ":".join(filter(None, (env.get("ASAN_OPTIONS"),
                                                  "detect_leaks=0:detect_odr_violation=0")))
@@ -111,11 +103,31 @@ def emulated(options, env):
     return [*options.run_with, *(["-E", f"LD_PRELOAD={libraries}"] if libraries else [])]
 
 
+class Scratch:
+    """A folder that goes with its contents."""
+
+    def __enter__(self):
+        self.path = os.path.join(os.environ.get("TMPDIR") or "/tmp",
+                                 f"scene-{os.urandom(8).hex()}")
+        os.mkdir(self.path, 0o700)
+        return self.path
+
+    def __exit__(self, *error):
+        for folder, folders, names in os.walk(self.path, topdown=False):
+            for path in (os.path.join(folder, name) for name in names + folders):
+                try:
+                    (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else
+                     os.unlink)(path)
+                except FileNotFoundError:  # a process that still ends removed it
+                    pass
+        os.rmdir(self.path)
+
+
 def run(options, name, preload):
     program = list(options.program)
     if options.against and not preload:
         program[0] = options.against
-    with tempfile.TemporaryDirectory(prefix="scene-") as scratch:
+    with Scratch() as scratch:
         env = environment(options, preload, scratch)
         program[:0] = emulated(options, env)
         process = subprocess.Popen(program, env=env, stdin=subprocess.DEVNULL,
@@ -132,20 +144,22 @@ def run(options, name, preload):
         figures = read_figures(os.path.join(scratch, "report.json"))
         if env["SIM_SHARED"].startswith("scene-"):
             forget_shared(env["SIM_SHARED"])
-    return Outcome(name, status, out.decode(errors="replace"), err.decode(errors="replace"), calls,
-                   figures)
+    return Outcome(name=name, status=status, out=out.decode(errors="replace"),
+                   err=err.decode(errors="replace"), calls=calls, figures=figures)
 
 
 def run_bare(options):
     """The bare run, or with --keep-bare what an earlier one has left there."""
     kept = options.keep_bare
-    if kept and os.path.exists(kept):
+    if not kept:
+        return run(options, "bare", None)
+    import json
+    if os.path.exists(kept):
         with open(kept, encoding="utf-8") as file:
             return Outcome(**json.load(file))
     bare = run(options, "bare", None)
-    if kept:
-        with open(kept, "w", encoding="utf-8") as file:
-            json.dump(dataclasses.asdict(bare), file)
+    with open(kept, "w", encoding="utf-8") as file:
+        json.dump(vars(bare), file)
     return bare
 
 
@@ -158,6 +172,9 @@ def show(outcome):
 
 
 def differences(name, bare, preloaded):
+    if bare == preloaded:
+        return []
+    import difflib
     return list(difflib.unified_diff(bare.splitlines(), preloaded.splitlines(), f"bare {name}",
                                      f"preloaded {name}", lineterm="", n=1))
 

@@ -7,18 +7,17 @@ import sys
 import tempfile
 
 CHECK = sys.argv[1]
-SPDX = "/* SPDX-License-Identifier: BSD-2-Clause */\n"
+FIRST = "/* What the file holds. */\n"
 CASES = {
-    "blank at the end of the line": SPDX + "int a; \n",
-    "tab": SPDX + "\tint a;\n",
-    "no newline at the end": SPDX + "int a;",
-    "empty lines at the end": SPDX + "int a;\n\n",
-    "no SPDX line": "int a;\n",
-    "at most 600": SPDX + "int a;\n" * 600,
-    "101 columns": SPDX + "int " + "a" * 96 + ";\n",
-    "mark for later": SPDX + "/* TO" "DO: more */\n",
-    "place on a machine": SPDX + '#include "/ho' 'me/me/a.h"\n',
-    "foreign word": SPDX + "/* made by co" "pilot */\n",
+    "blank at the end of the line": FIRST + "int a; \n",
+    "tab": FIRST + "\tint a;\n",
+    "no newline at the end": FIRST + "int a;",
+    "empty lines at the end": FIRST + "int a;\n\n",
+    "at most 600": FIRST + "int a;\n" * 600,
+    "101 columns": FIRST + "int " + "a" * 96 + ";\n",
+    "mark for later": FIRST + "/* TO" "DO: more */\n",
+    "place on a machine": FIRST + '#include "/ho' 'me/me/a.h"\n',
+    "foreign word": FIRST + "/* made by co" "pilot */\n",
 }
 
 
@@ -32,13 +31,13 @@ def check(folder, text, name="case.c"):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        code, out = check(folder, SPDX + "int a;\n" + "int " + "a" * 95 + ";\n")
+        code, out = check(folder, FIRST + "int a;\n" + "int " + "a" * 95 + ";\n")
         assert code == 0, out
         for fault, text in CASES.items():
             code, out = check(folder, text)
             assert code == 1 and fault in out, f"{fault!r} not found: exit {code}, {out!r}"
         for name in ("case.c.orig", "case.c~", "case.rej"):
-            code, out = check(folder, SPDX + "int a;\n", name)
+            code, out = check(folder, FIRST + "int a;\n", name)
             assert code == 1 and "left-over" in out, f"{name} not found: exit {code}, {out!r}"
         for name in ("meson.build", "case.pml", "case.sh"):
             code, out = check(folder, CASES["101 columns"], name)
