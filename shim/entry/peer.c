@@ -14,7 +14,7 @@
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     CUresult rc = retry_cuCtxEnablePeerAccess(peer, flags);
-    if (rc != CUDA_SUCCESS)
+    if (rc != CUDA_SUCCESS || !hooks_init()) /* another thread may still fill the slots */
         return rc;
     int saved_errno = errno, cancel = cancel_forbid();
     struct retry_steps steps = {0};

@@ -58,7 +58,8 @@ struct known {
     uint64_t busy_in;    /* the series in which it had no free slot, since busy_since_ns */
     uint64_t busy_since_ns;
     uint64_t used_ns;
-    bool locked; /* for a checkpoint, by this process */
+    bool is_near; /* of the own pid namespace, as neighbour_flush found it */
+    bool locked;  /* for a checkpoint, by this process */
 };
 
 struct candidate {
@@ -343,7 +344,7 @@ static uint64_t flush_neighbour(const char *path, const struct page_id *self, in
     if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
         const struct loan_request q = {
             .name = name, .self = self, .until_ns = until_ns, .waits = true};
-        remember_neighbour(name, clock_now_ns());
+        remember_neighbour(name, clock_now_ns())->is_near = true;
         if (loan_request_make(folder, &q, &bytes, &late) != LOAN_REPLIED)
             bytes = 0;
     }
@@ -364,14 +365,14 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
     return bytes;
 }
 
-/* neighbour_flush has made its row. */
+/* neighbour_flush has made its row. In other pid namespaces other processes have that number. */
 void neighbour_set_locked(int pid, bool locked)
 {
     struct page_id its;
     int saved_errno = errno, cancel = cancel_forbid();
     if (lock_until(clock_now_ns() + LOCKED_WAIT_NS)) {
         for (int i = 0; i < KNOWN; i++)
-            if (page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
+            if (known[i].is_near && page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
                 known[i].locked = locked;
         pthread_mutex_unlock(&asking);
     }

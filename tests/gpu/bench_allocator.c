@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The allocators that CUDA itself has, the list of all, and how a program serves its requests.
+ * The allocators that CUDA itself has, the lists of all of them and of all parts, and how a program
+ * serves its requests: bench-ROUTE PART ALLOCATOR.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -59,16 +60,35 @@ const struct allocator *allocator_find(const char *name)
     exit(2);
 }
 
-int bench_serve(int argc, char **argv, void (*start)(const struct allocator *allocator),
-                bool (*answer)(void))
+static const struct part *part_find(const char *name)
 {
-    if (argc != 2)
+    static const struct part *const parts[] = {
+        &part_calls,  &part_cold, &part_flush, &part_overlap, &part_pairs,
+#ifdef BENCH_MEMORY
+        &part_memory,
+#endif
+    };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!strcmp(parts[i]->name, name))
+            return parts[i];
+    }
+    fprintf(stderr, "bench: built without the part %s\n", name);
+    exit(2);
+}
+
+int main(int argc, char **argv)
+{
+    const struct part *part;
+
+    if (argc != 3)
         return 2;
+    part = part_find(argv[1]);
     gpu_start();
-    start(allocator_find(argv[1]));
+    part->start(allocator_find(argv[2]));
     puts("ready");
     do
         fflush(stdout);
-    while (answer());
+    while (part->answer());
     return 0;
 }

@@ -33,12 +33,18 @@ extern const struct allocator allocator_malloc, allocator_async, allocator_cub, 
 /* The allocator of that name; ends the program with status 2 if it was built without it. */
 const struct allocator *allocator_find(const char *name);
 
-/* The main function of a program `NAME ALLOCATOR` that takes requests on stdin. It starts the GPU
- * and the allocator, calls start(), and says "ready". Then it calls answer() until there is no more
- * request. answer() reads one request and prints one line; it returns false at the end of the
- * input. A request that is wrong ends the program with status 2. */
-int bench_serve(int argc, char **argv, void (*start)(const struct allocator *allocator),
-                bool (*answer)(void));
+/* What is timed: a program `bench-ROUTE PART ALLOCATOR` starts the GPU and the allocator, calls the
+ * part's start(), and says "ready". Then it calls answer() until there is no more request. answer()
+ * reads one request on stdin and prints one line; it returns false at the end of the input. A
+ * request that is wrong ends the program with status 2. */
+struct part {
+    const char *name;
+    void (*start)(const struct allocator *allocator);
+    bool (*answer)(void);
+};
+
+/* Files bench_NAME.c; part_memory is in the program of the driver API alone. */
+extern const struct part part_calls, part_cold, part_flush, part_memory, part_overlap, part_pairs;
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What single calls cost beside an allocator: bench_calls ALLOCATOR. It reads one word a line on
- * stdin and answers the nanoseconds of one call, the median over batches:
+ * What single calls cost beside an allocator. Reads one word a line on stdin and answers the
+ * nanoseconds of one call, the median over batches:
  *   mem-info  free memory
  *   wild      a free of an address that no allocator handed out: an error
  *   foreign   a free of a block of stream-ordered allocation, without the allocation
@@ -101,7 +101,4 @@ static bool answer(void)
     return true;
 }
 
-int main(int argc, char **argv)
-{
-    return bench_serve(argc, argv, start, answer);
-}
+const struct part part_calls = {"calls", start, answer};

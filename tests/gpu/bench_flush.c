@@ -7,7 +7,7 @@
  *                                             -> BEGIN RETURNED P50 P99 P999 MAX LAUNCHES
  * START, BEGIN and RETURNED are moments of the monotonic clock: when the launches began, when the
  * request to empty the cache was made, and when the call came back. The rest are nanoseconds of
- * single launches. The program's argument is the allocator.
+ * single launches.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -132,7 +132,4 @@ static bool answer(void)
     return true;
 }
 
-int main(int argc, char **argv)
-{
-    return bench_serve(argc, argv, start, answer);
-}
+const struct part part_flush = {"flush", start, answer};

@@ -12,7 +12,7 @@ import bench_store
 import part_frameworks as frameworks
 import part_torch
 import suite as base
-from bench_text import amount, duration
+from bench_store import amount, duration
 from trainer import Peer, train
 
 NATIVE, EXPANDABLE, SHIM = part_torch.NATIVE, part_torch.NATIVE_EXPANDABLE, part_torch.SHIM
@@ -28,13 +28,6 @@ PACKAGES = ("torch", "torchvision", "transformers", "torch_geometric")
 # What the pool says of its peak: the statistics at_peak_NAME_bytes, and the words for them.
 AT_PEAK = {"requested": "live", "rounding": "rounding", "pending": "pending",
            "whole": "whole chunks", "cut": "cut chunks", "small": "small blocks"}
-
-
-def bound_of(workload):
-    """ValueError: there is no such workload."""
-    if workload not in BOUNDS:
-        raise ValueError(f"there is no workload {workload!r} (have: {', '.join(BOUNDS)})")
-    return BOUNDS[workload]
 
 
 def live_bytes(run):
@@ -117,7 +110,7 @@ def time_verdict(mine, again):
 
 def verdicts(workload, mine, expandable, again):
     """What the processes of a workload under the shim keep of the bounds."""
-    bound = bound_of(workload)
+    bound = BOUNDS[workload]
     beside = {entry["seed"]: over_live(entry) for entry in expandable}
     below = [over_live(entry) < beside[entry["seed"]] for entry in mine if entry["seed"] in beside]
     return (f"at most {bound}: {sum(over_live(entry) <= bound for entry in mine)} of {len(mine)}; "
@@ -136,13 +129,12 @@ HEADS = ["workload", "peer", "processes", "reserved over live", "reserved", "ste
 
 
 def table(rows):
-    """(heads, lines) of the table, and the lines below it: what the largest peak of each workload
-    consisted of, and what failed. ValueError: a row is of no workload that there is."""
-    for entry in rows:
-        bound_of(entry["name"])
-    lines, notes = [], []
+    """(heads, lines) of the table, and the lines below it about what failed."""
+    lines = []
     good = [entry for entry in rows if "failure" not in entry]
-    for workload, peer in dict.fromkeys((entry["name"], entry["peer"]) for entry in good):
+    for workload, peer in bench_store.unique(good, "name", "peer"):
+        if peer == AGAIN.name:
+            continue
         mine = bench_store.find(good, name=workload, peer=peer)
         line = [workload, peer, str(len(mine)), spread([over_live(entry) for entry in mine], 3),
                 amount(statistics.median(entry["reserved_bytes"] for entry in mine)),
@@ -155,12 +147,8 @@ def table(rows):
             judged = verdicts(workload, mine,
                               *(bench_store.find(good, name=workload, peer=other.name)
                                 for other in (EXPANDABLE, AGAIN)))
-            notes.append(f"- {workload}, {peer}: {max(mine, key=over_live)['at_peak']}")
         lines.append([*line, judged])
-    if notes:
-        notes = ["What was reserved at its peak, in the process with the most over live. Live: at "
-                 "that moment.", "", *notes, ""]
-    return HEADS, lines, notes + failures(rows)
+    return HEADS, lines, failures(rows)
 
 
 def need_packages(suite, python):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The parts that need no GPU: recorded programs replayed on the pool, instructions of a pair,
 and the start of a process without CUDA. Also the rows about the machine."""
+import json
 import os
 import platform
 import re
@@ -36,7 +37,7 @@ def replay(suite, programs):
     for name, arguments in REPLAYS.items():
         out = suite.must([program, "--json", *arguments, *traces], "replay")
         for line in out.splitlines():
-            found = bench_store.json.loads(line)
+            found = json.loads(line)
             rows.append(bench_store.row("replay", name, bench_peers.SHIM, found["ratio"], "ratio",
                                         trace=found["trace"], peak_live=found["peak_live"],
                                         peak_reserved=found["peak_reserved"]))
@@ -98,15 +99,12 @@ def first_line(command):
         return ""
 
 
-PARTS = ("replay", "instructions", "start")
-
-
 def machine(suite, parts):
     """A row for each fact that a reader needs to judge the figures of these parts."""
     query = ["nvidia-smi", "--format=csv,noheader"]
     facts = {"processor": processor(), "system": platform.release(),
              "libgpucache": first_line(["git", "-C", base.ROOT, "describe", "--always", "--dirty"])}
-    if not set(parts) - set(PARTS):
+    if not set(parts) - {"replay", "instructions", "start"}:
         pass
     elif suite.simulate:
         facts["GPU"] = "a simulated one: these figures say nothing about speed"
@@ -117,5 +115,5 @@ def machine(suite, parts):
         python = base.shutil.which("python3") or sys.executable
         facts["PyTorch"] = first_line([python, "-c",
                                        "import importlib.metadata as m; print(m.version('torch'))"])
-    return [bench_store.row("machine", name, "", 0, "", note=fact, parts=", ".join(parts)) for name,
-            fact in facts.items() if fact]
+    return [bench_store.row("machine", name, "", 0, "", note=fact, parts=", ".join(parts))
+            for name, fact in facts.items() if fact]

@@ -12,7 +12,7 @@
  *   churn          the same, after blocks of 1 to 64 MiB came and went in a random order
  *   mapped:CHUNK   physical chunks of that size, mapped side by side, from a multiple of 1 GiB on
  *   shifted:CHUNK  the same, 2 MiB further on
- * Every range is one contiguous range of addresses. bench_memory ALLOCATOR: malloc.
+ * Every range is one contiguous range of addresses. The allocator is malloc.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -249,7 +249,7 @@ static uint64_t form_bytes(const char *form)
     uint64_t bytes = colon ? strtoull(colon + 1, NULL, 10) : 0;
 
     if (!bytes) {
-        fprintf(stderr, "bench_memory: no such form: %s\n", form);
+        fprintf(stderr, "bench: no such form: %s\n", form);
         exit(2);
     }
     return bytes;
@@ -455,7 +455,4 @@ static bool answer(void)
     return true;
 }
 
-int main(int argc, char **argv)
-{
-    return bench_serve(argc, argv, start, answer);
-}
+const struct part part_memory = {"memory", start, answer};

@@ -5,19 +5,18 @@ Ranges of all forms that fit beside each other stay for all rounds, and take tur
 import contextlib
 import dataclasses
 import json
-import re
 import statistics
 import tempfile
 import time
 
 import bench_peers
 import bench_store
-from bench_text import size_text
+from bench_store import size_text
 
 MIB, GIB = 1 << 20, 1 << 30
 METRICS = (("random loads", "loads/ns"), ("dependent load", "ns"), ("copying kernel", "GB/s"),
-           ("driver's copy", "GB/s"),
-           ("from host", "GB/s"), ("to host", "GB/s"), ("to peer", "GB/s"), ("from peer", "GB/s"))
+           ("driver's copy", "GB/s"), ("from host", "GB/s"), ("to host", "GB/s"),
+           ("to peer", "GB/s"), ("from peer", "GB/s"))
 MAPPED = "mapped"
 SEGMENTS = bench_peers.SHIM + ", segments"
 BARE = bench_peers.Peer(bench_peers.BARE, "driver", "malloc")
@@ -162,47 +161,3 @@ def memory(suite, programs):
     if failed and not rows:
         raise failed
     return rows
-
-
-def place_of(form):
-    """For the order of a table: a form's place among those that there are, whatever came first in
-    time. form: (peer, what)."""
-    peers = [BARE.name, bench_peers.SHIM, SEGMENTS, MAPPED]
-    peer, what = form
-    sizes = [int(number) * {"MiB": MIB, "GiB": GIB}[unit]
-             for number, unit in re.findall(r"([0-9]+) (MiB|GiB)", what)]
-    return (peers.index(peer) if peer in peers else len(peers), what != "fresh", "blocks" in what,
-            sizes)
-
-
-def missing(rows):
-    """Sentences about forms that another size has: there was no time for all."""
-    found = bench_store.find(rows, group="memory")
-    forms = sorted({(entry["peer"], entry["form"]) for entry in found}, key=place_of)
-    for size in sorted({entry["size_bytes"] for entry in found}):
-        have = {(entry["peer"], entry["form"]) for entry in found if entry["size_bytes"] == size}
-        left = [f"{peer} {what}" for peer, what in forms if (peer, what) not in have]
-        if left:
-            yield f"Not measured with {size_text(size)}: {'; '.join(left)}."
-
-
-def table(rows):
-    """(heads, lines) of a table: a line for each form, a column for each metric."""
-    found = bench_store.find(rows, group="memory")
-    names = [name for name, _ in METRICS if bench_store.find(found, name=name)]
-    lines = []
-    cases = {(entry["size_bytes"], entry["peer"], entry["form"], entry.get("chunks"))
-             for entry in found}
-    for size, peer, form, chunks in sorted(
-            cases, key=lambda case: (case[0], place_of(case[1:3]), case[3] or 0)):
-        line = [size_text(size), peer, form + (f" ({chunks} chunks)" if chunks else "")]
-        for name in names:
-            entry = bench_store.find(found, name=name, size_bytes=size, peer=peer, form=form)[0]
-            value = entry["value"]
-            spread = (entry.get("high", value) - entry.get("low", value)) / 2 / value
-            over = f" ({entry['over']:.3f})" if "over" in entry else ""
-            line.append(f"{entry['value']:.4g} ± {spread:.1%}{over}")
-        lines.append(line)
-    units = dict(METRICS)
-    return ["size", "memory", "how it was made",
-            *(f"{name}, {units[name]}" for name in names)], lines

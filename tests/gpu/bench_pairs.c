@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What a pair of malloc and free costs the thread that calls: bench_pairs ALLOCATOR. It reads one
- * case a line on stdin,
+ * What a pair of malloc and free costs the thread that calls. Reads one case a line on stdin,
  *   WORK SIZE_BYTES THREADS BUSY STREAM BATCHES PAIRS NS
  * and answers one line, in nanoseconds:
  *   MEAN P10 P50 P90 P99 MAX PAIRS
  * MEAN is the median over batches and threads, of batches that are timed as a whole. The rest is
  * from batches in which each pair is timed, less the time of reading the clock.
  *   WORK    pair: malloc, free; launch: malloc, a kernel that writes the block, free; kernel: only
- * it BUSY    number of streams on which long kernels are in flight meanwhile STREAM  of the
- * kernels: own (one for each thread) or legacy PAIRS   at most in a batch of a thread NS      after
- * this time a batch ends The program creates no stream until a case asks for own or busy ones.
+ *           the kernel
+ *   BUSY    number of streams on which long kernels are in flight meanwhile
+ *   STREAM  of the kernels: own (one for each thread) or legacy
+ *   PAIRS   at most in a batch of a thread
+ *   NS      after this time a batch ends
+ * The program creates no stream until a case asks for own or busy ones.
  */
 #include "tests/gpu/bench_allocator.h"
 #include "tests/gpu/bench_gpu.h"
@@ -229,7 +231,4 @@ static bool answer(void)
     return true;
 }
 
-int main(int argc, char **argv)
-{
-    return bench_serve(argc, argv, start, answer);
-}
+const struct part part_pairs = {"pairs", start, answer};

@@ -46,49 +46,40 @@ PEERS = [
 ]
 
 ROUTES = ("static", "shared", "driver", "torch")
-# Programs that call the driver themselves.
-DRIVER_ONLY = ("memory",)
+# The files bench_NAME.c of every program.
+COMMON = ("allocator", "stat", "calls", "cold", "flush", "overlap", "pairs")
 
 
 class Programs:
-    """Builds each program once, whatever threads ask for it; what cannot be built is missing, with
-    the reason."""
+    """Builds the program of each route once, whatever threads ask for it; what cannot be built is
+    missing, with the reason."""
 
     def __init__(self, suite):
         self.suite = suite
         self.built = {}
-        self.lock, self.locks = threading.Lock(), {}
+        self.locks = {route: threading.Lock() for route in ROUTES}
         self.cxx = base.shutil.which(os.environ.get("CXX", "c++")) or base.shutil.which("g++")
         sources = [os.path.join(base.HERE, name) for name in os.listdir(base.HERE)
                    if name.endswith((".c", ".h", ".cpp"))]
         self.newest = max(os.path.getmtime(source) for source in sources)
 
-    def result(self, name, route):
-        """The program bench_NAME.c over that route, or the Skip that says why there is none."""
-        key = name, route
-        with self.lock:
-            lock = self.locks.setdefault(key, threading.Lock())
-        with lock:
-            if key not in self.built:
-                self.built[key] = self.try_build(name, route)
-        return self.built[key]
+    def path(self, route):
+        """The program's path. Raises the Skip that says why there is none."""
+        with self.locks[route]:
+            if route not in self.built:
+                self.built[route] = self.try_build(route)
+        if isinstance(self.built[route], base.Skip):
+            raise self.built[route]
+        return self.built[route]
 
-    def path(self, name, route):
-        """The program's path. Raises Skip."""
-        found = self.result(name, route)
-        if isinstance(found, base.Skip):
-            raise found
-        return found
+    def prepare(self):
+        """Builds all, side by side."""
+        with concurrent.futures.ThreadPoolExecutor(len(ROUTES)) as pool:
+            for future in [pool.submit(self.path, route) for route in ROUTES]:
+                future.exception()
 
-    def prepare(self, names, routes):
-        """Builds these programs over these routes, side by side."""
-        wanted = [(name, route) for name in names for route in routes
-                  if route == "driver" or name not in DRIVER_ONLY]
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda which: self.result(*which), wanted))
-
-    def try_build(self, name, route):
-        key = f"bench-{name}-{route}"
+    def try_build(self, route):
+        key = f"bench-{route}"
         if self.suite.simulate:
             out = os.path.join(self.suite.simulate, "tests", "gpu", key)
             return out if os.path.exists(out) else base.Skip(f"{key} is not there")
@@ -96,7 +87,7 @@ class Programs:
         if os.path.exists(out) and os.path.getmtime(out) > self.newest:
             return out
         try:
-            return self.build(out, f"bench_{name}.c", route)
+            return self.build(out, route)
         except base.Skip as reason:
             return reason
         except RuntimeError as reason:
@@ -122,10 +113,13 @@ class Programs:
         headers = [os.path.join(include, sub, "cub", "util_allocator.cuh") for sub in ("", "cccl")]
         return self.cxx and any(map(os.path.exists, headers))
 
-    def build(self, out, main, route):
-        sources, flags, libraries, linker = {main: (), "bench_stat.c": ()}, [], [], self.suite.cc
-        sources.update({"bench_driver.c": (), "driver.c": ()} if route == "driver"
-                       else {"bench_runtime.c": ()})
+    def build(self, out, route):
+        sources, flags, libraries, linker = {}, [], [], self.suite.cc
+        if route == "driver":
+            sources = {"bench_driver.c": (), "bench_memory.c": (), "driver.c": ()}
+            flags = ["-DBENCH_MEMORY"]
+        else:
+            sources = {"bench_runtime.c": ()}
         if route == "static":
             libraries.append(os.path.join(self.suite.cudart_dir(), "libcudart_static.a"))
         elif route in ("shared", "torch"):
@@ -141,6 +135,7 @@ class Programs:
             libraries += [f"-L{folder}", "-Wl,--no-as-needed", "-lc10_cuda", "-lc10",
                           f"-Wl,-rpath,{folder}", "-Wl,--allow-shlib-undefined"]
             flags, linker = ["-DBENCH_TORCH"], self.cxx
+        sources.update({f"bench_{name}.c": () for name in COMMON})
         sources["bench_allocator.c"] = flags
         objects = [self.object(out, source, *more) for source, more in sources.items()]
         self.suite.must([linker, "-o", out, *objects, *libraries, "-lpthread", "-ldl", "-lrt"],
@@ -215,10 +210,11 @@ class Process:
         self.process.wait()
 
 
-def start(suite, programs, peer, name, env=()):
-    """A process of that peer, ready, with more in its environment. Raises Skip."""
-    program = programs.path(name, peer.route)
-    process = Process(suite, program, peer.allocator, preload=peer.preload, env=(*peer.env, *env))
+def start(suite, programs, peer, part, env=()):
+    """A process of that peer, ready for the requests of that part, with more in its environment.
+    Raises Skip."""
+    process = Process(suite, programs.path(peer.route), part, peer.allocator,
+                      preload=peer.preload, env=(*peer.env, *env))
     try:
         first = process.line()
     except RuntimeError as error:
@@ -230,12 +226,12 @@ def start(suite, programs, peer, name, env=()):
     return process
 
 
-def start_all(suite, programs, name, peers=tuple(PEERS)):
+def start_all(suite, programs, part, peers=tuple(PEERS)):
     """All of them at once: ({key: process}, {key: why not}). peers: Peers, or (key, Peer)."""
     keyed = [(peer.name, peer) if isinstance(peer, Peer) else peer for peer in peers]
     processes, missing = {}, {}
     with concurrent.futures.ThreadPoolExecutor(len(keyed)) as pool:
-        futures = [(key, pool.submit(start, suite, programs, peer, name)) for key, peer in keyed]
+        futures = [(key, pool.submit(start, suite, programs, peer, part)) for key, peer in keyed]
         for key, future in futures:
             try:
                 processes[key] = future.result()

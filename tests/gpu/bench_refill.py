@@ -12,7 +12,6 @@ import bench_store
 import part_frameworks as frameworks
 import part_tool
 import part_torch
-from bench_text import amount, duration
 from trainer import Trainer
 
 WORKLOADS = ("gpt2", "bert")
@@ -78,29 +77,6 @@ def rows_of(workload, quiet, flushed, receipts):
             row("step", statistics.median(quiet) * 1e9, "ns"),
             row("lost by a flush", sum(later) / len(gpus) * 1e9, "ns"),
             row("lost by a step", max(later) * 1e9, "ns")]
-
-
-HEADS = ["workload", "flushes", "live then", "given back", "left beside live blocks", "over live",
-         "a flush takes", "a step takes", "a flush costs the training",
-         "a step takes longer by up to"]
-
-
-def table(rows):
-    """(heads, lines)"""
-    lines = []
-    for workload in dict.fromkeys(entry["name"] for entry in rows):
-        mine = {entry["form"]: entry for entry in bench_store.find(rows, name=workload)}
-
-        def shown(form, show):
-            entry = mine[form]
-            return show(entry["value"]) + (f" ({show(entry['low'])} to {show(entry['high'])})"
-                                           if "low" in entry else "")
-        lines.append([workload, str(mine["left"].get("rounds", 1)),
-                      *(shown(form, amount) for form in ("live", "returned", "left")),
-                      shown("left over live", "{:.3f}".format),
-                      *(shown(form, duration) for form in ("flush", "step", "lost by a flush",
-                                                           "lost by a step"))])
-    return HEADS, lines
 
 
 def refill(suite, programs):

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Figures as the benchmarks leave them: rows, one measured thing each. In the JSON file neighbours
-of one case share a line.
-
-Every row has group, name, peer, value, unit, threads, size_bytes, streams. `value` is the median
-over the rounds, `low` and `high` are their extremes. Some rows have more: stream, route, p10 to max
-of single calls, note; `machine` and `seed` where the rows of several files make one table."""
-import itertools
+"""Figures as the benchmarks leave them, and as a reader wants them. A row is one measured thing:
+group (the part that measured it), name, peer, value, unit, threads, size_bytes, streams. `value` is
+the median over the rounds, `low` and `high` are their extremes. In the file a part is one table:
+what all its rows share, the keys that tell its cases apart, and each peer's figures."""
 import json
 import math
 import statistics
 
-# What the rows of one line of the file share.
-SHARED = ("group", "unit", "threads", "size_bytes", "streams", "stream", "total_bytes", "count",
-          "machine", "seed")
-# What every row has, and of which type.
-KEYS = {"group": str, "name": str, "peer": str, "value": (int, float), "unit": str, "threads": int,
-        "size_bytes": int, "streams": int}
-# By these the rows of several files are joined.
-OWN_KEYS = {"frugal": {"seed": int, "machine": str}}
+# What tells the cases of a part apart; all other keys are figures.
+CASE = ("name", "unit", "stream", "route", "trace", "form", "threads", "size_bytes", "streams",
+        "total_bytes", "count", "seed", "parts", "machine")
 
 
 def rounded(value):
     """Four digits are more than a measurement holds."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    value = float(f"{value:.4g}")
+    return int(value) if value.is_integer() else value
 
 
 def row(group, name, peer, values, unit, threads=1, size_bytes=0, streams=0, **more):
@@ -54,72 +49,51 @@ def skipped(group, missing):
     return [row("skipped", group, peer, 0, "", note=note) for peer, note in missing.items()]
 
 
-def load(path):
-    """The rows of a file. ValueError: they are not what save writes."""
-    with open(path) as file:
-        try:
-            lines = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: {error}") from None
-    if not isinstance(lines, list) or not all(is_line(line) for line in lines):
-        raise ValueError(f"{path}: it is no list of rows")
-    rows = [entry for line in lines for entry in unfolded(line)]
-    if not rows:
-        raise ValueError(f"{path}: it has no figures")
+def find(rows, **keys):
+    """The rows that have all these."""
+    return [entry for entry in rows if all(entry.get(key) == value for key, value in keys.items())]
+
+
+def unique(rows, *keys):
+    """The values of these keys that the rows have, each once, in their order."""
+    return list(dict.fromkeys(tuple(entry.get(key) for key in keys) for entry in rows))
+
+
+def without_none(entry):
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def folded(group, rows):
+    """The table of one part."""
+    same = [key for key in CASE if len(unique(rows, key)) == 1 and key in rows[0]]
+    case = [key for key in CASE if key not in same and any(key in entry for entry in rows)]
+    figures = [key for key in dict.fromkeys(key for entry in rows for key in entry)
+               if key not in (*CASE, "group", "peer")]
+    peers = [peer for peer, in unique(rows, "peer")]
+    lines = {}
     for entry in rows:
-        why = why_no_row(entry)
-        if why:
-            raise ValueError(f"{path}: {why}: {shortened(entry)}")
-    return rows
+        values = [entry.get(key) for key in figures]
+        while values and values[-1] is None:
+            values.pop()
+        lines.setdefault(tuple(entry.get(key) for key in case), {})[entry["peer"]] = values
+    return {"group": group, "same": {key: rows[0][key] for key in same}, "case": case,
+            "figures": figures, "peers": peers,
+            "rows": [[*line, *map(found.get, peers)] for line, found in lines.items()]}
 
 
-def why_no_row(entry):
-    """What is wrong with a row that a file has; or ''."""
-    needed = {**KEYS, **OWN_KEYS.get(str(entry.get("group")), {})}
-    missing = [key for key in needed if key not in entry]
-    if missing:
-        return f"a row without {', '.join(missing)}"
-    for key, value in entry.items():
-        if not isinstance(value, needed.get(key, (str, int, float))) or \
-                isinstance(value, float) and not math.isfinite(value):
-            return f"a row whose {key} makes no sense"
-    return ""
-
-
-def shortened(entry):
-    words = str(entry)
-    return words if len(words) <= 300 else words[:297] + "..."
-
-
-def is_line(line):
-    """Is it one row, or columns with rows of values?"""
-    if not isinstance(line, dict) or "columns" not in line:
-        return isinstance(line, dict)
-    rows = line.get("rows")
-    return all(isinstance(part, list) for part in
-               (line["columns"], rows, *(rows if isinstance(rows, list) else ()))) and \
-        all(isinstance(column, str) for column in line["columns"])
-
-
-def unfolded(line):
-    """The rows of a line of the file; a line without columns is one row."""
-    if "columns" not in line:
-        return [line]
-    shared = {key: value for key, value in line.items() if key not in ("columns", "rows")}
-    return [{**shared, **{key: value for key, value in zip(line["columns"], values)
-                          if value is not None}} for values in line["rows"]]
+def unfolded(table):
+    for line in table["rows"]:
+        case = dict(zip(table["case"], line))
+        for peer, values in zip(table["peers"], line[len(case):], strict=True):
+            if values is not None:
+                yield without_none({"group": table["group"], "peer": peer, **table["same"], **case,
+                                    **dict(zip(table["figures"], values))})
 
 
 def dump(rows):
-    """Neighbours of one case share a line: what they have in common, and a table of the rest."""
-    lines = []
-    for shared, group in itertools.groupby(rows, lambda entry: {key: entry[key] for key in SHARED
-                                                                if key in entry}):
-        group = list(group)
-        columns = list(dict.fromkeys(key for entry in group for key in entry if key not in shared))
-        table = [[entry.get(key) for key in columns] for entry in group]
-        lines.append(json.dumps({**shared, "columns": columns, "rows": table}, ensure_ascii=False))
-    return "[\n" + ",\n".join(lines) + "\n]\n"
+    tables = [json.dumps(folded(group, find(rows, group=group)), ensure_ascii=False)
+              for group, in unique(rows, "group")]
+    return "[\n" + ",\n".join(tables) + "\n]\n"
 
 
 def save(path, rows):
@@ -127,19 +101,40 @@ def save(path, rows):
         file.write(dump(rows))
 
 
-def find(rows, **keys):
-    """The rows that have all these."""
-    return [entry for entry in rows if all(entry.get(key) == value for key, value in keys.items())]
+def load(path):
+    """The rows of a file. ValueError: they are not what save writes."""
+    try:
+        with open(path) as file:
+            rows = [entry for table in json.load(file) for entry in unfolded(table)]
+        for entry in rows:
+            if not all(isinstance(value, str) or math.isfinite(value)
+                       for value in (*entry.values(), entry["name"], entry["value"] + 0)):
+                raise ValueError(f"a row that makes no sense: {entry}")
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+            ValueError) as error:
+        raise ValueError(f"{path}: no figures: {type(error).__name__}: {error}"[:300]) from None
+    if not rows:
+        raise ValueError(f"{path}: it has no figures")
+    return rows
 
 
-def why_apart(rows):
-    """A sentence if the rows of a part cannot stand in one table, since they were not measured by
-    the same code on the same machine; or None."""
-    for part in OWN_KEYS:
-        sets = [set(machine.split("; ")) for machine in
-                dict.fromkeys(entry["machine"] for entry in find(rows, group=part))]
-        for other in sets[1:]:
-            mine, its = ("; ".join(sorted(facts)) for facts in (sets[0] - other, other - sets[0]))
-            return (f"part {part}: figures of \"{mine}\" and of \"{its}\" do not go into one "
-                    f"table: leave out one of the files.")
-    return None
+def duration(ns):
+    for unit, factor in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(ns) >= factor:
+            value = ns / factor
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size_text(size):
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def amount(size):
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(size) >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} B"

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The time of pairs and of single calls, bare and under the shim: some of the benchmarks' cases."""
-import bench_calls
-import bench_pairs
+import bench_parts
 import bench_peers
 import bench_store
 import suite as base
-from bench_text import size_text
+from bench_store import size_text
 
 WORK = {"pair": "malloc, free", "launch": "malloc, kernel, free"}
 ROUTES = {bench_peers.SHIM: "static runtime", bench_peers.SHIM_SHARED: "shared runtime",
@@ -14,9 +13,9 @@ ROUTES = {bench_peers.SHIM: "static runtime", bench_peers.SHIM_SHARED: "shared r
 
 def micro(suite):
     programs = bench_peers.Programs(suite)
-    programs.prepare(("pairs", "calls"), ("static", "shared", "driver"))
-    single, many = (bench_pairs.quick(cases) for cases in bench_pairs.idle_cases())
-    rows = bench_pairs.played(suite, programs, [(single, 10), (many, 30)])
+    programs.prepare()
+    single, many = (bench_parts.fewer(cases) for cases in bench_parts.idle_cases())
+    rows = bench_parts.played(suite, programs, [(single, 10), (many, 30)])
     for entry in rows:
         if entry["peer"] not in ROUTES or entry["name"] not in WORK or entry["stream"] == "legacy":
             continue
@@ -34,7 +33,7 @@ def micro(suite):
                   base.ratio(entry["value"], bare[0]["value"]),
                   f"measured; stream-ordered {base.nanoseconds(other[0]['value'])}" if other
                   else "measured")
-    calls = bench_calls.calls(suite, programs)
+    calls = bench_parts.calls(suite, programs)
     for entry in bench_store.find(calls, group="calls", peer=bench_peers.SHIM):
         bare = bench_store.find(calls, peer="bare", name=entry["name"], route=entry["route"])
         if bare:

@@ -129,6 +129,28 @@ CASE(a_neighbour_that_is_locked_is_not_asked)
     assert_int_equal(errno, 77);
 }
 
+/* In another container a process may have the number of the one that is locked. */
+CASE(a_neighbour_of_another_namespace_is_not_locked)
+{
+    struct fake *locked = add(REPLIES, 64 * MIB), *far = add(REPLIES, 512 * MIB);
+    const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};
+    int pid = (int)locked->page->pid;
+    char path[sizeof folder + 64];
+    uint64_t bytes;
+    far->page->pid_namespace = 6;
+    far->page->pid = (uint64_t)pid;
+    snprintf(path, sizeof path, "%s/6-%d-9.page", folder, pid);
+    assert_int_equal(rename(far->path, path), 0);
+    struct neighbour_wish w = wish(MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    neighbour_flush(folder, &asker, pid, clock_now_ns() + WAIT_NS);
+    neighbour_set_locked(pid, true);
+    w = wish(MIB);
+    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(atomic_load(&far->asked), 2);
+    neighbour_set_locked(pid, false);
+}
+
 CASE(a_neighbour_that_took_memory_again_at_once_comes_last)
 {
     struct fake *quick = add(REPLIES, 512 * MIB), *few = add(REPLIES, 64 * MIB);
