@@ -17,7 +17,6 @@
 #include "tests/bench/arguments.h"
 #include "tests/unit/model.h"
 
-#include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -498,32 +497,22 @@ static bool is_scene(const char *words)
 
 int main(int argc, char **argv)
 {
-    static const struct option names[] = {{"scale", required_argument, NULL, 's'},
-                                          {"only", required_argument, NULL, 'o'},
-                                          {"check", no_argument, NULL, 'm'},
-                                          {"rounds", required_argument, NULL, 'r'},
-                                          {"host-memory", required_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    uint64_t scale = 1, rounds = 3;
-    double host_percent = 0;
-    bool check = false;
-    const char *only = "";
+    static unsigned scale = 1, rounds = 3;
+    static double host_percent = 0;
+    static bool check = false;
+    static const char *only = "";
+    static const struct argument arguments[] = {
+        {"scale", .count = &scale, .most = 1000},
+        {"only", .text = &only, .check = is_scene},
+        {"check", .flag = &check},
+        {"rounds", .count = &rounds, .most = 1000},
+        {"host-memory", .real = &host_percent, .most = 100},
+        {0},
+    };
     int status = 0;
-    for (int o; (o = getopt_long(argc, argv, "", names, NULL)) != -1;) {
-        bool good = o != '?';
-        if (o == 's')
-            good = argument_count(optarg, 1000, &scale);
-        else if (o == 'o')
-            good = is_scene(only = optarg);
-        else if (o == 'm')
-            check = true;
-        else if (o == 'r')
-            good = argument_count(optarg, 1000, &rounds);
-        else if (o == 'h')
-            good = argument_real(optarg, 100, &host_percent);
-        if (!good)
-            return usage(argv[0]);
-    }
+
+    if (!arguments_parse(argc, argv, arguments))
+        return usage(argv[0]);
     if (optind != argc)
         return usage(argv[0]);
     pool_config_init(&run.config);
@@ -533,7 +522,7 @@ int main(int argc, char **argv)
         uint64_t least_ns = UINT64_MAX, held_ns = UINT64_MAX;
         if (strncmp(scenes[i].name, only, strlen(only)) != 0)
             continue;
-        for (uint64_t round = 0; round < rounds; round++) {
+        for (unsigned round = 0; round < rounds; round++) {
             scenes[i].play(&scenes[i], scale);
             least_ns = longest_ns < least_ns ? longest_ns : least_ns;
             held_ns = sum_ns < held_ns ? sum_ns : held_ns;

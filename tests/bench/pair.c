@@ -18,7 +18,6 @@
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -360,59 +359,34 @@ static void begin(void)
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 }
 
+static bool apis_known(const char *names)
+{
+    return all_listed(names, APIS);
+}
+
+static bool modes_known(const char *names)
+{
+    return all_listed(names, MODES);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"api", required_argument, NULL, 'a'},     {"mode", required_argument, NULL, 'm'},
-        {"sizes", required_argument, NULL, 's'},   {"threads", required_argument, NULL, 't'},
-        {"live", required_argument, NULL, 'l'},    {"batches", required_argument, NULL, 'b'},
-        {"pairs", required_argument, NULL, 'p'},   {"json", no_argument, NULL, 'j'},
-        {"at-most", required_argument, NULL, 'M'}, {0},
+    static const struct argument arguments[] = {
+        {"api", .text = &options.apis, .check = apis_known},
+        {"mode", .text = &options.modes, .check = modes_known},
+        {"sizes", .text = &options.sizes},
+        {"threads", .text = &options.threads},
+        {"live", .count = &options.live, .most = LIVE_MAX},
+        {"batches", .count = &options.batches, .most = COUNT_MAX},
+        {"pairs", .count = &options.pairs, .most = COUNT_MAX},
+        {"at-most", .large = &options.at_most},
+        {"json", .flag = &options.json},
+        {0},
     };
     bool good = true;
-    uint64_t count;
-    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        switch (c) {
-        case 'a':
-            options.apis = optarg;
-            good = all_listed(optarg, APIS);
-            break;
-        case 'm':
-            options.modes = optarg;
-            good = all_listed(optarg, MODES);
-            break;
-        case 's':
-            options.sizes = optarg;
-            break;
-        case 't':
-            options.threads = optarg;
-            break;
-        case 'l':
-            good = argument_count(optarg, LIVE_MAX, &count);
-            options.live = (unsigned)count;
-            break;
-        case 'b':
-            good = argument_count(optarg, COUNT_MAX, &count);
-            options.batches = (unsigned)count;
-            break;
-        case 'p':
-            good = argument_count(optarg, COUNT_MAX, &count);
-            options.pairs = (unsigned)count;
-            break;
-        case 'M':
-            good = argument_count(optarg, UINT64_MAX, &options.at_most);
-            break;
-        case 'j':
-            options.json = true;
-            break;
-        default:
-            return usage(argv[0]);
-        }
-        if (!good) {
-            fprintf(stderr, "%s: %s is not understood\n", argv[0], optarg);
-            return usage(argv[0]);
-        }
-    }
+
+    if (!arguments_parse(argc, argv, arguments))
+        return usage(argv[0]);
     if (optind != argc)
         return usage(argv[0]);
     /* Time is what the calls of the library take: simulated work is over at once, and unwatched. */

@@ -19,7 +19,6 @@
 #include "tests/bench/trace.h"
 #include "tests/unit/model.h"
 
-#include <getopt.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -36,14 +35,14 @@ static struct options {
     enum pool_backing backing;
     bool json, threads, busy, single, slow, explain, check, frees_wait;
     unsigned streams;
-    uint64_t work_ns; /* --busy: each block is used by work of this length up to its free */
-    double load;      /* --busy: or, if not 0, work is submitted for this part of the time */
-    double rate;      /* --busy: or, if not 0, of so many GB each second of what is freed */
-    double part;      /* recorded work takes this part of the time that it may have taken */
-    double speed;     /* the program runs so many times as fast as it was recorded */
+    double work_ms; /* --busy: each block is used by work of this length up to its free */
+    double load;    /* --busy: or, if not 0, work is submitted for this part of the time */
+    double rate;    /* --busy: or, if not 0, of so many GB each second of what is freed */
+    double part;    /* recorded work takes this part of the time that it may have taken */
+    double speed;   /* the program runs so many times as fast as it was recorded */
     enum pool_reuse reuse;
     double max_ratio;
-} options = {.backing = BACKING_ARENA, .streams = 1, .work_ns = 1000000, .part = 1, .speed = 1};
+} options = {.backing = BACKING_ARENA, .streams = 1, .work_ms = 1, .part = 1, .speed = 1};
 
 struct run {
     const struct trace *trace;
@@ -130,7 +129,7 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
 {
     unsigned stream = stream_of(r, at), streams = options.streams;
     uint64_t passed_ns = at && e->time_ns > e[-1].time_ns ? e->time_ns - e[-1].time_ns : 0;
-    uint64_t work_ns = options.work_ns;
+    uint64_t work_ns = (uint64_t)(options.work_ms * 1e6);
     if (r->trace->streams > 1)
         streams = r->trace->streams;
     if (!r->trace->launches)
@@ -414,96 +413,38 @@ static bool reuse_of(const char *word)
     return false;
 }
 
+static bool backing_of(const char *word)
+{
+    options.backing = *word == 'a' ? BACKING_ARENA : BACKING_SEGMENT;
+    return !strcmp(word, "arena") || !strcmp(word, "segment");
+}
+
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"backing", required_argument, NULL, 'b'},
-        {"json", no_argument, NULL, 'j'},
-        {"threads", no_argument, NULL, 't'},
-        {"busy", no_argument, NULL, 'B'},
-        {"streams", required_argument, NULL, 's'},
-        {"single", no_argument, NULL, '1'},
-        {"explain", no_argument, NULL, 'e'},
-        {"work", required_argument, NULL, 'w'},
-        {"frees-wait", no_argument, NULL, 'f'},
-        {"load", required_argument, NULL, 'l'},
-        {"rate", required_argument, NULL, 'a'},
-        {"part", required_argument, NULL, 'p'},
-        {"speed", required_argument, NULL, 'v'},
-        {"reuse", required_argument, NULL, 'u'},
-        {"slow", no_argument, NULL, 'S'},
-        {"check", no_argument, NULL, 'c'},
-        {"max-ratio", required_argument, NULL, 'r'},
+    static const struct argument arguments[] = {
+        {"backing", .check = backing_of},
+        {"reuse", .check = reuse_of},
+        {"json", .flag = &options.json},
+        {"threads", .flag = &options.threads},
+        {"busy", .flag = &options.busy},
+        {"single", .flag = &options.single},
+        {"explain", .flag = &options.explain},
+        {"frees-wait", .flag = &options.frees_wait},
+        {"slow", .flag = &options.slow},
+        {"check", .flag = &options.check},
+        {"streams", .count = &options.streams, .most = MODEL_STREAMS},
+        {"work", .real = &options.work_ms, .most = 1e9},
+        {"load", .real = &options.load, .most = 1e9},
+        {"rate", .real = &options.rate, .most = 1e9},
+        {"part", .real = &options.part, .most = 1},
+        {"speed", .real = &options.speed, .most = 1e9},
+        {"max-ratio", .real = &options.max_ratio, .most = 1e9},
         {0},
     };
     bool good = true;
-    uint64_t count;
-    double work_ms;
-    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
-        switch (c) {
-        case 'b':
-            if (strcmp(optarg, "arena") && strcmp(optarg, "segment"))
-                return usage(argv[0]);
-            options.backing = *optarg == 'a' ? BACKING_ARENA : BACKING_SEGMENT;
-            break;
-        case 'j':
-            options.json = true;
-            break;
-        case 't':
-            options.threads = true;
-            break;
-        case 'B':
-            options.busy = true;
-            break;
-        case 's':
-            good = argument_count(optarg, MODEL_STREAMS, &count);
-            options.streams = (unsigned)count;
-            break;
-        case '1':
-            options.single = true;
-            break;
-        case 'f':
-            options.frees_wait = true;
-            break;
-        case 'w':
-            good = argument_real(optarg, 1e9, &work_ms);
-            options.work_ns = (uint64_t)(work_ms * 1e6);
-            break;
-        case 'l':
-            good = argument_real(optarg, 1e9, &options.load);
-            break;
-        case 'a':
-            good = argument_real(optarg, 1e9, &options.rate);
-            break;
-        case 'p':
-            good = argument_real(optarg, 1, &options.part);
-            break;
-        case 'v':
-            good = argument_real(optarg, 1e9, &options.speed);
-            break;
-        case 'u':
-            good = reuse_of(optarg);
-            break;
-        case 'S':
-            options.slow = true;
-            break;
-        case 'e':
-            options.explain = true;
-            break;
-        case 'c':
-            options.check = true;
-            break;
-        case 'r':
-            good = argument_real(optarg, 1e9, &options.max_ratio);
-            break;
-        default:
-            return usage(argv[0]);
-        }
-        if (!good) {
-            fprintf(stderr, "%s: %s is not understood\n", argv[0], optarg);
-            return usage(argv[0]);
-        }
-    }
+
+    if (!arguments_parse(argc, argv, arguments))
+        return usage(argv[0]);
     if (optind == argc)
         return usage(argv[0]);
     for (int i = optind; i < argc; i++)
