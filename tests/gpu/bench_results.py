@@ -255,8 +255,9 @@ def sections(rows, groups=ORDER):
         part = find(rows, group=group)
         if part:
             title, words, lines = shown_part(group, part)
-            where = ", ".join(facts[group][name].split(",")[0] for name in ("libgpucache", "GPU")
-                              if name in facts.get(group, {}))
+            mine = next((facts[part] for part in facts if group_of(part) == group), {})
+            where = ", ".join(mine[name].split(",")[0] for name in ("libgpucache", "GPU")
+                              if name in mine)
             yield from (f"## {title}" + (f" ({where})" if where else ""), "",
                         *([words, ""] if words else []), *lines)
             notes = [f"- {note['note']}" for note in find(rows, group="note", name=group)]
@@ -288,6 +289,11 @@ def facts_of(rows):
         for part in entry.get("parts", "").split(", "):
             facts.setdefault(part, {})[entry["name"]] = entry["note"]
     return facts
+
+
+def group_of(part):
+    """The group of a part's rows."""
+    return "pairs" if part == "busy" else part
 
 
 def machines(facts):
@@ -353,9 +359,15 @@ def merged(files):
             about = entry["name"] if entry["group"] in ("skipped", "note") else entry["group"]
             mine.setdefault(about, []).append(entry)
         mine.pop("machine", None)
-        facts.update(facts_of(rows))
-        for part, found in mine.items():
-            parts[part] = joined(parts[part], found) if part in parts else found
+        measured = {group for group, in unique(rows, "group")}
+        for group, found in mine.items():
+            if group not in parts:
+                parts[group] = found
+            elif group in measured:  # what was skipped this time stays
+                parts[group] = joined(parts[group], found)
+        facts = {part: mine for part, mine in facts.items() if group_of(part) not in measured}
+        facts.update({part: mine for part, mine in facts_of(rows).items()
+                      if group_of(part) in measured})
     return machines(facts) + [kept(entry) for found in parts.values() for entry in found]
 
 

@@ -125,6 +125,13 @@ def page(scratch):
         os.unlink(other)
         if status != 2 or other not in said or contents(scratch) != before:
             wrong.append(f"{odd[:60]}: status {status}, {said!r}")
+    bench_store.save(other, [bench_store.row("machine", "libgpucache", "", 0, "", note="f00d",
+                                             parts="busy, torch"), *find(rows, group="pairs"),
+                             *bench_store.skipped("torch", {"": "no PyTorch"})])
+    text = bench_results.page(bench_results.merged([source, other]))
+    if not all(words in text for words in ("free (f00d)\n", "\n| overlap, torch, ", "| busy |",
+                                           "## PyTorch (760d0e3", "| gpt |")):
+        wrong.append(f"figures of another version than their table says:\n{text}")
     bench_store.save(source, [{**entry, "value": entry["value"] * 2} for entry in rows])
     if told(bench_results.check, scratch)[0] != 1:
         wrong.append("other figures go unnoticed")
