@@ -23,28 +23,13 @@ void device_set_asker(device_asker *to)
     atomic_store(&asker, to);
 }
 
-/* Once an arena has ended, the next ones are asked for at other addresses: each below the last one,
- * in ARENA_PLACES places, as each place has host memory of the map (pool/map.h). With the same
- * addresses, memory of the last life that the program still uses or frees would be another block of
- * this life. Its work would then meet the pool's unmapping, and the error of that sticks. Where
- * nothing is mapped the driver refuses the use, and the error does not stick, as without the
- * library. The driver may choose other addresses. */
-enum { ARENA_PLACES = 32 };
-static _Atomic uint64_t lowest_arena;
-static _Atomic unsigned arenas_ended;
-
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
-    CUdeviceptr at = 0, wish = 0;
+    CUdeviceptr at = 0;
     struct call_scope scope;
     if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
-    uint64_t lowest = atomic_load(&lowest_arena);
-    if (atomic_load(&arenas_ended) % ARENA_PLACES && lowest > size_bytes)
-        wish = lowest - size_bytes;
-    CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes, wish);
-    if (rc == CUDA_SUCCESS)
-        atomic_store(&lowest_arena, wish ? wish : at);
+    CUresult rc = reservation_create(&at, size_bytes, b->granularity_bytes);
     call_scope_end(&scope);
     *addr = at;
     return (int)rc;
@@ -55,8 +40,7 @@ static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
     struct call_scope scope;
     if (!call_scope_begin(&scope))
         return;
-    atomic_fetch_add(&arenas_ended, 1); /* before the driver may give these addresses again */
-    reservation_destroy(addr, size_bytes);
+    reservation_retire(addr, size_bytes);
     call_scope_end(&scope);
 }
 

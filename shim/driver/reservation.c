@@ -2,7 +2,8 @@
  *
  * See reservation.h. One table for the process, in no order, because it is short. If host memory is
  * short a range is not recorded, and the program may free it or map memory there. A mutex orders
- * the threads that change the table. It is not held over a driver call.
+ * the threads that change the table or the places of retired ranges. It is not held over a driver
+ * call.
  *
  * A thread that asks takes no lock, because programs ask about each pointer that they pass on:
  * 1. `changes` is odd while the table changes. A thread that asks looks again unless `changes` was
@@ -95,10 +96,38 @@ static void forget_range(CUdeviceptr addr)
     change_ends();
 }
 
-CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes,
-                            CUdeviceptr wish)
+/* The next place is that of the oldest range. The lock protects it. */
+static struct retired {
+    CUdeviceptr addr;
+    size_t size_bytes; /* 0: none */
+} retired[RESERVATIONS_RETIRED];
+static unsigned next_retired;
+
+/* Puts a range into the next place. True: another one was there, which goes. */
+static bool replace_oldest(struct retired now)
 {
-    CUresult rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, wish, 0);
+    pthread_mutex_lock(&lock);
+    struct retired *place = &retired[next_retired++ % RESERVATIONS_RETIRED], oldest = *place;
+    *place = now;
+    pthread_mutex_unlock(&lock);
+    if (oldest.size_bytes)
+        reservation_destroy(oldest.addr, oldest.size_bytes);
+    return oldest.size_bytes;
+}
+
+static bool destroy_retired(void)
+{
+    bool some = false;
+    for (int i = 0; i < RESERVATIONS_RETIRED; i++)
+        some = replace_oldest((struct retired){0}) || some;
+    return some;
+}
+
+CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes)
+{
+    CUresult rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, 0, 0);
+    if (rc != CUDA_SUCCESS && destroy_retired())
+        rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, 0, 0);
     if (rc == CUDA_SUCCESS)
         record(*addr, size_bytes);
     return rc;
@@ -108,6 +137,11 @@ void reservation_destroy(CUdeviceptr addr, size_t size_bytes)
 {
     forget_range(addr); /* first: from then on the program may get these addresses */
     real.cuMemAddressFree(addr, size_bytes);
+}
+
+void reservation_retire(CUdeviceptr addr, size_t size_bytes)
+{
+    replace_oldest((struct retired){addr, size_bytes});
 }
 
 static bool meets(const struct reserved_range *r, CUdeviceptr addr, size_t size_bytes)

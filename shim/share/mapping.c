@@ -83,7 +83,7 @@ static CUresult reserve_arrival(struct arrival *a)
         return CUDA_ERROR_INVALID_VALUE;
     if (a->base)
         return a->total_bytes == now->total_bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = reservation_create(&a->base, now->total_bytes, GRANULE_BYTES, 0);
+    CUresult rc = reservation_create(&a->base, now->total_bytes, GRANULE_BYTES);
     if (rc == CUDA_SUCCESS)
         a->total_bytes = now->total_bytes;
     else

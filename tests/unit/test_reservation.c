@@ -7,6 +7,7 @@
 /* After it. */
 #include "shim/driver/reservation.c"
 
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,16 +21,22 @@ enum { MANY = 3 * PART_RANGES, ROUNDS = 20000 };
 
 /* A driver that reserves whatever it is told to. */
 static CUdeviceptr next;
+static atomic_int num_there; /* ranges */
+static int most_there = INT_MAX;
 
 static CUresult reserve(CUdeviceptr *addr, size_t size, size_t align, CUdeviceptr hint,
                         unsigned long long flags)
 {
+    if (num_there >= most_there)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    num_there++;
     *addr = next;
     return CUDA_SUCCESS;
 }
 
 static CUresult unreserve(CUdeviceptr addr, size_t size)
 {
+    num_there--;
     return CUDA_SUCCESS;
 }
 
@@ -39,7 +46,7 @@ static void create(CUdeviceptr addr, size_t size_bytes)
 {
     CUdeviceptr got = 0;
     next = addr;
-    assert_int_equal(reservation_create(&got, size_bytes, PAGE, 0), CUDA_SUCCESS);
+    assert_int_equal(reservation_create(&got, size_bytes, PAGE), CUDA_SUCCESS);
     assert_true(got == addr);
 }
 
@@ -141,6 +148,32 @@ static void threads_ask_while_another_one_changes(void **state)
     reservation_destroy(BASE + 16 * PAGE, PAGE);
 }
 
+static bool is_reserved(CUdeviceptr at)
+{
+    return reservation_covers(at, 1);
+}
+
+/* The driver can give these addresses to nobody meanwhile. */
+static void a_range_that_has_ended_goes_after_some_more(void **state)
+{
+    for (size_t i = 0; i <= RESERVATIONS_RETIRED; i++) {
+        create(BASE + i * PAGE, PAGE);
+        reservation_retire(BASE + i * PAGE, PAGE);
+        assert_int_equal(is_reserved(BASE), i < RESERVATIONS_RETIRED);
+    }
+    assert_int_equal(num_there, RESERVATIONS_RETIRED);
+    /* They go where the driver has no other addresses. */
+    most_there = RESERVATIONS_RETIRED;
+    create(BASE + 64 * PAGE, PAGE);
+    assert_int_equal(num_there, 1);
+    assert_false(is_reserved(BASE + RESERVATIONS_RETIRED * PAGE));
+    most_there = 1;
+    CUdeviceptr none;
+    assert_int_equal(reservation_create(&none, PAGE, PAGE), CUDA_ERROR_OUT_OF_MEMORY);
+    most_there = INT_MAX;
+    reservation_destroy(BASE + 64 * PAGE, PAGE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +181,7 @@ int main(void)
         cmocka_unit_test(a_range_that_stays_is_covered_while_another_one_goes),
         cmocka_unit_test(no_answer_mixes_two_ranges),
         cmocka_unit_test(threads_ask_while_another_one_changes),
+        cmocka_unit_test(a_range_that_has_ended_goes_after_some_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
