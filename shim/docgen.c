@@ -11,6 +11,7 @@
 #include "shim/driver/hooks.h" /* before any header that could include cuda.h */
 #include "shim/option/options.h"
 #include "shim/page/layout.h"
+#include "shim/trace/format.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -87,6 +88,12 @@ static void print_tables(void)
     put_row((const char *[]){"name", #name, "parameters", parameters, "help", help, NULL});
 #include "shim/command/command.def"
 #undef COMMAND
+    puts("]\n\nTRACE_KINDS = [");
+#define TRACE_KIND(name, number, a, b, aux, help)                                                  \
+    put_row((const char *[]){"name", #name, "number", #number, "a", a, "b", b, "aux", aux, "help", \
+                             help, NULL});
+#include "shim/trace/kinds.def"
+#undef TRACE_KIND
     puts("]\n");
 }
 
@@ -177,18 +184,53 @@ static bool print_layout(void)
            slot == sizeof(struct page_slot);
 }
 
-/* Returns the exit status: 1, with a message, if a field of shim/page/layout.h is missing. */
+/* The same. */
+static bool print_trace_layout(void)
+{
+    size_t header = 0;
+
+    printf("\nTRACE_MAGIC = b\"%s\"\nTRACE_VERSION = %d\nTRACE_CHUNK_MAGIC = 0x%x\n", TRACE_MAGIC,
+           TRACE_VERSION, TRACE_CHUNK_MAGIC);
+    printf("TRACE_BYTE_ORDER = 0x%x\nTRACE_HEADER_BYTES = %d\nTRACE_CHUNK_BYTES = %d\n",
+           TRACE_BYTE_ORDER, TRACE_HEADER_BYTES, TRACE_CHUNK_BYTES);
+    printf("TRACE_CHUNK_HEAD_BYTES = %zu\nTRACE_WIDE = 0x%x\nTRACE_STEP_SHIFT = %d\n",
+           sizeof(struct trace_chunk), TRACE_WIDE, TRACE_STEP_SHIFT);
+    printf("TRACE_UNIT_SHIFT = %d\nTRACE_TEXT_MAX = %d\n\nTRACE_HEADER = {\n", TRACE_UNIT_SHIFT,
+           TRACE_TEXT_MAX);
+#define FIELD(field) header += PUT_FIELD(trace_header, field)
+    FIELD(magic);
+    FIELD(version);
+    FIELD(header_bytes);
+    FIELD(chunk_bytes);
+    FIELD(byte_order);
+    FIELD(clock);
+    FIELD(pid);
+    FIELD(start_unix_ns);
+    FIELD(start_ns);
+    FIELD(start_ticks);
+    FIELD(last_ns);
+    FIELD(last_ticks);
+    FIELD(boot_id);
+    FIELD(library_version);
+    FIELD(program);
+    FIELD(command);
+#undef FIELD
+    puts("}");
+    return header == sizeof(struct trace_header);
+}
+
+/* Returns the exit status: 1, with a message, if a field of a layout is missing. */
 static int print_python(void)
 {
     printf("# SPDX-License-"
            "Identifier: BSD-2-Clause\n"
-           "\"\"\"Tables of libgpucache %s and the layout of its pages. "
+           "\"\"\"Tables of libgpucache %s and the layouts of its pages and traces. "
            "Generated: docgen --python.\"\"\"\n\nVERSION = \"%s\"\n\n",
            GPUCACHE_VERSION, GPUCACHE_VERSION);
     print_tables();
-    if (print_layout())
+    if (print_layout() && print_trace_layout())
         return 0;
-    fputs("docgen: a field of shim/page/layout.h is missing in the layout\n", stderr);
+    fputs("docgen: a field of shim/page/layout.h or shim/trace/format.h is missing\n", stderr);
     return 1;
 }
 

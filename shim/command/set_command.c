@@ -15,9 +15,11 @@
 #include "shim/control/flush.h"
 #include "shim/control/interim_report.h"
 #include "shim/control/publish.h"
+#include "shim/control/tracing.h"
 #include "shim/option/in_force.h"
 #include "shim/option/show.h"
 #include "shim/process/log.h"
+#include "shim/trace/trace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -72,6 +74,9 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_empty_cache_file) {
         if (!flush_file_changed())
             g->note = "its folder does not exist; the file gives no memory back until you make it";
+    } else if (row == OPTION_ROW_trace) {
+        if (!tracing_changed())
+            g->note = "there is no trace: see the log";
     } else if (row == OPTION_ROW_stats) {
         interim_report_start();
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {
@@ -79,6 +84,16 @@ static void apply(struct change *g, size_t row)
         in_force_set(row, old_text);
         refuse(g, PAGE_REPLY_REFUSED, "the log had too many files already", "");
     }
+}
+
+static void note_change(const char *name)
+{
+    char text[TRACE_TEXT_MAX + 1];
+
+    if (!trace_is_on())
+        return;
+    snprintf(text, sizeof text, "%s=%.900s", name, new_text);
+    TRACE(OPTION, .text = text);
 }
 
 static void change(struct change *g, const struct command_word *word)
@@ -107,6 +122,8 @@ static void change(struct change *g, const struct command_word *word)
     }
     apply(g, row);
     options_show(in_force(), row, new_text, sizeof(new_text));
+    if (g->done)
+        note_change(g->name);
     if (g->done)
         log_info("set by a request: %s=%.300s, was %.300s", g->name, new_text, old_text);
 }

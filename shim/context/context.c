@@ -9,6 +9,7 @@
 #include "pool/spin.h"
 #include "shim/driver/device.h"
 #include "shim/process/state.h"
+#include "shim/trace/trace.h"
 
 #include <pthread.h>
 
@@ -147,6 +148,7 @@ void context_abandon(struct context *c)
 {
     if (c->pool)
         pool_abandon(c->pool);
+    TRACE(CONTEXT_END, .a = (uint64_t)c->device, .context = c->backend.number);
     context_retire(c);
 }
 
@@ -398,6 +400,7 @@ struct context *context_add(CUcontext ctx, CUdevice device)
     if (!c)
         return NULL;
     c->index = (unsigned)count;
+    c->backend.number = c->index + 1;
     assign_record(c, ctx, device);
     atomic_store_explicit(&context_records[count], c, memory_order_seq_cst);
     atomic_store_explicit(&context_count, count + 1, memory_order_seq_cst);

@@ -181,6 +181,10 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
 void context_end_over(const struct context_end *e);
 /* Is the calling thread between the first step and the last one? */
 bool context_ends_here(void);
+/* Makes the context known to the trace, with what its pool holds already. context_trace_all: each
+ * context, when a trace begins. */
+void context_trace(struct context *c, bool held);
+void context_trace_all(void);
 /* Abandons the pool. The next context of the device may have the record. */
 void context_abandon(struct context *c);
 /* Did the call withdraw the record when it began? */

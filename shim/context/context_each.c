@@ -7,13 +7,16 @@
 #include "shim/option/in_force.h"
 
 #include "pool/bits.h"
+#include "pool/host_memory.h"
 #include "pool/spin.h"
 #include "shim/driver/async_pool.h"
 #include "shim/driver/error.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/cancel.h"
+#include "shim/trace/trace.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 void context_for_each_range(CUdevice device,
                             void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
@@ -54,6 +57,42 @@ static bool is_first_of_device(const struct context *c)
         if (other->device == c->device)
             return other == c;
     return false;
+}
+
+/* All that a list of the pool's has. */
+static void note_held(struct context *c, enum trace_kind kind,
+                      size_t (*list)(struct pool *p, struct pool_range *out, size_t max))
+{
+    size_t most = list(c->pool, NULL, 0) + 1024; /* other threads go on */
+    struct pool_range *held = host_pages(most * sizeof *held);
+    if (!held)
+        return;
+    size_t count = list(c->pool, held, most);
+    for (size_t i = 0; i < count && i < most; i++)
+        trace_note(kind, &(struct trace_event){.a = held[i].addr,
+                                               .b = held[i].size_bytes,
+                                               .context = c->backend.number});
+    host_pages_free(held, most * sizeof *held);
+}
+
+void context_trace(struct context *c, bool held)
+{
+    char text[sizeof c->name + sizeof c->uuid.text + 1];
+    if (!trace_is_on() || !c->pool)
+        return;
+    snprintf(text, sizeof text, "%s %s", c->uuid.text, c->name);
+    TRACE(CONTEXT, .a = (uint64_t)c->device, .b = c->backend.base.total_bytes, .text = text,
+          .context = c->backend.number);
+    if (!held)
+        return;
+    note_held(c, TRACE_HELD, pool_list_chunks);
+    note_held(c, TRACE_LIVE, pool_list_live);
+}
+
+void context_trace_all(void)
+{
+    FOR_EACH_CONTEXT(c)
+        context_trace(c, true);
 }
 
 /* Our own pools keep first. */

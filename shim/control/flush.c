@@ -46,7 +46,6 @@
 /* Why a flush comes after the packages' answer. */
 #define FOLLOWS "frameworks"
 
-_Atomic bool flush_requested;
 atomic_bool flush_at_oom;
 
 static atomic_bool has_duties; /* from the start on; the thread that adds others is there */
@@ -403,7 +402,7 @@ void flush_request(const char *value)
     pthread_mutex_lock(&request_lock);
     request = wanted;
     pthread_mutex_unlock(&request_lock);
-    atomic_store(&flush_requested, true);
+    state_detour_begin(STATE_DETOUR_FLUSH);
 }
 
 /* Under whatever lock the program holds: the control thread asks. */
@@ -422,7 +421,7 @@ static void ask_later(const struct empty_cache *e)
 void flush_serve_request(void)
 {
     struct empty_cache wanted;
-    if (capture_open() || !atomic_exchange(&flush_requested, false))
+    if (capture_open() || !state_detour_end(STATE_DETOUR_FLUSH))
         return;
     pthread_mutex_lock(&request_lock);
     wanted = request;

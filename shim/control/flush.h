@@ -51,10 +51,9 @@ uint64_t flush_ask_frameworks(void);
 bool flush_takes_answer(const struct empty_cache *e, uint64_t question,
                         struct framework_result *results);
 
-/* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. */
+/* The program set GPUCACHE_EMPTY_CACHE to this value in its environment. Allocations find
+ * STATE_DETOUR_FLUSH until one has carried it out. */
 void flush_request(const char *value);
-/* Does such a request wait? Every allocation looks at it. */
-extern _Atomic bool flush_requested __attribute__((visibility("hidden")));
 /* Carries the request out on the calling thread, so that it is done before the allocation returns.
  * While a capture is open the request keeps waiting. */
 void flush_serve_request(void);

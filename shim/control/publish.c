@@ -14,6 +14,7 @@
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,6 +49,7 @@ static struct page_gpu gpus[PAGE_GPUS_MAX];
 
 void publish_flush(const char *reason, uint64_t bytes, uint64_t ns)
 {
+    TRACE(FLUSH, .a = bytes, .b = ns, .text = reason);
     pthread_mutex_lock(&flush_lock);
     last_flush = (struct report_flush){.count = last_flush.count + 1,
                                        .reason = reason,

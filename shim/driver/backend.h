@@ -25,6 +25,7 @@ struct device_backend {
     struct backend base; /* first: rows get its address */
     CUcontext ctx;
     CUdevice device;
+    unsigned number; /* of the context, in traces */
     CUmemAllocationProp prop;
     _Atomic bool gone;                /* the context is being or has been destroyed */
     _Atomic bool context_events;      /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */

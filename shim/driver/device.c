@@ -11,6 +11,7 @@
 #include "shim/driver/device_fence.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/clock.h"
+#include "shim/trace/trace.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -44,15 +45,36 @@ static void row_unreserve(struct backend *b, uint64_t addr, uint64_t size_bytes)
     call_scope_end(&scope);
 }
 
+/* When a call of the driver begins; 0: nobody wants to know. */
+static uint64_t call_begins(void)
+{
+    return trace_is_on() ? clock_now_ns() : 0;
+}
+
+/* Records device memory that came or went. */
+static void note_memory(struct backend *b, enum trace_kind kind, uint64_t a, uint64_t size_bytes,
+                        uint64_t begin_ns)
+{
+    if (trace_is_on())
+        trace_note(kind, &(struct trace_event){
+                             .a = a,
+                             .b = size_bytes,
+                             .context = device_self(b)->number,
+                             .aux = begin_ns ? trace_aux(clock_now_ns() - begin_ns) : 0});
+}
+
 static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 {
     CUmemGenericAllocationHandle h = 0;
     struct call_scope scope;
+    uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemCreate, memory_order_relaxed)(
         &h, size_bytes, &device_self(b)->prop, 0);
     call_scope_end(&scope);
+    if (rc == CUDA_SUCCESS)
+        note_memory(b, TRACE_CREATE, h, size_bytes, begin_ns);
     *handle = h;
     return (int)rc;
 }
@@ -60,19 +82,24 @@ static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
 {
     struct call_scope scope;
+    uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return;
     real.cuMemRelease(handle);
     call_scope_end(&scope);
+    note_memory(b, TRACE_RELEASE, handle, size_bytes, begin_ns);
 }
 
 static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
 {
     struct call_scope scope;
+    uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
     call_scope_end(&scope);
+    if (rc == CUDA_SUCCESS)
+        note_memory(b, TRACE_MAP, addr, size_bytes, begin_ns);
     return (int)rc;
 }
 
@@ -89,20 +116,25 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
 static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     struct call_scope scope;
+    uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return;
     real.cuMemUnmap(addr, size_bytes);
     call_scope_end(&scope);
+    note_memory(b, TRACE_UNMAP, addr, size_bytes, begin_ns);
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
     CUdeviceptr at = 0;
     struct call_scope scope;
+    uint64_t begin_ns = call_begins();
     if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
     call_scope_end(&scope);
+    if (rc == CUDA_SUCCESS)
+        note_memory(b, TRACE_SEGMENT, at, size_bytes, begin_ns);
     *addr = at;
     return (int)rc;
 }
@@ -143,6 +175,7 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
     struct call_scope scope;
     CUresult rc = CUDA_SUCCESS;
+    uint64_t begin_ns = call_begins();
     if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     if (atomic_load(&device_self(b)->gone)) {
@@ -154,6 +187,8 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
     call_scope_wait_end();
     call_scope_end(&scope);
+    if (rc == CUDA_SUCCESS)
+        note_memory(b, TRACE_SEGMENT_FREE, addr, 0, begin_ns);
     return (int)rc;
 }
 

@@ -18,6 +18,7 @@
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/fast.h"
 
 #include <errno.h>
 
@@ -34,7 +35,7 @@ static bool release_elsewhere(const struct context *c)
 /* What an allocation seldom has to do before it asks the pool. False: ask the driver. */
 static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
 {
-    if (atomic_load_explicit(&flush_requested, memory_order_relaxed))
+    if (state_detours() & STATE_DETOUR_FLUSH)
         flush_serve_request();
     return !__builtin_add_overflow(*size_bytes, c->redzone_bytes, size_bytes);
 }
@@ -79,8 +80,7 @@ static inline enum served serve_alloc(struct context *c, CUdeviceptr *dptr, size
     uint64_t addr = 0;
     int code = 0;
     bool plain = !c->redzone_bytes;
-    if (unlikely(!plain || atomic_load_explicit(&flush_requested, memory_order_relaxed)) &&
-        !prepare_alloc(c, &size_bytes))
+    if (unlikely(!plain || state_detours() & STATE_DETOUR_FLUSH) && !prepare_alloc(c, &size_bytes))
         return SERVED_NOT;
     enum pool_status status = pool_alloc_slowly(c->pool, size_bytes, &addr, &code);
     if (unlikely(status != POOL_OK || !plain))
@@ -134,8 +134,15 @@ static SHIM_COLD CUresult pass_alloc(const struct context *c, CUdeviceptr *dptr,
 static inline uint64_t take_fast(size_t size_bytes)
 {
     struct pool *p = context_quick_pool();
-    bool requested = atomic_load_explicit(&flush_requested, memory_order_relaxed);
-    return likely(!requested) ? pool_alloc_fast(p, size_bytes) : 0;
+    return likely(!state_detours()) ? pool_alloc_fast(p, size_bytes) : 0;
+}
+
+/* The same where a trace alone stands in the way. */
+static inline uint64_t take_traced(size_t size_bytes)
+{
+    return state_detours() & ~STATE_DETOUR_TRACE
+               ? 0
+               : pool_alloc_fast(context_quick_pool(), size_bytes);
 }
 
 /* What the driver and the runtime ask the pool for, where the fast path has nothing. call is the
@@ -153,7 +160,7 @@ static SHIM_COLD enum served alloc_in_pool(struct context *c, CUdeviceptr *dptr,
     return served;
 }
 
-static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
+static SHIM_COLD CUresult alloc_untraced(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult rc;
     if (!dptr || !bytesize)
@@ -165,11 +172,50 @@ static SHIM_COLD CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize)
     return pass_alloc(c, dptr, bytesize);
 }
 
+/* Records an allocation that took the slow way. caller: the code that asked. */
+static SHIM_COLD void note_alloc(CUresult rc, const CUdeviceptr *dptr, size_t size_bytes,
+                                 uint64_t begin_ns, const void *caller)
+{
+    uint32_t took_ns = trace_aux(clock_now_ns() - begin_ns);
+    if (rc != CUDA_SUCCESS)
+        TRACE(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = took_ns, .caller = caller);
+    else if (pool_owns(*dptr))
+        TRACE(ALLOC, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
+    else
+        TRACE(ALLOC_DRIVER, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
+}
+
+static __attribute__((noinline)) CUresult alloc_traced(CUdeviceptr *dptr, size_t bytesize,
+                                                       const void *caller)
+{
+    uint64_t addr = likely(dptr) ? take_traced(bytesize) : 0;
+    if (unlikely(!addr)) {
+        uint64_t begin_ns = clock_now_ns();
+        CUresult rc = alloc_untraced(dptr, bytesize);
+        note_alloc(rc, dptr, bytesize, begin_ns, trace_asker ? trace_asker : caller);
+        return rc;
+    }
+    *dptr = addr;
+    trace_note_fast(TRACE_ALLOC_FAST, addr, bytesize, trace_asker ? trace_asker : caller);
+    return CUDA_SUCCESS;
+}
+
+static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t bytesize,
+                                                       const void *caller)
+{
+    if (state_detours() & STATE_DETOUR_TRACE)
+        return alloc_traced(dptr, bytesize, caller);
+    CUresult rc = alloc_untraced(dptr, bytesize);
+    if (trace_is_on()) /* since this call: it started the library */
+        note_alloc(rc, dptr, bytesize, clock_now_ns(), caller);
+    return rc;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     uint64_t addr = likely(dptr) ? take_fast(bytesize) : 0;
     if (unlikely(!addr))
-        return alloc_slowly(dptr, bytesize);
+        return alloc_slowly(dptr, bytesize, __builtin_return_address(0));
     *dptr = addr;
     return CUDA_SUCCESS;
 }
@@ -204,7 +250,7 @@ static bool find_row(struct context *c, size_t width, size_t *row)
     return align && (align & (align - 1)) == 0;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+static CUresult alloc_pitch(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
                             unsigned element_size)
 {
     CUresult rc;
@@ -223,6 +269,17 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     rc = retry_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
     if (rc == CUDA_SUCCESS)
         counter_add(COUNTER_DRIVER, 1);
+    return rc;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+                            unsigned element_size)
+{
+    uint64_t begin_ns = trace_is_on() ? clock_now_ns() : 0;
+    CUresult rc = alloc_pitch(dptr, pitch, width, height, element_size);
+    if (unlikely(begin_ns))
+        note_alloc(rc, dptr, rc == CUDA_SUCCESS ? *pitch * height : width * height, begin_ns,
+                   __builtin_return_address(0));
     return rc;
 }
 
@@ -296,8 +353,20 @@ static __attribute__((noinline)) CUresult free_slowly(CUdeviceptr dptr)
     return pool_owns(dptr) ? free_of_pool(dptr) : pass_free(dptr);
 }
 
+static __attribute__((noinline)) CUresult free_traced(CUdeviceptr dptr, const void *caller)
+{
+    if (dptr)
+        trace_note_fast(TRACE_FREE, dptr, 0, caller);
+    CUresult rc = likely(pool_free_fast(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
+    if (unlikely(rc != CUDA_SUCCESS))
+        TRACE(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+    return rc;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
+    if (trace_is_on())
+        return free_traced(dptr, __builtin_return_address(0));
     return likely(pool_free_fast(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
 }
 
@@ -317,7 +386,7 @@ static SHIM_COLD bool is_good_stream(CUdeviceptr dptr, CUstream stream, CUresult
 
 /* The driver allows this for memory of cuMemAlloc outside a capture. Its free takes effect behind
  * all work submitted to the stream so far. A free in the pool covers that work too. */
-static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
+static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *caller, CUresult *rc)
 {
     struct pool_block block;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -332,20 +401,24 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, CUresult *rc)
     if (status != CU_STREAM_CAPTURE_STATUS_NONE)
         return false; /* no memory of a graph: the driver refuses it with its own error */
     counter_add(COUNTER_ASYNC_FREE, 1);
+    TRACE(FREE, .a = dptr, .caller = caller);
     return serve_free(dptr, rc);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
-    return serve_free_async(dptr, stream, &rc) ? rc : retry_cuMemFreeAsync(dptr, stream);
+    const void *caller = __builtin_return_address(0);
+    return serve_free_async(dptr, stream, caller, &rc) ? rc : retry_cuMemFreeAsync(dptr, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
     CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
-    return serve_free_async(dptr, named, &rc) ? rc : retry_cuMemFreeAsync_ptsz(dptr, stream);
+    const void *caller = __builtin_return_address(0);
+    return serve_free_async(dptr, named, caller, &rc) ? rc
+                                                      : retry_cuMemFreeAsync_ptsz(dptr, stream);
 }
 
 static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
@@ -360,11 +433,29 @@ static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)
     return true;
 }
 
-bool entry_runtime_malloc(void **p, size_t size_bytes)
+static __attribute__((noinline)) bool runtime_malloc_traced(void **p, size_t size_bytes,
+                                                            const void *caller)
+{
+    uint64_t addr = likely(p) ? take_traced(size_bytes) : 0;
+    if (unlikely(!addr)) {
+        uint64_t begin_ns = clock_now_ns();
+        if (!runtime_malloc_slowly(p, size_bytes))
+            return false; /* the runtime asks the driver, whose wrapper records it */
+        CUdeviceptr at = (CUdeviceptr)(uintptr_t)*p;
+        note_alloc(CUDA_SUCCESS, &at, size_bytes, begin_ns, caller);
+        return true;
+    }
+    *p = (void *)(uintptr_t)addr;
+    trace_note_fast(TRACE_ALLOC_FAST, addr, size_bytes, caller);
+    return true;
+}
+
+bool entry_runtime_malloc(void **p, size_t size_bytes, const void *caller)
 {
     uint64_t addr = likely(p) ? take_fast(size_bytes) : 0;
     if (unlikely(!addr))
-        return runtime_malloc_slowly(p, size_bytes);
+        return state_detours() & STATE_DETOUR_TRACE ? runtime_malloc_traced(p, size_bytes, caller)
+                                                    : runtime_malloc_slowly(p, size_bytes);
     *p = (void *)(uintptr_t)addr;
     return true;
 }
@@ -386,8 +477,11 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
     return ENTRY_FREED;
 }
 
-enum entry_freed entry_runtime_free(void *p)
+enum entry_freed entry_runtime_free(void *p, const void *caller)
 {
+    /* What is passed, the driver's wrapper records. */
+    if (trace_is_on() && pool_owns((uint64_t)(uintptr_t)p))
+        trace_note_fast(TRACE_FREE, (uint64_t)(uintptr_t)p, 0, caller);
     if (unlikely(!pool_free_fast((uint64_t)(uintptr_t)p)))
         return pool_owns((uint64_t)(uintptr_t)p) ? runtime_free_slowly(p) : ENTRY_PASSED;
     return has_context() ? ENTRY_FREED : ENTRY_FREED_WITHOUT_CONTEXT;

@@ -10,6 +10,7 @@
 #include "shim/entry/retry.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/trace.h"
 
 /* UCX and other libraries patch the first bytes of allocation functions to watch them, and can move
  * only a few kinds of instructions. A saved register puts five bytes of pushes and moves first. */
@@ -42,14 +43,47 @@ static inline bool waits(enum hook_id hook)
            hook == HOOK_cuStreamSynchronize_ptsz || hook == HOOK_cuEventSynchronize;
 }
 
+/* What a successful call of a row gave, in terms of its parameters. */
+#define BYTES_OF_cuMemAllocAsync bytesize
+#define BYTES_OF_cuMemAllocAsync_ptsz bytesize
+#define BYTES_OF_cuMemAllocFromPoolAsync bytesize
+#define BYTES_OF_cuMemAllocFromPoolAsync_ptsz bytesize
+#define BYTES_OF_cuMemAllocManaged bytesize
+#define BYTES_OF_cuMemCreate size
+#define BYTES_OF_cuArrayCreate_v2                                                                  \
+    array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, 1)
+#define BYTES_OF_cuArray3DCreate_v2                                                                \
+    array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, desc->Depth)
+#define BYTES_OF_cuMipmappedArrayCreate                                                            \
+    array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, desc->Depth)
+#define BYTES_OF_cuMemHostAlloc bytesize
+#define BYTES_OF_cuMemAllocHost_v2 bytesize
+#define BYTES_OF_cuMemHostRegister_v2 bytesize
+
+/* Bytes of the elements of an array, without what the driver adds. */
+static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t width, size_t height,
+                            size_t depth)
+{
+    unsigned each = format == CU_AD_FORMAT_FLOAT || format == CU_AD_FORMAT_SIGNED_INT32 ||
+                            format == CU_AD_FORMAT_UNSIGNED_INT32
+                        ? 4
+                    : format == CU_AD_FORMAT_SIGNED_INT8 || format == CU_AD_FORMAT_UNSIGNED_INT8
+                        ? 1
+                        : 2;
+    return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * each;
+}
+
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     CUresult symbol params                                                                         \
     {                                                                                              \
         LONG_PROLOGUE();                                                                           \
         note_memory(COUNTER_##counter);                                                            \
         CUresult rc = retry_##symbol args;                                                         \
-        if (rc == CUDA_SUCCESS)                                                                    \
+        if (rc == CUDA_SUCCESS) {                                                                  \
             counter_add(COUNTER_##counter, 1);                                                     \
+            TRACE(PASSED, .b = BYTES_OF_##symbol, .aux = COUNTER_##counter,                        \
+                  .caller = __builtin_return_address(0));                                          \
+        }                                                                                          \
         return rc;                                                                                 \
     }
 #define HOOK_PASSED(symbol, pfn, params, args, devices)                                            \

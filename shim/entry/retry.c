@@ -11,6 +11,7 @@
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 
@@ -34,8 +35,10 @@ SHIM_COLD bool retry_release(uint64_t devices, struct retry_steps *steps)
     while (own && steps->step < POOL_RELEASE_STEPS && !some)
         some = context_release(own, (enum pool_release)steps->step++);
     some = some || lend_ask(devices, steps->bytes, &steps->series);
-    if (some)
+    if (some) {
         counter_add(COUNTER_RETRY, 1);
+        TRACE(OOM_STEP, .a = steps->bytes, .text = "idle memory went back; the call is made again");
+    }
     errno = saved_errno;
     return some;
 }

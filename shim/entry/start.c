@@ -13,6 +13,7 @@
 #include "shim/control/interim_report.h"
 #include "shim/control/publish.h"
 #include "shim/control/signal.h"
+#include "shim/control/tracing.h"
 #include "shim/driver/call_scope.h"
 #include "shim/loader/second_copy.h"
 #include "shim/option/in_force.h"
@@ -23,6 +24,7 @@
 #include "shim/share/lend.h"
 #include "shim/socket/listener.h"
 #include "shim/stats/report.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -42,6 +44,7 @@ static void forked_child(void)
     atomic_store(&pool_watch, 0);
     context_forget_thread();
     signal_leave();
+    trace_leave();
     listener_forget();
 }
 
@@ -93,6 +96,7 @@ static void run_at_exit(void *arg)
     (void)arg;
     if (!state_is_on() || getpid() != owner)
         return; /* a child: neither the page nor the calls under way are its own */
+    tracing_end();
     report_at_exit();
     call_scope_at_exit();
     publish_end();
@@ -125,8 +129,10 @@ bool start_library(void)
         command_start();
     }
     state_settle(on);
-    if (on)
+    if (on) {
         flush_start();
+        tracing_start();
+    }
     errno = saved_errno;
     return on;
 }

@@ -7,6 +7,7 @@
 #include "shim/process/clock.h"
 
 _Atomic int state_now;
+_Atomic uint32_t state_detours_now;
 
 static uint64_t started_ns;
 

@@ -39,6 +39,23 @@ void state_settle(bool on);
 /* OFF for good, in a forked child. Async-signal-safe. */
 void state_turn_off(void);
 
+/* What keeps allocations from the fast path, as bits. Any thread reads it. */
+enum { STATE_DETOUR_FLUSH = 1, STATE_DETOUR_TRACE = 2 };
+extern _Atomic uint32_t state_detours_now __attribute__((visibility("hidden")));
+static inline uint32_t state_detours(void)
+{
+    return atomic_load_explicit(&state_detours_now, memory_order_relaxed);
+}
+static inline void state_detour_begin(uint32_t bit)
+{
+    atomic_fetch_or(&state_detours_now, bit);
+}
+/* True: it was there. */
+static inline bool state_detour_end(uint32_t bit)
+{
+    return atomic_fetch_and(&state_detours_now, ~bit) & bit;
+}
+
 /* When the library started (clock_now_ns). */
 uint64_t state_started_ns(void);
 

@@ -12,6 +12,7 @@
 #include "shim/loader/object.h"
 #include "shim/loader/symbol.h"
 #include "shim/route/runtimes.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 #include <link.h>
@@ -225,9 +226,12 @@ static SHIM_COLD cudaError_t free_unlisted(void *caller, void *p)
  * reach us. They do not if another tool answers its lookups of driver functions. Then its other
  * calls would not reach us either, and the driver does not know the pool's blocks. So cudaMalloc
  * serves no call of such a runtime from the pool. */
-static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t size)
+static SHIM_COLD cudaError_t forward_malloc(struct runtime *r, void **p, size_t size,
+                                            const void *caller)
 {
+    trace_asker = caller;
     cudaError_t rc = atomic_load_explicit(&r->malloc, memory_order_relaxed)(p, size);
+    trace_asker = NULL;
     if (rc == cudaSuccess && size && !atomic_load_explicit(&r->reaches_us, memory_order_relaxed) &&
         atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
         entry_in_pool(*p))
@@ -252,9 +256,10 @@ SHIM_EXPORT cudaError_t cudaMalloc(void **p, size_t size)
     /* No short cut if a tool has patched the driver's function: without us the tool sees the
      * runtime's calls. */
     if (likely(atomic_load_explicit(&r->reaches_us, memory_order_relaxed) &&
-               !hooks_alloc_patched() && entry_runtime_malloc(p, size)))
+               !hooks_alloc_patched() &&
+               entry_runtime_malloc(p, size, __builtin_return_address(0))))
         return cudaSuccess;
-    return forward_malloc(r, p, size);
+    return forward_malloc(r, p, size, __builtin_return_address(0));
 }
 
 SHIM_EXPORT cudaError_t cudaFree(void *p)
@@ -264,7 +269,7 @@ SHIM_EXPORT cudaError_t cudaFree(void *p)
         return free_unlisted(__builtin_return_address(0), p);
     if (likely(atomic_load_explicit(&r->version, memory_order_relaxed) >= SHORT_CUT_SINCE &&
                !hooks_free_patched())) {
-        enum entry_freed freed = entry_runtime_free(p);
+        enum entry_freed freed = entry_runtime_free(p, __builtin_return_address(0));
         if (likely(freed == ENTRY_FREED))
             return cudaSuccess;
         if (freed == ENTRY_FREED_WITHOUT_CONTEXT)

@@ -23,6 +23,7 @@
 #include "shim/process/text.h"
 #include "shim/share/neighbour.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -199,6 +200,7 @@ bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
         return false;
     int saved_errno = errno, cancel = cancel_forbid();
     bool again = ask_devices(devices, bytes, series);
+    TRACE(LEND_ASK, .a = bytes, .b = again);
     cancel_allow(cancel);
     errno = saved_errno;
     return again;
@@ -317,6 +319,7 @@ static void count_given(uint64_t back)
     if (!back)
         return;
     counter_add(COUNTER_LENT_BYTES, back);
+    TRACE(LEND_GIVE, .a = back);
     control_due(&at_regrowth, control_after(clock_now_ns(), REGROWTH_STEP_NS));
     publish_soon();
 }

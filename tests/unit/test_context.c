@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+_Atomic uint32_t state_detours_now;
 _Atomic int state_now = STATE_ON;
 struct hooks_real real;
 

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * GPUCACHE_TRACE: begins and ends the trace (shim/trace/trace.h), and keeps it going. Each second a
+ * duty of the control thread records what code was loaded.
+ */
+#ifndef SHIM_TRACING_H
+#define SHIM_TRACING_H
+
+#include <stdbool.h>
+
+/* The library has started. */
+void tracing_start(void);
+/* GPUCACHE_TRACE has changed. On the control thread. False: a trace was to begin and did not. */
+bool tracing_changed(void);
+/* The process leaves. */
+void tracing_end(void);
+
+#endif

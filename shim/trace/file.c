@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See file.h. The lock guards all variables here.
+ */
+#include "shim/trace/file.h"
+
+#include "shim/process/cancel.h"
+#include "shim/process/clock.h"
+#include "shim/process/kernel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum { LOCK_TRIES = 100 };
+
+static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
+static char file_name[PATH_MAX]; /* absolute: the program may change its folder */
+static struct stat file_made;
+static uint32_t num_chunks;
+static bool broken = true;
+static struct trace_header *file_header; /* mapped; stays until the next file */
+
+static bool lock(void)
+{
+    for (int i = 0; i < LOCK_TRIES; i++) {
+        if (pthread_mutex_trylock(&file_lock) == 0)
+            return true;
+        clock_sleep(MS_NS);
+    }
+    return false;
+}
+
+static void say(char why[TRACE_WHY_BYTES], const char *what)
+{
+    char words[80];
+    const char *reason = strerror_r(errno, words, sizeof words);
+    snprintf(why, TRACE_WHY_BYTES, "%s: %s", what, reason);
+}
+
+/* The absolute name, with the process id for %p. */
+static bool expand(const char *path, char *out, size_t size_bytes)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    if (path[0] != '/') {
+        if (!getcwd(out, size_bytes) || (n = strlen(out)) + 2 > size_bytes)
+            return false;
+        out[n++] = '/';
+    }
+    for (; *path && n + 1 < size_bytes; path++) {
+        if (path[0] == '%' && path[1] == 'p') {
+            n += (size_t)snprintf(out + n, size_bytes - n, "%ld", (long)getpid());
+            path++;
+        } else {
+            out[n++] = *path;
+        }
+    }
+    if (n >= size_bytes)
+        return false;
+    out[n] = '\0';
+    return *path == '\0';
+}
+
+/* The kernel would send SIGXFSZ to the program. */
+static bool is_within_limit(off_t end)
+{
+    struct rlimit most;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
+        (rlim_t)end > most.rlim_cur) {
+        errno = EFBIG;
+        return false;
+    }
+    return true;
+}
+
+static bool map_header(int fd)
+{
+    void *at = mmap(NULL, TRACE_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    file_header = at == MAP_FAILED ? NULL : at;
+    return file_header != NULL;
+}
+
+static bool put_header(int fd, const struct trace_header *header)
+{
+    if (file_header)
+        munmap(file_header, TRACE_HEADER_BYTES);
+    file_header = NULL;
+    static const char zeroes[TRACE_HEADER_BYTES];
+    return is_within_limit(sizeof zeroes) &&
+           pwrite(fd, zeroes, sizeof zeroes, 0) == (ssize_t)sizeof zeroes &&
+           pwrite(fd, header, sizeof *header, 0) == (ssize_t)sizeof *header && map_header(fd);
+}
+
+/* With the lock. */
+static bool begin(const char *path, const struct trace_header *header, char why[TRACE_WHY_BYTES])
+{
+    broken = true;
+    num_chunks = 0;
+    if (!expand(path, file_name, sizeof file_name)) {
+        file_name[0] = '\0';
+        errno = ENAMETOOLONG;
+        say(why, "the file has no usable name");
+        return false;
+    }
+    int fd = open(file_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        say(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
+        return false;
+    }
+    bool made = !kernel_fstat(fd, &file_made) && put_header(fd, header);
+    if (!made) {
+        say(why, "the file cannot be written");
+        unlink(file_name);
+    }
+    kernel_close_own(fd, &file_made);
+    broken = !made;
+    return made;
+}
+
+bool trace_file_begin(const char *path, const struct trace_header *header,
+                      char why[TRACE_WHY_BYTES])
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    bool begun = false;
+    snprintf(why, TRACE_WHY_BYTES, "another thread is making a file");
+    if (lock()) {
+        begun = begin(path, header, why);
+        pthread_mutex_unlock(&file_lock);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return begun;
+}
+
+/* Maps the next chunk of the open file. */
+static void *map_next(int fd, char why[TRACE_WHY_BYTES])
+{
+    off_t start = TRACE_HEADER_BYTES + (off_t)num_chunks * TRACE_CHUNK_BYTES;
+    int rc = is_within_limit(start + TRACE_CHUNK_BYTES)
+                 ? posix_fallocate(fd, start, TRACE_CHUNK_BYTES)
+                 : EFBIG;
+    if (rc) {
+        errno = rc;
+        say(why, "there is no room for more of the file");
+        return NULL;
+    }
+    void *chunk =
+        mmap(NULL, TRACE_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, start);
+    if (chunk == MAP_FAILED) {
+        say(why, "the file cannot be mapped");
+        return NULL;
+    }
+    num_chunks++;
+    return chunk;
+}
+
+/* With the lock. */
+static void *next_chunk(char why[TRACE_WHY_BYTES])
+{
+    struct stat st;
+    void *chunk = NULL;
+    if (broken)
+        return NULL;
+    int fd = open(file_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) {
+        say(why, "the file cannot be opened any more");
+    } else if (kernel_fstat(fd, &st) || st.st_dev != file_made.st_dev ||
+               st.st_ino != file_made.st_ino) {
+        snprintf(why, TRACE_WHY_BYTES, "another file has its name now");
+    } else {
+        chunk = map_next(fd, why);
+    }
+    if (fd >= 0)
+        kernel_close_own(fd, &st);
+    broken = !chunk;
+    return chunk;
+}
+
+void *trace_file_chunk(uint32_t *number, char why[TRACE_WHY_BYTES])
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    void *chunk = NULL;
+    why[0] = '\0';
+    if (lock()) {
+        *number = num_chunks;
+        chunk = next_chunk(why);
+        pthread_mutex_unlock(&file_lock);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return chunk;
+}
+
+void trace_file_chunk_done(void *chunk)
+{
+    int saved_errno = errno;
+    munmap(chunk, TRACE_CHUNK_BYTES);
+    errno = saved_errno;
+}
+
+struct trace_header *trace_file_header(void)
+{
+    return file_header;
+}
+
+const char *trace_file_name(void)
+{
+    return file_name;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The room trace/ records what happens to GPU memory, when, and who asked for it. It includes
+ * nothing of CUDA and of the rooms above page/. Its one seam is this header; fast.h is the
+ * same for the two calls whose time counts.
+ *
+ * While no trace is on, a place costs the test of one word. Otherwise each thread writes to a chunk
+ * of its own (file.h), without a lock, and without a wait but for the next chunk.
+ *
+ * 1. A record is there once its last word is, which is stored last. What a killed process leaves
+ *    is whole up to its last record.
+ * 2. An allocation is recorded after it succeeded, a free before the pool has the block. So in the
+ *    order of time no address is taken twice, but for calls that fail.
+ * 3. A trace has a number, and a thread's chunk is of one trace. After a trace ends and another
+ *    begins, a thread sees at its next record that its chunk is not of this one. A thread that was
+ *    inside a record meanwhile finishes it in the old file.
+ * 4. A thread's state goes to a list of spare ones at its end, with the rest of its chunk. The next
+ *    new thread goes on there. So many short threads make no large file.
+ * 5. A signal handler that interrupts a thread inside a record loses its own record (LOST).
+ * 6. A forked child records nothing: trace_leave.
+ * Keeps errno, and is no cancellation point. No driver call, no lock that is held over anything but
+ * files (file.h).
+ */
+#ifndef SHIM_TRACE_H
+#define SHIM_TRACE_H
+
+#include "shim/trace/format.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* The number of the trace that is on; 0: none is. */
+extern _Atomic uint32_t trace_now __attribute__((visibility("hidden")));
+
+static inline bool trace_is_on(void)
+{
+#if defined(__x86_64__)
+    bool on; /* the compiler would load an atomic first, and a free has one instruction more */
+    __asm__ volatile("cmpl $0, %1" : "=@ccne"(on) : "m"(trace_now));
+#else
+    bool on = atomic_load_explicit(&trace_now, memory_order_relaxed) != 0;
+#endif
+    return __builtin_expect(on, 0);
+}
+
+/* Ends the trace that is on, then begins one in the file `path` (%p: the process id). "": begins
+ * none. False: there is none, and a warning says why. One thread at a time. */
+bool trace_begin(const char *path);
+/* To be called each second or so while a trace is on, and once more: writes a pair of times. */
+void trace_tick(void);
+/* Ends the trace that is on. One thread at a time. */
+void trace_end(void);
+/* In a forked child: the trace is the parent's. Async-signal-safe. */
+void trace_leave(void);
+
+/* The code that asked the runtime, while the runtime asks the driver for the thread; NULL: the
+ * driver's caller itself asked. */
+extern __thread const void *trace_asker __attribute__((visibility("hidden")))
+__attribute__((tls_model("initial-exec")));
+
+/* What a record says: kinds.def has the meaning. caller: NULL: no site. text: NULL: none. */
+struct trace_event {
+    uint64_t a, b;
+    const void *caller;
+    const char *text;
+    uint32_t aux; /* trace_aux */
+    unsigned context;
+};
+/* Records it, if a trace is on. */
+void trace_note(enum trace_kind kind, const struct trace_event *event);
+
+/* A number in 24 bits; more counts as all of them. */
+static inline uint32_t trace_aux(uint64_t value)
+{
+    return value < 1u << 24 ? (uint32_t)value : (1u << 24) - 1;
+}
+
+/* Shorthands; nothing is evaluated while no trace is on. */
+#define TRACE(kind, ...)                                                                           \
+    do {                                                                                           \
+        if (trace_is_on())                                                                         \
+            trace_note(TRACE_##kind, &(const struct trace_event){__VA_ARGS__});                    \
+    } while (0)
+
+#endif
