@@ -51,6 +51,17 @@ VERBS = {
               "answered, nobody knows which are loaded: the JSON has one of state late, without a "
               "name. A process without a page is asked by its signal, if it would survive it; "
               "there is no receipt then, and the exit code is 4."),
+    "trace": ("tracing", "record what a running process does with GPU memory",
+              "Writes a file that gpucache report shows. Records each allocation and free with its "
+              "time, its thread and the code that asked, and what the library does for it. Ctrl-C "
+              "ends it sooner. gpucache run --trace FILE records from the start."),
+    "report": ("report", "show what a trace says",
+               "Who held the memory at the peak, what was freed and asked for again, what grows, "
+               "what was live at the end, and what happened beside it. The name of the output "
+               "chooses the format, or --format: text; perfetto (.json) for ui.perfetto.dev and "
+               "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
+               "as RMM's logging adaptor writes it. Functions and lines come from llvm-symbolizer "
+               "or addr2line, if one is there."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),
@@ -135,6 +146,17 @@ def _add_arguments(verb, add):
                                "HITS", "PID", "NAME"),
             default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
             "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: LIVE)")
+    elif verb == "trace":
+        _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
+        add("--seconds", type=float, default=30.0, metavar="N",
+            help="how long (default: 30); until the process ends at most")
+        add("-o", "--output", metavar="FILE",
+            help="the file, which must not be there yet (default: gpucache-PID-TIME.gct)")
+    elif verb == "report":
+        add("files", nargs="+", metavar="FILE", help="a trace")
+        add("-o", "--output", metavar="FILE", help="write to this file")
+        add("--format", choices=("text", "perfetto", "collapsed", "csv"), metavar="FORMAT",
+            help="text, perfetto, collapsed or csv")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":

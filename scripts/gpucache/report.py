@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache report: what a trace says, for people, and for viewers of other formats."""
+import json
+import os
+import sys
+
+from gpucache import symbols, text, trace, usage
+from gpucache.fault import DONE, USAGE, Fault, complain, reason
+from gpucache.trace import KIND, NAME
+
+FORMATS = ("text", "perfetto", "collapsed", "csv")
+ENDINGS = {".json": "perfetto", ".csv": "csv", ".txt": "text", ".folded": "collapsed",
+           ".collapsed": "collapsed"}
+ROWS = 10
+PATHS_ENOUGH = 300  # sites that get names
+NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
+
+
+def seconds(ns):
+    """1.97 s, since the trace began."""
+    return f"{ns / 1e9:.3g} s" if ns < 100e9 else f"{ns / 1e9:.0f} s"
+
+
+class Report:
+    """A trace with all that is said of it."""
+
+    def __init__(self, path):
+        self.trace = trace.Trace(path)
+        self.usage = usage.Usage(self.trace)
+        sites = sorted(self.usage.sites, key=lambda site: -self.usage.sites[site].bytes_total)
+        self.symbols = symbols.Symbols(self.trace, sites[:PATHS_ENOUGH])
+
+    def close(self):
+        self.trace.close()
+
+    def heading(self):
+        its, used = self.trace, self.usage
+        gpus = ", ".join(f"GPU {gpu['device']} {gpu['name']}, {text.size(gpu['total_bytes'])}"
+                         for gpu in used.gpus.values())
+        lost = f"{text.count(its.num_lost)} lost" if its.num_lost else "none lost"
+        return f"{its.command or its.program}\nPID {its.pid}, {gpus or 'no pool'}, " \
+               f"{text.moment(its.start_unix_ns)}, {seconds(used.span_ns)}, " \
+               f"{text.count(used.num_events)} events, {lost}" \
+               + ("" if its.ended else ", cut off")
+
+    def headline(self):
+        """The sentences that explain the peak."""
+        used = self.usage
+        if not used.peak:
+            return "No memory was allocated while the trace was on."
+        first = f"Live memory peaked at {text.size(used.peak)} at {seconds(used.peak_ns)}, for " \
+                f"{text.duration(used.peak_lasted_ns())}."
+        enough = used.enough()
+        if enough < 0.97 * used.peak:
+            first += f" {usage.ENOUGH:.0%} of the time {text.size(enough)} was enough."
+        return first
+
+    def answers(self):
+        """[(question, answer)]."""
+        used = self.usage
+        told = []
+        if used.peak:
+            whole = sum(used.at_peak.values()) or 1
+            told.append(("Who held the peak?", ", ".join(
+                f"{owner} {size / whole:.0%}" for owner, size in
+                used.by_owner(used.at_peak)[:4])))
+        told.append(("What did it need?", f"{text.size(used.peak)} at once; the library took "
+                     f"{text.size(used.reserved_peak)} from the driver at most"))
+        told.append(("Was memory idle?", f"{text.size(self.mean_idle())} on average"))
+        grows = used.grows()
+        told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
+            f"{self.symbols[site]} grew by {text.size(size)} in the last half"
+            for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3])))
+        pairs = sum(its.num_frees for its in used.sites.values())
+        told.append(("What did it cost?", f"{text.duration(used.driver_ns)} in calls that took or "
+                     f"gave device memory; without the library {text.count(pairs)} pairs of "
+                     f"cudaMalloc and cudaFree take some "
+                     f"{text.duration(pairs * NATIVE_PAIR_NS)}"))
+        return told
+
+    def mean_idle(self):
+        columns, used = self.usage.columns, 0
+        for here, behind in zip(columns, columns[1:]):
+            used += max(0, here.reserved - here.live) * (behind.ns - here.ns)
+        span = columns[-1].ns - columns[0].ns if len(columns) > 1 else 0
+        return used // span if span else 0
+
+    def churn(self):
+        """[(site, Site)] that free what they ask for again and again, the most first."""
+        rows = [row for row in self.usage.sites.items() if row[1].num_frees > 1]
+        return sorted(rows, key=lambda row: -row[1].num_frees)
+
+    def live_at_end(self):
+        rows = [row for row in self.usage.sites.items() if row[1].live > 0]
+        return sorted(rows, key=lambda row: -row[1].live)
+
+    def where(self, site):
+        """function, object line."""
+        place = self.symbols[site]
+        return str(place), f"{place.object} {place.line}".strip()
+
+    def lines(self):
+        used = self.usage
+        yield self.heading()
+        yield ""
+        yield self.headline()
+        yield ""
+        for question, answer in self.answers():
+            yield f"{question:<20}{answer}"
+        rows = [[text.size(size), f"{size / used.peak:.0%}", *self.where(site)]
+                for site, size in sorted(used.at_peak.items(), key=lambda item: -item[1])[:ROWS]]
+        yield from self._table("Live at the peak", ("BYTES", "PART", "CODE", "IN"), rows)
+        rows = [[text.count(its.num_frees), text.duration(its.median_life_ns() or 0),
+                 text.size(its.bytes_total // max(1, its.num_allocs)), *self.where(site)]
+                for site, its in self.churn()[:ROWS]]
+        yield from self._table("Freed and asked for again", ("PAIRS", "LIFE", "EACH", "CODE", "IN"),
+                               rows)
+        rows = [[text.size(its.live), text.count(its.blocks), *self.where(site)]
+                for site, its in self.live_at_end()[:ROWS]]
+        yield from self._table("Live at the end", ("BYTES", "BLOCKS", "CODE", "IN"), rows)
+        rows = [[seconds(mark.ns), *self.mark(mark)] for mark in used.marks[-ROWS:]]
+        yield from self._table("What happened", ("AT", "WHAT", ""), rows)
+        rows = [[group.removeprefix("num_").replace("_", " "), text.count(calls), text.size(size)]
+                for group, (calls, size) in used.passed.items()]
+        yield from self._table("Other memory, which the driver served", ("KIND", "CALLS", "BYTES"),
+                               rows)
+
+    @staticmethod
+    def _table(title, heads, rows):
+        if rows:
+            yield ""
+            yield title
+            yield text.table(heads, rows, left=("CODE", "IN", "WHAT", "", "KIND"))
+
+    def mark(self, mark):
+        size = text.size(mark.bytes)
+        return {"FLUSH": ("flush", f"{size} went back ({mark.text})"),
+                "ALLOC_FAILED": ("out of memory" if mark.text == "2" else f"error {mark.text}",
+                                 f"{size} were asked for by {self.symbols[mark.site]}"),
+                "OOM_STEP": ("the GPU was full", mark.text),
+                "LEND_ASK": ("other processes were asked", size),
+                "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
+                "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
+
+    def perfetto(self, out):
+        """Trace events of Chrome, which ui.perfetto.dev reads."""
+        us, pid = 1000, self.trace.pid
+        rows = [{"name": "process_name", "ph": "M", "pid": pid,
+                 "args": {"name": self.trace.program}}]
+        for column in self.usage.columns:
+            sums = dict(self.usage.by_owner(column.held))
+            rows.append({"name": "live by library", "ph": "C", "pid": pid, "ts": column.ns / us,
+                         "args": sums})
+            rows.append({"name": "device memory", "ph": "C", "pid": pid, "ts": column.ns / us,
+                         "args": {"live": column.live,
+                                  "idle": max(0, column.reserved - column.live)}})
+        for mark in self.usage.marks:
+            what, more = self.mark(mark)
+            rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid,
+                         "tid": 0, "ts": mark.ns / us})
+        json.dump({"traceEvents": rows, "displayTimeUnit": "ms"}, out)
+        out.write("\n")
+
+    def collapsed(self, out):
+        """Bytes at the peak, for flame graphs: owner;code bytes."""
+        for site, size in sorted(self.usage.at_peak.items(), key=lambda item: -item[1]):
+            place = self.symbols[site]
+            name = str(place).replace(";", ":")
+            out.write(f"{place.object};{name} {size}\n")
+
+    def csv(self, out):
+        """As RMM's logging adaptor writes it."""
+        out.write("Thread,Time,Action,Pointer,Size,Stream\n")
+        for event in self.trace.events():
+            if event.kind in usage.ALLOCS:
+                action, size = "allocate", event.b
+            elif event.kind == KIND["FREE"]:
+                action, size = "free", 0
+            elif NAME[event.kind] == "ALLOC_FAILED":
+                action, size = "allocate failure", event.b
+            else:
+                continue
+            us = event.ns // 1000
+            out.write(f"{event.tid},{us // 3_600_000_000:02}:{us // 60_000_000 % 60:02}:"
+                      f"{us // 1_000_000 % 60:02}:{us % 1_000_000:06},{action},"
+                      f"0x{event.a if size or action == 'free' else 0:x},{size},0x0\n")
+
+
+def _format(args):
+    if args.format:
+        return args.format
+    return ENDINGS.get(os.path.splitext(args.output or "")[1].lower(), "text")
+
+
+def show(args):
+    made = _format(args)
+    if len(args.files) > 1 and made != "text":
+        raise Fault(f"{made} is made of one trace at a time", USAGE)
+    try:
+        out = open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
+    except OSError as error:
+        raise Fault(f"{args.output}: {reason(error)}") from None
+    try:
+        for number, path in enumerate(args.files):
+            report = Report(path)
+            if made == "text":
+                out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
+            else:
+                getattr(report, made)(out)
+            report.close()
+    finally:
+        if args.output:
+            out.close()
+    if args.output:
+        complain(f"{args.output}: {text.size(os.path.getsize(args.output))}")
+    return DONE

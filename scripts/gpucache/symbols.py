@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Names of code, by its address in a trace: the object, and with addr2line (binutils) or
+llvm-symbolizer the function and the line. Without these, the place in the object."""
+import os
+import shutil
+import struct
+import subprocess
+
+from gpucache import text
+
+PROGRAMS = ("llvm-symbolizer", "addr2line")
+PATIENCE_S = 30
+PT_LOAD = 1
+
+
+def _segments(path):
+    """[(offset, vaddr, size in the file)] of an ELF file's loaded parts; [] if it is none."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            if head[:5] != b"\x7fELF\x02":
+                return []
+            start, = struct.unpack_from("<Q", head, 32)
+            size, number = struct.unpack_from("<HH", head, 54)
+            file.seek(start)
+            rows = file.read(size * number)
+    except OSError:
+        return []
+    found = []
+    for at in range(0, len(rows) - 55, size or 56):
+        kind, _, offset, vaddr, _, in_file = struct.unpack_from("<IIQQQQ", rows, at)
+        if kind == PT_LOAD:
+            found.append((offset, vaddr, in_file))
+    return found
+
+
+class Place:
+    """Where a site is. function, line: "" if not known."""
+
+    def __init__(self, path, offset):
+        self.path, self.offset = path, offset
+        self.object = os.path.basename(path)
+        self.function = self.line = ""
+
+    def __str__(self):
+        return self.function or f"{self.object}+0x{self.offset:x}"
+
+
+class Symbols:
+    """The places of all sites of a trace. with_names: ask a program for functions and lines."""
+
+    def __init__(self, its, sites, with_names=True):
+        self.places, asked = {}, {}
+        for site in sites:
+            found = its.object_of(site) if site else None
+            if found is None:
+                self.places[site] = Place("not known", site)
+                continue
+            place = Place(found.path, site - found.start + found.offset)
+            self.places[site] = place
+            asked.setdefault(found.path, []).append(place)
+        program = next(filter(shutil.which, PROGRAMS), None) if with_names else None
+        for path, places in asked.items() if program else ():
+            self._name(program, path, places)
+
+    @staticmethod
+    def _name(program, path, places):
+        segments = _segments(path)
+
+        def vaddr(place):
+            """Of the call: the site is where it returns to."""
+            for offset, start, size in segments:
+                if offset <= place.offset < offset + size:
+                    return place.offset - offset + start - 1
+            return None
+        known = [(place, vaddr(place)) for place in places]
+        known = [(place, at) for place, at in known if at is not None]
+        words = [f"0x{at:x}" for _, at in known]
+        command = [program, "-f", "-C", "-e", path] if program == "addr2line" else \
+            [program, "--functions=short", "--demangle", "--inlining=false", "--output-style=GNU",
+             f"--obj={path}"]
+        try:
+            done = subprocess.run(command, input="\n".join(words) + "\n", text=True,
+                                  timeout=PATIENCE_S, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, errors="replace", check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return
+        lines = done.stdout.splitlines()
+        for (place, _), function, line in zip(known, lines[::2], lines[1::2]):
+            place.function = "" if function == "??" else text.printable(function)
+            line = line.split(" (")[0]
+            place.line = "" if line.startswith("??") or line.endswith(":?") else \
+                text.printable(os.path.basename(line))
+
+    def __getitem__(self, site):
+        return self.places.get(site) or Place("not known", site)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Traces (shim/trace/format.h): files that say what happened to a process's GPU memory. A file may
+be cut off, of a process that was killed, or be written to while it is read."""
+import array
+import collections
+import heapq
+import mmap
+import os
+import struct
+
+from gpucache import tables, text
+from gpucache.fault import Fault, reason
+
+KIND = {row["name"]: int(row["number"]) for row in tables.TRACE_KINDS}
+NAME = {number: name for name, number in KIND.items()}
+CLOCKS = ("clock_gettime", "tsc", "cntvct")
+LOW = 0xffffffff
+WORD = 8
+
+# One record. ns: since the trace began. site: an address in the code that asked, 0: not known.
+Event = collections.namedtuple("Event", "ns kind a b aux site context tid text")
+# Code at start to end. offset: of start in the file.
+Object = collections.namedtuple("Object", "start end offset path")
+
+
+class Trace:
+    """A file, open for reading. Faults with a sentence if it is no trace."""
+
+    def __init__(self, path):
+        self.path = path
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                head = file.read(tables.TRACE_HEADER_BYTES)
+                self._read_header(head)
+                self.data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise Fault(f"{path}: {reason(error)}") from None
+        self.objects = []
+        self.threads = {}   # tid -> name
+        self.ended = False  # in order
+        self.num_lost = self.num_torn = self.num_unknown = 0
+        self._sites = collections.defaultdict(dict)
+
+    def _field(self, head, name):
+        offset, form = tables.TRACE_HEADER[name]
+        value = struct.unpack_from(form, head, offset)[0]
+        return value.split(b"\0")[0].decode(errors="replace") if isinstance(value, bytes) else value
+
+    def _read_header(self, head):
+        magic = tables.TRACE_MAGIC
+        if head[:len(magic)] != magic:
+            raise Fault(f"{self.path}: it is no trace of libgpucache")
+        if len(head) < tables.TRACE_HEADER_BYTES:
+            raise Fault(f"{self.path}: it is cut off in its header: nothing can be read")
+        if self._field(head, "byte_order") != tables.TRACE_BYTE_ORDER:
+            raise Fault(f"{self.path}: it is of a machine with another order of bytes")
+        version = self._field(head, "version")
+        if version != tables.TRACE_VERSION:
+            raise Fault(f"{self.path}: it has version {version}, this tool knows version "
+                        f"{tables.TRACE_VERSION}: use the tool of that release")
+        self.chunk_bytes = self._field(head, "chunk_bytes")
+        if self.chunk_bytes != tables.TRACE_CHUNK_BYTES:
+            raise Fault(f"{self.path}: its header is broken")
+        self.pid = self._field(head, "pid")
+        self.start_unix_ns = self._field(head, "start_unix_ns")
+        self.program = text.printable(self._field(head, "program"))
+        self.command = text.printable(self._field(head, "command"))
+        self.library_version = text.printable(self._field(head, "library_version"))
+        clock = self._field(head, "clock")
+        self.clock = CLOCKS[clock] if clock < len(CLOCKS) else "an unknown clock"
+        self._start = self._field(head, "start_ticks"), self._field(head, "start_ns")
+        self._last = self._field(head, "last_ticks"), self._field(head, "last_ns")
+
+    def close(self):
+        self.data.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def span_ns(self):
+        """From the beginning of the trace to the last time that the file tells."""
+        self._chunks()
+        return max(0, self._last[1] - self._start[1])
+
+    def _chunks(self):
+        """(ticks at the start, offset in the file) of the chunks that are there."""
+        first, found = tables.TRACE_HEADER_BYTES, []
+        for offset in range(first, len(self.data), self.chunk_bytes):
+            head = self.data[offset:offset + tables.TRACE_CHUNK_HEAD_BYTES]
+            if len(head) < tables.TRACE_CHUNK_HEAD_BYTES:
+                self.num_torn += 1
+                break
+            magic, _, ticks, now_ns = struct.unpack_from("=IIQQ", head)
+            if magic == tables.TRACE_CHUNK_MAGIC:
+                found.append((ticks, offset))
+                if now_ns > self._last[1]:
+                    self._last = ticks, now_ns
+        found.sort()
+        return found
+
+    def events(self):
+        """All records in the order of time."""
+        chunks = collections.deque(self._chunks())
+        (start, _), (last, _) = self._start, self._last
+        spent_ns = self._last[1] - self._start[1]
+        rate = spent_ns / (last - start) if last > start and spent_ns > 0 else 1.0
+        going = []  # (ticks of the next record, number, records, place)
+        number = 0
+        while chunks or going:
+            while chunks and (not going or chunks[0][0] <= going[0][0]):
+                records = self._records(*chunks.popleft())
+                if records:
+                    heapq.heappush(going, (records[0][0], number, records, 0))
+                    number += 1
+            if not going:
+                continue
+            _, its, records, place = going[0]
+            limit = min((entry[0] for entry in (going[1:3])), default=None)
+            if chunks and (limit is None or chunks[0][0] < limit):
+                limit = chunks[0][0]
+            while place < len(records) and (limit is None or records[place][0] <= limit):
+                record = records[place]
+                yield Event(int((record[0] - start) * rate), *record[1:])
+                place += 1
+            if place < len(records):
+                heapq.heapreplace(going, (records[place][0], its, records, place))
+            else:
+                heapq.heappop(going)
+
+    def _records(self, ticks, offset):
+        """The records of a chunk, as (ticks, kind, a, b, aux, site, context, tid, text). What is
+        torn ends it."""
+        words = array.array("Q")
+        begin = offset + tables.TRACE_CHUNK_HEAD_BYTES
+        end = min(offset + self.chunk_bytes, len(self.data))
+        data = self.data[begin:begin + (end - begin) // (2 * WORD) * 2 * WORD]
+        words.frombytes(data)
+        found, place, base, tid, sites = [], 0, 0, 0, self._sites[0]
+        names, wide = NAME, tables.TRACE_WIDE
+        narrow = {KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE")}
+        special = {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE", "TIME",
+                                           "END")}
+        while place < len(words):
+            what = words[place + 1]
+            if not what:
+                break
+            step_at = words[place]
+            ticks += (step_at & LOW) << tables.TRACE_STEP_SHIFT
+            kind, site = what >> 24 & 0xff, what >> 32 & 0xffffff
+            if kind < wide:
+                if kind in narrow:
+                    found.append((ticks, kind, (step_at >> 32) + base << tables.TRACE_UNIT_SHIFT,
+                                  what & 0xffffff, 0, sites.get(site, 0), what >> 56, tid, ""))
+                else:
+                    self.num_unknown += 1
+                place += 2
+                continue
+            kind, size = kind - wide, step_at >> 32
+            behind = place + 4 + (size + 15) // 16 * 2
+            if behind > len(words) or size > tables.TRACE_TEXT_MAX:
+                self.num_torn += 1
+                break
+            first, second = words[place + 2], words[place + 3]
+            said = data[(place + 4) * WORD:(place + 4) * WORD + size].decode(errors="replace") \
+                if size else ""
+            place = behind
+            if kind == KIND["SITE"]:
+                sites[site] = first
+            elif kind == KIND["BASE"]:
+                base = first
+            elif kind == KIND["TIME"]:
+                ticks = first
+            elif kind == KIND["THREAD"]:
+                tid, sites = first, self._sites[first]
+                self.threads[tid] = text.printable(said)
+            elif kind == KIND["OBJECT"]:
+                self._add_object(first, second, said)
+            elif kind == KIND["LOST"]:
+                self.num_lost = max(self.num_lost, first)
+            elif kind == KIND["END"]:
+                self.ended = True
+            elif kind not in names or kind in special:
+                self.num_unknown += 1
+            else:
+                found.append((ticks, kind, first, second, what & 0xffffff, sites.get(site, 0),
+                              what >> 56, tid, text.printable(said)))
+        return found
+
+    def _add_object(self, start, size, said):
+        offset, _, path = said.partition(" ")
+        try:
+            self.objects.append(Object(start, start + size, int(offset, 16), text.printable(path)))
+        except ValueError:
+            self.num_torn += 1
+
+    def object_of(self, address):
+        """The Object that was loaded last at an address; None: not known."""
+        for its in reversed(self.objects):
+            if its.start <= address < its.end:
+                return its
+        return None
+
+
+def is_trace(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(tables.TRACE_MAGIC)) == tables.TRACE_MAGIC
+    except OSError:
+        return False

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache trace: records what a running process does with GPU memory, for a time."""
+import os
+import signal
+import time
+
+from gpucache import ask, setting, state, text
+from gpucache.fault import DONE, Fault, complain, end_in_order, reason
+
+STEP_S = 0.2
+
+
+def _path(args):
+    """Absolute: the process may have another folder."""
+    name = args.output or f"gpucache-{args.pid}-{time.strftime('%H%M%S')}.gct"
+    path = os.path.abspath(name)
+    if any(c.isspace() for c in path):
+        raise Fault(f"{path}: a name with blanks cannot be given to a running process")
+    if os.path.lexists(path):
+        raise Fault(f"{path}: it is there already, and is not written over")
+    return path
+
+
+def _change(process, value):
+    """Sets GPUCACHE_TRACE. Faults with the library's words."""
+    change = setting.change(process, [("GPUCACHE_TRACE", value)])[0]
+    if change.get("why"):
+        raise Fault(f"PID {process.pid}: {text.printable(str(change['why']))}")
+    return change
+
+
+def show(args):
+    process = state.one(args.pid, fresh=False)
+    if process.status != "running":
+        raise Fault(f"PID {args.pid}: it has ended")
+    path = _path(args)
+    if _change(process, path).get("note") or not os.path.exists(path):
+        raise Fault(f"PID {args.pid}: it could not write {path}; its log says why")
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    end_in_order()
+    end = time.monotonic() + args.seconds
+    try:
+        while time.monotonic() < end and not _has_ended(args.pid):
+            time.sleep(min(STEP_S, max(0.0, end - time.monotonic())))
+    except KeyboardInterrupt:
+        pass  # enough was seen
+    finally:
+        try:
+            _change(process, "none")
+        except (Fault, OSError) as error:
+            if not _has_ended(args.pid):
+                complain(f"PID {args.pid}: the trace goes on: {error}")
+    try:
+        size = os.path.getsize(path)
+    except OSError as error:
+        raise Fault(f"{path}: {reason(error)}") from None
+    print(f"{path}: {text.size(size)}; gpucache report {path} shows it")
+    return DONE
+
+
+def _has_ended(pid):
+    return ask.process.has_ended(pid)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache report: what is said of a program whose memory is known, in all formats.
+
+test_report.py TOOL WRITER"""
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from fake import tool
+
+from gpucache import report, tables, trace, usage
+
+WRITER = sys.argv[2]
+MIB = 1 << 20
+
+
+class Program(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="report-")
+        cls.path = os.path.join(cls.folder.name, "a.gct")
+        subprocess.run([WRITER, "program", cls.path], timeout=100, check=True)
+        cls.report = report.Report(cls.path)
+        cls.usage = cls.report.usage
+        by_name = {str(cls.report.symbols[site]): site for site in cls.usage.sites}
+        cls.named = "weights" in by_name
+        order = sorted(cls.usage.sites)
+        cls.site = by_name if cls.named else dict(
+            zip(("weights", "churner", "leaker", "spike"), order))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.report.close()
+        cls.folder.cleanup()
+
+    def test_the_peak_and_who_held_it(self):
+        at = self.usage.at_peak
+        self.assertEqual({name: at[site] // MIB for name, site in self.site.items()},
+                         {"weights": 100, "churner": 1, "leaker": 21, "spike": 200})
+        self.assertEqual(self.usage.peak, 322 * MIB)
+        self.assertEqual(sum(at.values()), self.usage.peak)
+        self.assertEqual(self.usage.reserved_peak, 1024 * MIB)
+        self.assertEqual(self.usage.by_owner(at), [(os.path.basename(WRITER), 322 * MIB)])
+        self.assertTrue(140 * MIB <= self.usage.enough() <= 142 * MIB, self.usage.enough())
+        self.assertLess(self.usage.peak_lasted_ns(), self.usage.span_ns // 4)
+
+    def test_each_column_is_its_highest_moment(self):
+        for column in self.usage.columns:
+            self.assertEqual(sum(column.held.values()), column.live)
+        self.assertEqual(max(c.live for c in self.usage.columns), self.usage.peak)
+        self.assertLessEqual(len(self.usage.columns), usage.COLUMNS + 1)
+
+    def test_churn_has_pairs_and_lives(self):
+        site, its = self.report.churn()[0]
+        self.assertEqual((site, its.num_frees, its.num_allocs), (self.site["churner"], 400, 400))
+        self.assertTrue(500_000 < its.median_life_ns() < 50_000_000, its.median_life_ns())
+
+    def test_a_leak_is_named_and_nothing_else(self):
+        self.assertEqual(set(self.usage.grows()), {self.site["leaker"]})
+
+    def test_what_lives_at_the_end(self):
+        self.assertEqual([(site, its.live // MIB, its.blocks)
+                          for site, its in self.report.live_at_end()],
+                         [(self.site["weights"], 100, 1), (self.site["leaker"], 40, 40)])
+        self.assertEqual(self.usage.num_unknown_frees, 400)
+
+    def test_the_text(self):
+        said = tool("report", self.path)
+        self.assertEqual((said.status, said.err), (0, ""))
+        for words in (f"{WRITER} program", "GPU 0 a GPU", "Live memory peaked at 322 MiB",
+                      "of the time", "What did it need?", "Does it leak?", "Live at the peak",
+                      "Freed and asked for again", "Live at the end",
+                      "24 MiB went back (signal)", "out of memory  4 GiB were asked for by"):
+            self.assertIn(words, said.out)
+        if self.named:
+            self.assertRegex(said.out, r"Does it leak\? +leaker grew by ")
+            self.assertRegex(said.out, r"62%  spike +\S+ trace_writer.c:\d+")
+
+    @unittest.skipUnless(shutil.which("addr2line") or shutil.which("llvm-symbolizer"),
+                         "no program that knows functions")
+    def test_functions_have_their_names(self):
+        self.assertEqual(set(self.site), {"weights", "churner", "leaker", "spike"})
+
+    def out(self, name):
+        path = os.path.join(self.folder.name, name)
+        done = tool("report", self.path, "-o", path)
+        self.assertEqual(done.status, 0, done.err)
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def test_perfetto(self):
+        rows = json.loads(self.out("a.json"))["traceEvents"]
+        live = [row["args"]["live"] for row in rows if row["name"] == "device memory"]
+        self.assertEqual(max(live), 322 * MIB)
+        self.assertTrue(any(row["ph"] == "i" and "24 MiB went back" in row["name"]
+                            for row in rows))
+        times = [row["ts"] for row in rows if row["ph"] == "C" and row["name"] == "device memory"]
+        self.assertEqual(times, sorted(times))
+
+    def test_collapsed_stacks(self):
+        rows = [line.rsplit(" ", 1) for line in self.out("a.folded").splitlines()]
+        self.assertEqual([int(size) // MIB for _, size in rows], [200, 100, 21, 1])
+        self.assertTrue(all(name.count(";") == 1 for name, _ in rows))
+
+    def test_the_csv_is_rmms(self):
+        rows = list(csv.DictReader(io.StringIO(self.out("a.csv"))))
+        self.assertEqual(list(rows[0]), ["Thread", "Time", "Action", "Pointer", "Size", "Stream"])
+        self.assertEqual([row["Action"] for row in rows].count("allocate"), 442)
+        self.assertEqual([row["Action"] for row in rows].count("free"), 801)
+        self.assertEqual(rows[-1]["Action"], "allocate failure")
+        self.assertRegex(rows[0]["Time"], r"^00:00:00:\d{6}$")
+
+
+class Words(unittest.TestCase):
+    def test_bad_files_and_arguments(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x")
+            with open(path, "wb") as file:
+                file.write(b"something else")
+            done = tool("report", path)
+            self.assertEqual((done.status, done.out), (1, ""))
+            self.assertIn("it is no trace of libgpucache", done.err)
+            self.assertEqual(tool("report", path + ".no").status, 1)
+            self.assertEqual(tool("report", path, path, "--format", "csv").status, 2)
+            self.assertEqual(tool("report", path, "-o", folder).status, 1)
+        self.assertEqual(tool("trace", "0x1").status, 2)
+
+    def test_an_empty_trace(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.gct")
+            subprocess.run([WRITER, "nothing", path], timeout=100, check=True)
+            done = tool("report", path)
+            self.assertEqual(done.status, 0)
+            self.assertIn("No memory was allocated", done.out)
+            for ending in "json", "csv", "folded":
+                self.assertEqual(tool("report", path, "-o", f"{path}.{ending}").status, 0)
+
+    def test_a_free_of_another_thread_with_an_older_clock(self):
+        """The same address again before its free: the block is not lost."""
+        used = usage.Usage.__new__(usage.Usage)
+        events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
+                  trace.Event(20, usage.ALLOCS[0], 512, 200, 0, 2, 0, 1, ""),
+                  trace.Event(21, usage.FREE, 512, 0, 0, 1, 0, 2, "")]
+
+        class Given:
+            span_ns = staticmethod(lambda: 100)
+            events = staticmethod(lambda: iter(events))
+        used.__init__(Given())
+        self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
+
+    def test_a_free_that_failed_is_none(self):
+        events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
+                  trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
+                  trace.Event(21, trace.KIND["FREE_FAILED"], 512, 1, 0, 1, 0, 1, "")]
+
+        class Given:
+            span_ns = staticmethod(lambda: 100)
+            events = staticmethod(lambda: iter(events))
+        used = usage.Usage(Given())
+        self.assertEqual(used.live, 100)
+        self.assertTrue(tables.TRACE_KINDS)
+
+
+if __name__ == "__main__":
+    del sys.argv[1:3]
+    unittest.main()

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Traces: what the library's recorder writes, and what the tool reads of it, of good files and bad
+ones.
+
+test_trace.py TOOL WRITER"""
+import collections
+import lzma
+import os
+import pathlib
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.realpath(sys.argv[1]))
+from gpucache import tables, trace  # noqa: E402 # pylint: disable=wrong-import-position
+from gpucache.fault import Fault  # noqa: E402 # pylint: disable=wrong-import-position
+
+WRITER = os.path.realpath(sys.argv[2])
+FIXTURE = pathlib.Path(__file__).with_name("golden") / "trace-1.gct.xz"
+FIRST, FAR, MIB = 0x7f0000000000, 0x302000000, 1 << 20
+KIND = trace.KIND
+
+
+class Traces(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="trace-")
+        self.addCleanup(self.folder.cleanup)
+        self.path = os.path.join(self.folder.name, "a.gct")
+
+    def write(self, scene, status=0, **more):
+        done = subprocess.run([WRITER, scene, more.pop("path", self.path)], timeout=100,
+                              stderr=subprocess.PIPE, text=True, check=False, **more)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done.stderr
+
+    def read(self, path=None):
+        its = trace.Trace(path or self.path)
+        self.addCleanup(its.close)
+        return its, list(its.events())
+
+
+class Recorder(Traces):
+    def test_what_is_recorded_is_read(self):
+        self.write("kinds")
+        its, events = self.read()
+        self.assertEqual([(trace.NAME[e.kind], e.a, e.b, e.aux, e.context, e.text)
+                          for e in events], [
+            ("CONTEXT", 0, 80 * MIB, 0, 1, "GPU-1 a GPU"),
+            ("SEGMENT", FIRST, 64 * MIB, 1234, 1, ""),
+            ("MAP", FIRST + 64 * MIB, 2 * MIB, 0, 0, ""),
+            ("FLUSH", 5 * MIB, 777, 0, 0, "signal"),
+            ("ALLOC_FAILED", 2, 1 << 30, 0, 0, ""),
+            ("ALLOC_FAST", FIRST, 512, 0, 0, ""),
+            ("ALLOC_FAST", FIRST + 512, 1, 0, 0, ""),
+            ("ALLOC_FAST", FIRST + 1024, (1 << 24) - 1, 0, 0, ""),
+            ("ALLOC_FAST", FIRST + 64 * MIB, 1 << 24, 0, 0, ""),
+            ("ALLOC_FAST", FIRST + 96 * MIB, 1 << 40, 0, 0, ""),
+            ("ALLOC_FAST", FAR, 300, 0, 0, ""),
+            ("ALLOC_FAST", FIRST - 512, 300, 0, 0, ""),
+            ("ALLOC_FAST", FIRST + 300, 300, 0, 0, ""),
+            ("FREE", FIRST, 0, 0, 0, "")])
+        self.assertTrue(its.ended)
+        self.assertEqual((its.num_lost, its.num_torn, its.num_unknown), (0, 0, 0))
+        self.assertEqual(its.program, os.path.basename(WRITER))
+        self.assertEqual(its.command, f"{WRITER} kinds {self.path}")
+        asked = [e.site for e in events if e.kind in (KIND["ALLOC_FAST"], KIND["FREE"])]
+        self.assertEqual(asked[0], asked[2])
+        self.assertEqual((asked[-2], len(set(asked))), (0, 4))
+        self.assertEqual({its.object_of(site).path for site in asked if site},
+                         {os.path.realpath(WRITER)})
+        self.assertIsNone(its.object_of(1))
+        self.assertEqual(os.stat(self.path).st_mode & 0o777, 0o600)
+
+    def test_threads_keep_their_order_and_their_names(self):
+        self.write("threads")
+        its, events = self.read()
+        self.assertEqual(len(events), 8 * 24000)
+        self.assertEqual((its.num_lost, its.num_torn), (0, 0))
+        last, of_thread = -1, collections.defaultdict(list)
+        for event in events:
+            self.assertGreaterEqual(event.ns, last)
+            last = event.ns
+            of_thread[event.tid].append(event)
+        self.assertEqual(len(of_thread), 8)
+        for tid, its_events in of_thread.items():
+            number = int(its.threads[tid].removeprefix("worker "))
+            start = FIRST + number * 64 * MIB
+            self.assertEqual([(e.a, e.b) for e in its_events],
+                             [(start + i // 2 * 512, 0 if i % 2 else 1 + number)
+                              for i in range(24000)])
+            self.assertEqual([e.site for e in its_events[::2]],
+                             [FAR + i % 700 * 16 for i in range(12000)])
+
+    def test_many_short_threads_make_no_large_file(self):
+        self.write("short")
+        its, events = self.read()
+        self.assertEqual([e.a for e in events], [FIRST + i * 512 for i in range(500)])
+        self.assertEqual(len({e.tid for e in events}), len(its.threads) - 1)
+        self.assertLess(os.path.getsize(self.path), 3 * tables.TRACE_CHUNK_BYTES)
+
+    def test_a_killed_process_loses_nothing(self):
+        self.write("killed", -signal.SIGKILL)
+        its, events = self.read()
+        self.assertEqual([e.a for e in events], [FIRST + i * 512 for i in range(30000)])
+        self.assertFalse(its.ended)
+
+    def test_a_trace_after_a_trace(self):
+        self.write("again")
+        self.assertEqual([e.b for e in self.read()[1]], [111])
+        self.assertEqual([e.b for e in self.read(self.path + ".2")[1]], [222])
+
+    def test_a_forked_child_records_nothing(self):
+        self.write("fork")
+        self.assertEqual([e.b for e in self.read()[1]], [111, 333])
+
+    def test_what_is_there_is_left_alone(self):
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write("mine")
+        said = self.write("kinds", 3)
+        self.assertRegex(said, r"there is no trace: the file is there already: File exists")
+        link = os.path.join(self.folder.name, "link")
+        os.symlink(os.path.join(self.folder.name, "target"), link)
+        self.write("kinds", 3, path=link)
+        self.assertEqual(sorted(os.listdir(self.folder.name)), ["a.gct", "link"])
+        said = self.write("kinds", 3, path=os.path.join(self.folder.name, "no", "b.gct"))
+        self.assertIn("No such file", said)
+
+    def test_the_name_has_the_process_id(self):
+        self.write("kinds", path=os.path.join(self.folder.name, "t-%p.gct"))
+        (name,) = os.listdir(self.folder.name)
+        self.assertRegex(name, r"^t-[0-9]+\.gct$")
+        self.write("kinds", cwd=self.folder.name, path="beside.gct")
+        self.read(os.path.join(self.folder.name, "beside.gct"))
+
+    def test_at_a_limit_the_trace_ends_and_the_program_goes_on(self):
+        limit = tables.TRACE_HEADER_BYTES + 3 * tables.TRACE_CHUNK_BYTES + 100
+        done = subprocess.run(["prlimit", f"--fsize={limit}", WRITER, "threads", self.path],
+                              timeout=100, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertRegex(done.stderr, r"GPUCACHE_TRACE: the trace \S+ ends here: there is no room "
+                                      r"for more of the file: File too large")
+        its, events = self.read()
+        self.assertGreater(len(events), 3000)
+        self.assertFalse(its.ended)
+
+    def test_a_file_that_was_moved_ends_the_trace(self):
+        with subprocess.Popen([WRITER, "threads", self.path], stderr=subprocess.PIPE,
+                              text=True) as writer:
+            while not os.path.exists(self.path) or \
+                    os.path.getsize(self.path) < 2 * tables.TRACE_CHUNK_BYTES:
+                pass
+            os.rename(self.path, self.path + ".moved")
+            with open(self.path, "w", encoding="utf-8"):
+                pass
+            said = writer.communicate(timeout=100)[1]
+            self.assertEqual(writer.returncode, 0)
+        self.assertIn("another file has its name now", said)
+        self.assertEqual(os.path.getsize(self.path), 0)
+        self.assertTrue(self.read(self.path + ".moved")[1])
+
+
+class Reader(Traces):
+    def fixture(self):
+        return lzma.decompress(FIXTURE.read_bytes())
+
+    def put(self, data):
+        with open(self.path, "wb") as file:
+            file.write(data)
+
+    def fault(self, data):
+        self.put(data)
+        with self.assertRaises(Fault) as caught:
+            trace.Trace(self.path)
+        return str(caught.exception)
+
+    def test_version_1_is_read_for_ever(self):
+        self.put(self.fixture())
+        its, events = self.read()
+        self.assertEqual((len(events), its.ended, its.clock), (14, True, "tsc"))
+        self.assertEqual([trace.NAME[e.kind] for e in events[:5]],
+                         ["CONTEXT", "SEGMENT", "MAP", "FLUSH", "ALLOC_FAILED"])
+        self.assertTrue(all(e.ns >= 0 for e in events))
+
+    def test_foreign_files_get_a_sentence(self):
+        data = bytearray(self.fixture())
+        self.assertIn("no trace of libgpucache", self.fault(b""))
+        self.assertIn("no trace of libgpucache", self.fault(b"\x7fELF" * 2000))
+        self.assertIn("cut off in its header", self.fault(data[:4000]))
+        data[8:12] = struct.pack("=I", 7)
+        self.assertIn("version 7, this tool knows version 1", self.fault(data))
+        data[20:24] = struct.pack("=I", 0x04030201)
+        self.assertIn("another order of bytes", self.fault(data))
+        with self.assertRaises(Fault):
+            trace.Trace(self.folder.name)
+        with self.assertRaises(Fault):
+            trace.Trace(self.path + ".missing")
+
+    def test_a_file_that_is_cut_off_gives_what_is_there(self):
+        self.write("killed", -signal.SIGKILL)
+        with open(self.path, "rb") as file:
+            data = file.read()
+        head = tables.TRACE_HEADER_BYTES
+        for size in (head, head + 10, head + 32, head + 33, head + 20001,
+                     head + tables.TRACE_CHUNK_BYTES + 5, len(data) - 7):
+            self.put(data[:size])
+            events = self.read()[1]
+            self.assertEqual([e.a for e in events],
+                             [FIRST + i * 512 for i in range(len(events))])
+            self.assertEqual(bool(events), size > head + 1000)
+
+    def test_noise_is_read_without_harm(self):
+        noise = random.Random(20260101)
+        data = self.fixture()[:tables.TRACE_HEADER_BYTES + 3000]
+        for _ in range(3000):
+            broken = bytearray(data)
+            for _ in range(noise.randint(1, 20)):
+                at = noise.randrange(tables.TRACE_HEADER_BYTES, len(broken))
+                broken[at] = noise.choice((0, 1, 0x7f, 0x80, 0xff, noise.randrange(256)))
+            self.put(broken)
+            its, events = self.read()
+            for event in events:
+                self.assertIn(event.kind, trace.NAME)
+                self.assertTrue(event.text.isprintable())
+            self.assertTrue(all(name.isprintable() for name in its.threads.values()))
+            its.close()
+
+
+if __name__ == "__main__":
+    del sys.argv[1:3]
+    unittest.main()

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Writes traces (shim/trace) for the tests of their reader: trace_writer SCENE FILE.
+ */
+#include "shim/trace/fast.h"
+#include "shim/trace/objects.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FIRST UINT64_C(0x7f0000000000)
+#define FAR UINT64_C(0x302000000)
+#define MIB (UINT64_C(1) << 20)
+/* Some address in the function. */
+#define AT(function) ((const void *)((uintptr_t)(function) + 1))
+
+static void alloc(uint64_t addr, uint64_t size_bytes, const void *caller)
+{
+    if (trace_is_on())
+        trace_note_fast(TRACE_ALLOC_FAST, addr, size_bytes, caller);
+}
+
+static void give(uint64_t addr, const void *caller)
+{
+    if (trace_is_on())
+        trace_note_fast(TRACE_FREE, addr, 0, caller);
+}
+
+/* One of each kind, then sizes and addresses of all sorts. */
+static void all_kinds(void)
+{
+    TRACE(CONTEXT, .a = 0, .b = 80 << 20, .context = 1, .text = "GPU-1 a GPU");
+    TRACE(SEGMENT, .a = FIRST, .b = 64 * MIB, .aux = 1234, .context = 1);
+    TRACE(MAP, .a = FIRST + 64 * MIB, .b = 2 * MIB);
+    TRACE(FLUSH, .a = 5 * MIB, .b = 777, .text = "signal");
+    TRACE(ALLOC_FAILED, .a = 2, .b = 1 << 30, .caller = AT(all_kinds));
+    alloc(FIRST, 512, AT(all_kinds));
+    alloc(FIRST + 512, 1, AT(alloc));
+    alloc(FIRST + 1024, (1 << 24) - 1, AT(all_kinds));
+    alloc(FIRST + 64 * MIB, 1 << 24, AT(all_kinds));
+    alloc(FIRST + 96 * MIB, UINT64_C(1) << 40, AT(all_kinds));
+    alloc(FAR, 300, AT(all_kinds));
+    alloc(FIRST - 512, 300, AT(all_kinds));
+    alloc(FIRST + 300, 300, NULL);
+    give(FIRST, AT(give));
+}
+
+/* Code that asks for memory, for symbols. */
+__attribute__((noinline)) void weights(void);
+__attribute__((noinline)) void churner(void);
+__attribute__((noinline)) void leaker(void);
+__attribute__((noinline)) void spike(void);
+void weights(void)
+{
+}
+void churner(void)
+{
+    __asm__ volatile("");
+}
+void leaker(void)
+{
+    __asm__ volatile("nop");
+}
+void spike(void)
+{
+    __asm__ volatile("nop; nop");
+}
+
+/* A program that holds, frees and asks again, leaks, and has one high moment. */
+static void a_program(void)
+{
+    struct timespec step = {.tv_nsec = 1000000};
+    TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 a GPU");
+    TRACE(SEGMENT, .a = FIRST, .b = 1024 * MIB, .aux = 5000, .context = 1);
+    alloc(FIRST, 100 * MIB, AT(weights));
+    for (uint64_t i = 0; i < 400; i++) {
+        alloc(FIRST + 200 * MIB, MIB, AT(churner));
+        if (i % 10 == 0)
+            alloc(FIRST + (300 + i) * MIB, MIB, AT(leaker));
+        if (i == 200) {
+            alloc(FIRST + 800 * MIB, 200 * MIB, AT(spike));
+            nanosleep(&step, NULL);
+            give(FIRST + 800 * MIB, AT(spike));
+            TRACE(FLUSH, .a = 24 * MIB, .b = 3000, .text = "signal");
+        }
+        nanosleep(&step, NULL);
+        give(FIRST + 200 * MIB, AT(churner));
+        give(FAR, AT(churner)); /* of before the trace */
+    }
+    TRACE(ALLOC_FAILED, .a = 2, .b = 4096 * MIB, .caller = AT(spike));
+    TRACE(PASSED, .b = 7 * MIB, .aux = 0, .caller = AT(spike));
+}
+
+static void *in_a_thread(void *arg)
+{
+    uintptr_t number = (uintptr_t)arg;
+    char name[16];
+    snprintf(name, sizeof name, "worker %u", (unsigned)number);
+    prctl(PR_SET_NAME, name, 0, 0, 0);
+    for (uint64_t i = 0; i < 12000; i++) {
+        alloc(FIRST + number * 64 * MIB + i * 512, 1 + number, (void *)(FAR + i % 700 * 16));
+        give(FIRST + number * 64 * MIB + i * 512, AT(in_a_thread));
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    for (int round = 0; round < 2; round++) {
+        pthread_t all[4];
+        for (uintptr_t i = 0; i < 4; i++)
+            pthread_create(&all[i], NULL, in_a_thread, (void *)i);
+        for (int i = 0; i < 4; i++)
+            pthread_join(all[i], NULL);
+    }
+}
+
+static void *one_record(void *arg)
+{
+    alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
+    return NULL;
+}
+
+static void short_threads(void)
+{
+    for (uintptr_t i = 0; i < 500; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, one_record, (void *)i);
+        pthread_join(thread, NULL);
+    }
+}
+
+static void killed(void)
+{
+    for (uint64_t i = 0; i < 30000; i++)
+        alloc(FIRST + i * 512, 512, AT(killed));
+    raise(SIGKILL);
+}
+
+static void again(const char *path)
+{
+    char other[4096];
+    snprintf(other, sizeof other, "%s.2", path);
+    alloc(FIRST, 111, AT(again));
+    trace_begin(other);
+    alloc(FIRST, 222, AT(again));
+    trace_begin("");
+    alloc(FIRST, 333, AT(again));
+}
+
+static void in_a_child(void)
+{
+    alloc(FIRST, 111, AT(in_a_child));
+    pid_t pid = fork();
+    if (!pid) {
+        trace_leave();
+        alloc(FIRST, 222, AT(in_a_child));
+        _exit(0);
+    }
+    struct timespec pause = {.tv_nsec = 100000000};
+    nanosleep(&pause, NULL);
+    alloc(FIRST, 333, AT(in_a_child));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        return 2;
+    if (!trace_begin(argv[2]))
+        return 3;
+    trace_objects_note();
+    const char *scene = argv[1];
+    if (strcmp(scene, "kinds") == 0)
+        all_kinds();
+    else if (strcmp(scene, "program") == 0)
+        a_program();
+    else if (strcmp(scene, "nothing") == 0)
+        ;
+    else if (strcmp(scene, "threads") == 0)
+        threads();
+    else if (strcmp(scene, "short") == 0)
+        short_threads();
+    else if (strcmp(scene, "killed") == 0)
+        killed();
+    else if (strcmp(scene, "again") == 0)
+        again(argv[2]);
+    else if (strcmp(scene, "fork") == 0)
+        in_a_child();
+    else
+        return 2;
+    trace_end();
+    return 0;
+}
