@@ -58,7 +58,8 @@ VERBS = {
     "report": ("report", "show what a trace says",
                "Who held the memory at the peak, what was freed and asked for again, what grows, "
                "what was live at the end, and what happened beside it. The name of the output "
-               "chooses the format, or --format: text; perfetto (.json) for ui.perfetto.dev and "
+               "chooses the format, or --format: text; html, one page with pictures that needs "
+               "no network; perfetto (.json) for ui.perfetto.dev and "
                "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
                "as RMM's logging adaptor writes it. Functions and lines come from llvm-symbolizer "
                "or addr2line, if one is there."),
@@ -155,8 +156,8 @@ def _add_arguments(verb, add):
     elif verb == "report":
         add("files", nargs="+", metavar="FILE", help="a trace")
         add("-o", "--output", metavar="FILE", help="write to this file")
-        add("--format", choices=("text", "perfetto", "collapsed", "csv"), metavar="FORMAT",
-            help="text, perfetto, collapsed or csv")
+        add("--format", choices=("text", "html", "perfetto", "collapsed", "csv"),
+            metavar="FORMAT", help="text, html, perfetto, collapsed or csv")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":

@@ -4,16 +4,15 @@ import json
 import os
 import sys
 
-from gpucache import symbols, text, trace, usage
+from gpucache import report_page, symbols, text, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import KIND, NAME
 
-FORMATS = ("text", "perfetto", "collapsed", "csv")
-ENDINGS = {".json": "perfetto", ".csv": "csv", ".txt": "text", ".folded": "collapsed",
+FORMATS = ("text", "html", "perfetto", "collapsed", "csv")
+ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text", ".folded": "collapsed",
            ".collapsed": "collapsed"}
 ROWS = 10
 PATHS_ENOUGH = 300  # sites that get names
-NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 
 
 def seconds(ns):
@@ -33,15 +32,18 @@ class Report:
     def close(self):
         self.trace.close()
 
-    def heading(self):
+    def facts(self):
+        """What was recorded: words and figures."""
         its, used = self.trace, self.usage
         gpus = ", ".join(f"GPU {gpu['device']} {gpu['name']}, {text.size(gpu['total_bytes'])}"
                          for gpu in used.gpus.values())
         lost = f"{text.count(its.num_lost)} lost" if its.num_lost else "none lost"
-        return f"{its.command or its.program}\nPID {its.pid}, {gpus or 'no pool'}, " \
-               f"{text.moment(its.start_unix_ns)}, {seconds(used.span_ns)}, " \
-               f"{text.count(used.num_events)} events, {lost}" \
-               + ("" if its.ended else ", cut off")
+        return [f"PID {its.pid}", gpus or "no pool", text.moment(its.start_unix_ns),
+                seconds(used.span_ns), f"{text.count(used.num_events)} events, {lost}"
+                + ("" if its.ended else ", cut off")]
+
+    def heading(self):
+        return f"{self.trace.command or self.trace.program}\n{', '.join(self.facts())}"
 
     def headline(self):
         """The sentences that explain the peak."""
@@ -55,6 +57,28 @@ class Report:
             first += f" {usage.ENOUGH:.0%} of the time {text.size(enough)} was enough."
         return first
 
+    def explained(self):
+        """Sentences: who held most of the peak, and what it rests on."""
+        used = self.usage
+        if not used.peak:
+            return ""
+        site, size = max(used.at_peak.items(), key=lambda item: item[1])
+        name, where = self.where(site)
+        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by {name} " \
+               f"({where})."
+        less = used.in_the_other_order()
+        if used.freed and less < 0.99 * used.peak:
+            ns, site, change = used.freed
+            said += f" The last block came {text.duration(ns - used.peak_ns)} before the next " \
+                    f"free, of {text.size(-change)} by {self.symbols[site]}; in the other order " \
+                    f"the peak is {text.size(less)}."
+        highest = max(used.columns, key=lambda column: column.live)
+        idle = highest.reserved - highest.live
+        if idle > 0:
+            said += f" {text.size(highest.reserved)} of the device were held then, " \
+                    f"{text.size(idle)} of it idle."
+        return said
+
     def answers(self):
         """[(question, answer)]."""
         used = self.usage
@@ -66,7 +90,7 @@ class Report:
                 used.by_owner(used.at_peak)[:4])))
         told.append(("What did it need?", f"{text.size(used.peak)} at once; the library took "
                      f"{text.size(used.reserved_peak)} from the driver at most"))
-        told.append(("Was memory idle?", f"{text.size(self.mean_idle())} on average"))
+        told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
         grows = used.grows()
         told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
             f"{self.symbols[site]} grew by {text.size(size)} in the last half"
@@ -75,15 +99,8 @@ class Report:
         told.append(("What did it cost?", f"{text.duration(used.driver_ns)} in calls that took or "
                      f"gave device memory; without the library {text.count(pairs)} pairs of "
                      f"cudaMalloc and cudaFree take some "
-                     f"{text.duration(pairs * NATIVE_PAIR_NS)}"))
+                     f"{text.duration(pairs * usage.NATIVE_PAIR_NS)}"))
         return told
-
-    def mean_idle(self):
-        columns, used = self.usage.columns, 0
-        for here, behind in zip(columns, columns[1:]):
-            used += max(0, here.reserved - here.live) * (behind.ns - here.ns)
-        span = columns[-1].ns - columns[0].ns if len(columns) > 1 else 0
-        return used // span if span else 0
 
     def churn(self):
         """[(site, Site)] that free what they ask for again and again, the most first."""
@@ -104,6 +121,8 @@ class Report:
         yield self.heading()
         yield ""
         yield self.headline()
+        if self.usage.peak:
+            yield self.explained()
         yield ""
         for question, answer in self.answers():
             yield f"{question:<20}{answer}"
@@ -141,6 +160,9 @@ class Report:
                 "LEND_ASK": ("other processes were asked", size),
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
+
+    def html(self, out):
+        report_page.write(self, out)
 
     def perfetto(self, out):
         """Trace events of Chrome, which ui.perfetto.dev reads."""

@@ -2,6 +2,7 @@
 """Traces (shim/trace/format.h): files that say what happened to a process's GPU memory. A file may
 be cut off, of a process that was killed, or be written to while it is read."""
 import array
+import bisect
 import collections
 import heapq
 import mmap
@@ -41,6 +42,7 @@ class Trace:
         self.ended = False  # in order
         self.num_lost = self.num_torn = self.num_unknown = 0
         self._sites = collections.defaultdict(dict)
+        self._rate = 1.0  # ns a tick
 
     def _field(self, head, name):
         offset, form = tables.TRACE_HEADER[name]
@@ -104,14 +106,18 @@ class Trace:
 
     def events(self):
         """All records in the order of time."""
+        return map(Event._make, self.rows())
+
+    def rows(self):
+        """The same as plain tuples, which take less time."""
         chunks = collections.deque(self._chunks())
         (start, _), (last, _) = self._start, self._last
         spent_ns = self._last[1] - self._start[1]
-        rate = spent_ns / (last - start) if last > start and spent_ns > 0 else 1.0
-        going = []  # (ticks of the next record, number, records, place)
+        self._rate = spent_ns / (last - start) if last > start and spent_ns > 0 else 1.0
+        going = []  # (ns of the next record, number, records, place)
         number = 0
         while chunks or going:
-            while chunks and (not going or chunks[0][0] <= going[0][0]):
+            while chunks and (not going or self._ns(chunks[0][0]) <= going[0][0]):
                 records = self._records(*chunks.popleft())
                 if records:
                     heapq.heappush(going, (records[0][0], number, records, 0))
@@ -119,21 +125,23 @@ class Trace:
             if not going:
                 continue
             _, its, records, place = going[0]
-            limit = min((entry[0] for entry in (going[1:3])), default=None)
-            if chunks and (limit is None or chunks[0][0] < limit):
-                limit = chunks[0][0]
-            while place < len(records) and (limit is None or records[place][0] <= limit):
-                record = records[place]
-                yield Event(int((record[0] - start) * rate), *record[1:])
-                place += 1
-            if place < len(records):
-                heapq.heapreplace(going, (records[place][0], its, records, place))
+            limits = [entry[0] for entry in going[1:3]]
+            if chunks:
+                limits.append(self._ns(chunks[0][0]) - 1)
+            behind = bisect.bisect_left(records, (min(limits) + 1,), place) if limits else \
+                len(records)
+            behind = max(behind, place + 1)
+            yield from records[place:behind]
+            if behind < len(records):
+                heapq.heapreplace(going, (records[behind][0], its, records, behind))
             else:
                 heapq.heappop(going)
 
+    def _ns(self, ticks):
+        return int((ticks - self._start[0]) * self._rate)
+
     def _records(self, ticks, offset):
-        """The records of a chunk, as (ticks, kind, a, b, aux, site, context, tid, text). What is
-        torn ends it."""
+        """The records of a chunk, as tuples like Event. What is torn ends it."""
         words = array.array("Q")
         begin = offset + tables.TRACE_CHUNK_HEAD_BYTES
         end = min(offset + self.chunk_bytes, len(self.data))
@@ -141,7 +149,9 @@ class Trace:
         words.frombytes(data)
         found, place, base, tid, sites = [], 0, 0, 0, self._sites[0]
         names, wide = NAME, tables.TRACE_WIDE
-        narrow = {KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE")}
+        alloc_fast, alloc, free = (KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE"))
+        (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
+            tables.TRACE_STEP_SHIFT
         special = {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE", "TIME",
                                            "END")}
         while place < len(words):
@@ -149,11 +159,11 @@ class Trace:
             if not what:
                 break
             step_at = words[place]
-            ticks += (step_at & LOW) << tables.TRACE_STEP_SHIFT
+            ticks += (step_at & LOW) << shift
             kind, site = what >> 24 & 0xff, what >> 32 & 0xffffff
             if kind < wide:
-                if kind in narrow:
-                    found.append((ticks, kind, (step_at >> 32) + base << tables.TRACE_UNIT_SHIFT,
+                if kind == free or kind == alloc_fast or kind == alloc:
+                    found.append((int((ticks - start) * rate), kind, (step_at >> 32) + base << unit,
                                   what & 0xffffff, 0, sites.get(site, 0), what >> 56, tid, ""))
                 else:
                     self.num_unknown += 1
@@ -186,8 +196,8 @@ class Trace:
             elif kind not in names or kind in special:
                 self.num_unknown += 1
             else:
-                found.append((ticks, kind, first, second, what & 0xffffff, sites.get(site, 0),
-                              what >> 56, tid, text.printable(said)))
+                found.append((int((ticks - start) * rate), kind, first, second, what & 0xffffff,
+                              sites.get(site, 0), what >> 56, tid, text.printable(said)))
         return found
 
     def _add_object(self, start, size, said):

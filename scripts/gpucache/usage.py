@@ -6,79 +6,47 @@ import collections
 import os
 
 from gpucache import tables
-from gpucache.trace import KIND
+from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
 SITES_MOST = 300    # of a column; the others count as site 0
 ENOUGH = 0.98       # of the time
 WINDOWS = 24        # for growth: the least of each is compared
 LATE_FREE_NS = 1_000_000
+NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
+PROGRESS = 100_000
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
-FREE, LIVE = KIND["FREE"], KIND["LIVE"]
+FREE, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
+    KIND[name] for name in ("FREE", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
 GROUPS = [row["name"] for row in tables.COUNTERS]
 
-Block = collections.namedtuple("Block", "bytes site ns tid")
+Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
 Mark = collections.namedtuple("Mark", "ns kind bytes text site")
-# ns: the highest moment. held: site -> bytes there. reserved: the library's device memory then.
+# ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
+# of blocks that the driver served, then.
 Column = collections.namedtuple("Column", "ns held live reserved")
 
 
 class Site:
     """Code that asks for memory, by its address."""
+    __slots__ = ("num_allocs", "num_frees", "num_driver", "bytes_total", "live", "blocks", "most",
+                 "floor", "lives")
 
     def __init__(self):
         self.num_allocs = self.num_frees = self.num_driver = self.bytes_total = 0
         self.live = self.blocks = self.most = 0
-        self.lives = collections.Counter()  # binary digits of the life in ns -> blocks
+        self.floor = 0          # the least of a window
+        self.lives = [0] * 80   # by the binary digits of the life in ns
 
     def median_life_ns(self):
         """Half of its blocks lived no longer; to a factor of two. None: none was freed."""
-        half, seen = sum(self.lives.values()) / 2, 0
-        for digits in sorted(self.lives):
-            seen += self.lives[digits]
-            if seen >= half:
+        half, seen = sum(self.lives) / 2, 0
+        for digits, number in enumerate(self.lives):
+            seen += number
+            if number and seen >= half:
                 return 3 << digits >> 2
         return None
-
-
-class _Columns:
-    """The columns, one after the other. Within one the changes are kept, and those up to its
-    highest moment are made at its end."""
-
-    def __init__(self, span_ns):
-        self.width_ns = max(1, -(-max(1, span_ns) // COLUMNS))
-        self.found, self.held = [], collections.Counter()
-        self.end_ns, self.changes, self.best = self.width_ns, [], None
-
-    def note(self, ns, site, change, live, reserved):
-        if ns >= self.end_ns:
-            self.finish(ns)
-        if self.best is None or live > self.best[1] or (live == self.best[1]
-                                                        and reserved > self.best[2]):
-            self.best = ns, live, reserved, len(self.changes) + 1
-        self.changes.append((site, change))
-
-    def finish(self, ns):
-        """The column is over. Those until ns are as it was left."""
-        if self.best:
-            at_ns, live, reserved, number = self.best
-            for site, change in self.changes[:number]:
-                self.held[site] += change
-            self.found.append(Column(at_ns, self._most(), live, reserved))
-            for site, change in self.changes[number:]:
-                self.held[site] += change
-            self.held = +self.held
-        self.changes, self.best = [], None
-        self.end_ns = (ns // self.width_ns + 1) * self.width_ns
-
-    def _most(self):
-        held = {site: size for site, size in self.held.items() if size > 0}
-        if len(held) <= SITES_MOST:
-            return held
-        kept = dict(sorted(held.items(), key=lambda item: -item[1])[:SITES_MOST])
-        kept[0] = kept.get(0, 0) + sum(held.values()) - sum(kept.values())
-        return kept
 
 
 class Usage:
@@ -88,52 +56,169 @@ class Usage:
         """its: a Trace. progress: called with the number of events so far, at times."""
         self.trace = its
         self.span_ns = max(1, its.span_ns())
+        self.column_ns = max(1, -(-self.span_ns // COLUMNS))
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
-        self.peak = self.reserved_peak = 0
-        self.peak_ns = 0
+        self.peak = self.reserved_peak = self.peak_ns = 0
         self.at_peak = {}
+        # The peak's last block came at peak_ns; then freed, (ns, site, bytes), was the first to go.
+        # before, after: the highest moments on both sides.
+        self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
         self.passed = collections.defaultdict(lambda: [0, 0])  # group -> [calls, bytes]
         self.driver_ns = 0   # in calls that took or gave device memory
         self.levels = collections.Counter()  # MiB of live memory -> ns
         self.floors = []     # of each window: site -> least bytes
-        self._owned, self._freed, self._late = {}, {}, {}
+        self.columns = []
+        self._owned, self._freed, self._late, self._by_driver = {}, {}, {}, {}
+        self._level_ns = self._held_ns = 0
+        self._live_time = self._held_time = 0  # bytes times ns
         self._contexts = set()  # that are there
-        self._reserved = collections.Counter()  # of each context
-        self._unknown = set()  # addresses that were freed and are none that the trace knows
-        self._columns = _Columns(self.span_ns)
-        self._level_ns = 0
-        self._floor, self._window_ns = {}, self.span_ns / WINDOWS
-        for event in its.events():
-            self.num_events += 1
-            if progress and not self.num_events % 100_000:
-                progress(self.num_events)
-            self._take(event)
-        self._columns.finish(self.span_ns)
+        self._unknown = set()   # addresses that were freed and are none that the trace knows
+        # Of the column: its highest moment, and (ns, site, bytes) of what changed since then.
+        self._best, self._best_ns, self._best_reserved = 0, 0, 0
+        self._changes, self._end_ns = [], self.column_ns
+        self._run(its.rows(), progress)
         self._level(self.span_ns)
-        self.columns = self._columns.found
+        self._hold(self.span_ns, 0)
+        self._finish_column(self.span_ns)
+        self.blocks = {addr: Block(*block) for addr, block in self.blocks.items()}
+        if not self.sites and not self.reserved_peak:
+            self.columns = []
         self._find_peak()
 
-    def _take(self, event):
-        ns, kind, first, second, _, site, _, tid, _ = event
+    def _run(self, rows, progress):
+        """An event of a large trace is worth half a microsecond: what is frequent is written out,
+        with local names. _take does the same and all the rest, one event after the other."""
+        blocks, sites, levels, changes = self.blocks, self.sites, self.levels, self._changes
+        late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
+        live = best = level_ns = live_time = number = 0
+        end_ns = self._end_ns
+        for row in rows:
+            ns, kind, addr, size, _, site, _, _, _ = row
+            number += 1
+            if ns >= end_ns:
+                self._set(live, best, level_ns, live_time)
+                self._finish_column(ns)
+                end_ns, best = self._end_ns, self._best
+                if progress and number >= self.num_events + PROGRESS:
+                    self.num_events = number
+                    progress(number)
+            block = None
+            if kind == FREE and not late and not by_driver:
+                block = pop(addr, None)
+                if block:
+                    size, site, since = block
+                    its = sites[site]
+                    its.num_frees += 1
+                    its.blocks -= 1
+                    its.lives[(ns - since).bit_length()] += 1
+                    self._freed = addr, block
+                    size = -size
+                    its.live = held = its.live + size
+                    if held < its.floor:
+                        its.floor = held
+            elif (kind == ALLOC_FAST or kind == ALLOC) and addr not in blocks:
+                blocks[addr] = block = size, site, ns
+                its = sites[site]
+                its.num_allocs += 1
+                its.blocks += 1
+                its.bytes_total += size
+                its.live = held = its.live + size
+                if held > its.most:
+                    its.most = held
+            if block:
+                levels[live >> 20] += ns - level_ns
+                live_time += live * (ns - level_ns)
+                level_ns = ns
+                live += size
+                if live > best:
+                    best = live
+                    self._new_best(ns, live)
+                else:
+                    changes.append((ns, site, size))
+                continue
+            self._set(live, best, level_ns, live_time)
+            self._take(row)
+            live, best = self.live, self._best
+            level_ns, live_time = self._level_ns, self._live_time
+        self._set(live, best, level_ns, live_time)
+        self.num_events = number
+
+    def _set(self, live, best, level_ns, live_time):
+        self.live, self._best = live, best
+        self._level_ns, self._live_time = level_ns, live_time
+
+    def _take(self, row):
+        ns, kind, first, second, _, site, _, _, _ = row
         if kind in ALLOCS:
-            self._alloc(ns, first, Block(second, site, ns, tid), kind)
+            self._alloc(ns, first, (second, site, ns), kind)
         elif kind == FREE:
             self._free(ns, first)
-        else:
-            self._others[kind](self, event) if kind in self._others else None
+        elif kind in self._others:
+            self._others[kind](self, Event._make(row))
 
     def _change(self, ns, site, change):
         self._level(ns)
         self.live += change
-        if self.live > self.peak:
-            self.peak, self.peak_ns = self.live, ns
-        self._columns.note(ns, site, change, self.live, self.reserved)
+        if self.live > self._best:
+            self._best = self.live
+            self._new_best(ns, self.live)
+        else:
+            self._changes.append((ns, site, change))
 
     def _level(self, ns):
-        self.levels[self.live >> 20] += max(0, ns - self._level_ns)
-        self._level_ns = max(ns, self._level_ns)
+        step = max(0, ns - self._level_ns)
+        self.levels[self.live >> 20] += step
+        self._live_time += self.live * step
+        self._level_ns += step
+
+    def _new_best(self, ns, live):
+        self._best_ns, self._best_reserved = ns, self.reserved
+        self._changes.clear()
+        if live > self.peak:
+            self.before, self.peak, self.peak_ns = self.peak, live, ns
+            self.freed, self.after, self._peak_is_open = None, 0, True
+
+    def _finish_column(self, ns):
+        """The column is over; ns: the next event. The column says what was live at its highest
+        moment, which its beginning may be. What changed after that is taken back for it."""
+        now = {site: its.live for site, its in self.sites.items() if its.live}
+        held = dict(now)
+        for _, site, change in self._changes:
+            held[site] = held.get(site, 0) - change
+        self.columns.append(Column(self._best_ns, self._most(held), self._best,
+                                   self._best_reserved))
+        if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
+            self.columns.append(Column(self._end_ns, self._most(now), self.live, self.reserved))
+        self._after_peak()
+        self._windows(ns)
+        self._end_ns = (ns // self.column_ns + 1) * self.column_ns
+        self._best, self._best_ns = self.live, self._end_ns - self.column_ns
+        self._best_reserved = self.reserved
+        self._changes.clear()
+
+    def _after_peak(self):
+        if not self._peak_is_open:
+            if self.freed:
+                self.after = max(self.after, self._best)
+            return
+        level = self.peak
+        for change in self._changes:
+            level += change[2]
+            if self.freed is None and change[2] < 0:
+                self.freed, self._peak_is_open = change, False
+            if self.freed:
+                self.after = max(self.after, level)
+
+    @staticmethod
+    def _most(held):
+        held = {site: size for site, size in held.items() if size > 0}
+        if len(held) <= SITES_MOST:
+            return held
+        kept = dict(sorted(held.items(), key=lambda item: -item[1])[:SITES_MOST])
+        kept[0] = kept.get(0, 0) + sum(held.values()) - sum(kept.values())
+        return kept
 
     def _alloc(self, ns, addr, block, kind):
         if kind == LIVE and (addr in self.blocks or addr in self._unknown):
@@ -141,17 +226,20 @@ class Usage:
         if addr in self.blocks:  # another thread's free has an older clock
             self._free(ns, addr)
             self._late[addr] = ns
-        its = self.sites[block.site]
+        size, site, _ = block
+        its = self.sites[site]
         if kind != LIVE:
             its.num_allocs += 1
-            its.bytes_total += block.bytes
-            its.num_driver += kind == KIND["ALLOC_DRIVER"]
-        its.live += block.bytes
+            its.bytes_total += size
+            its.num_driver += kind == ALLOC_DRIVER
+        its.live += size
         its.blocks += 1
         its.most = max(its.most, its.live)
         self.blocks[addr] = block
-        self._windows(ns)
-        self._change(ns, block.site, block.bytes)
+        if kind == ALLOC_DRIVER:
+            self._by_driver[addr] = size
+            self._hold(ns, size)
+        self._change(ns, site, size)
 
     def _free(self, ns, addr):
         if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
@@ -161,48 +249,59 @@ class Usage:
             self.num_unknown_frees += 1
             self._unknown.add(addr)
             return
-        its = self.sites[block.site]
+        size, site, since = block
+        its = self.sites[site]
         its.num_frees += 1
-        its.live -= block.bytes
+        its.live -= size
         its.blocks -= 1
-        its.lives[(ns - block.ns).bit_length()] += 1
-        self._freed = {addr: block}
-        self._windows(ns)
-        floor = self._floor
-        if its.live < floor.get(block.site, 1 << 63):
-            floor[block.site] = its.live
-        self._change(ns, block.site, -block.bytes)
+        its.lives[(ns - since).bit_length()] += 1
+        its.floor = min(its.floor, its.live)
+        self._freed = addr, block
+        self._change(ns, site, -size)
+        self._hold(ns, -self._by_driver.pop(addr, 0))
 
     def _windows(self, ns):
-        """The least of each site in each window. A site that frees nothing there has what it had at
-        the start."""
-        while ns >= (len(self.floors) + 1) * self._window_ns and len(self.floors) < WINDOWS:
-            self.floors.append(self._floor)
-            self._floor = {site: its.live for site, its in self.sites.items() if its.live}
+        """The least of each site in each window, which ends with a column."""
+        while ns * WINDOWS >= (len(self.floors) + 1) * self.span_ns and len(self.floors) < WINDOWS:
+            self.floors.append({site: its.floor for site, its in self.sites.items() if its.floor})
+            for its in self.sites.values():
+                its.floor = its.live
 
     def _free_failed(self, event):
-        block = self._freed.pop(event.a, None)
-        if block:
-            self._alloc(event.ns, event.a, block, LIVE)
+        if self._freed and self._freed[0] == event.a:
+            self._alloc(event.ns, event.a, self._freed[1], LIVE)
+            self._freed = None
 
-    def _hold(self, event, change):
+    def _hold(self, ns, change):
+        self._held_time += self.reserved * max(0, ns - self._held_ns)
+        self._held_ns = max(ns, self._held_ns)
         self.reserved += change
-        self._reserved[event.context] += change
         self.reserved_peak = max(self.reserved_peak, self.reserved)
-        self.driver_ns += event.aux
-        self._columns.note(event.ns, 0, 0, self.live, self.reserved)
+        if self.live == self._best and self.reserved > self._best_reserved:
+            self._best_ns, self._best_reserved = ns, self.reserved
+            self._changes.clear()
 
     def _took(self, event):
         self._owned[event.a] = event.b
-        self._hold(event, event.b)
+        self.driver_ns += event.aux
+        self._hold(event.ns, event.b)
 
     def _gave(self, event):
-        self._hold(event, -self._owned.pop(event.a, 0) if event.kind == KIND["SEGMENT_FREE"]
+        """RELEASE says how much, SEGMENT_FREE where."""
+        self.driver_ns += event.aux
+        self._hold(event.ns, -self._owned.pop(event.a, 0) if event.kind == KIND["SEGMENT_FREE"]
                    else -event.b)
 
-    def _held(self, event):
-        self._owned[event.a] = event.b
-        self._hold(event, event.b)
+    def mean_held(self):
+        """Device memory that was held, on average of the time."""
+        return self._held_time // self.span_ns
+
+    def mean_idle(self):
+        return max(0, self._held_time - self._live_time) // self.span_ns
+
+    def in_the_other_order(self):
+        """The peak, had its last block come after the first free that followed it."""
+        return max(self.before, self.after) if self.freed else self.peak
 
     def _other_memory(self, event):
         group = GROUPS[event.aux] if event.aux < len(GROUPS) else "other"
@@ -223,7 +322,7 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
-        self._hold(event, -self._reserved[event.context])  # segments go with their context
+            self._hold(event.ns, -self.reserved)
 
     def _mark(self, event):
         name = {number: name for name, number in KIND.items()}[event.kind]
@@ -232,7 +331,7 @@ class Usage:
 
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
-        KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _held,
+        KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _mark, KIND["CONTEXT_END"]: _context_end,

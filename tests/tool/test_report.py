@@ -150,7 +150,7 @@ class Words(unittest.TestCase):
 
         class Given:
             span_ns = staticmethod(lambda: 100)
-            events = staticmethod(lambda: iter(events))
+            rows = staticmethod(lambda: iter(events))
         used.__init__(Given())
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
@@ -161,7 +161,7 @@ class Words(unittest.TestCase):
 
         class Given:
             span_ns = staticmethod(lambda: 100)
-            events = staticmethod(lambda: iter(events))
+            rows = staticmethod(lambda: iter(events))
         used = usage.Usage(Given())
         self.assertEqual(used.live, 100)
         self.assertTrue(tables.TRACE_KINDS)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Writes traces (shim/trace) for the tests of their reader: trace_writer SCENE FILE.
+ * Writes traces (shim/trace) for the tests of their reader: trace_writer SCENE FILE. The scene
+ * large:N has N records.
  */
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
@@ -121,6 +122,24 @@ static void threads(void)
     }
 }
 
+/* So many records, of blocks of all sizes that live for a while, of code all over. */
+static void large(uint64_t num_records)
+{
+    enum { LIVE = 4096 };
+    static uint64_t sizes[LIVE];
+    uint64_t seed = 1;
+    TRACE(CONTEXT, .a = 0, .b = 80ull << 30, .context = 1, .text = "GPU-1 a GPU");
+    TRACE(SEGMENT, .a = FIRST, .b = 64ull << 30, .aux = 5000, .context = 1);
+    for (uint64_t i = 0; i < num_records / 2; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        uint64_t place = seed >> 33 & (LIVE - 1), addr = FIRST + place * 16 * MIB;
+        if (sizes[place])
+            give(addr, AT(give));
+        sizes[place] = 512 + (seed >> 45) % (i % 7 ? 65536 : 4 * MIB);
+        alloc(addr, sizes[place], (void *)(FAR + (seed >> 20) % 600 * 16));
+    }
+}
+
 static void *one_record(void *arg)
 {
     alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
@@ -184,6 +203,8 @@ int main(int argc, char **argv)
         ;
     else if (strcmp(scene, "threads") == 0)
         threads();
+    else if (strncmp(scene, "large:", 6) == 0)
+        large(strtoull(scene + 6, NULL, 10));
     else if (strcmp(scene, "short") == 0)
         short_threads();
     else if (strcmp(scene, "killed") == 0)

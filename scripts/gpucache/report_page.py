@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A report as one page of HTML that needs nothing else: no network, and no package. The figures are
+those of usage.Usage. Each word of a trace is foreign: here it is escaped, the page's scripts make
+text of it, and the page's policy lets no other script run."""
+import base64
+import collections
+import hashlib
+import html
+import json
+import pkgutil
+import string
+
+from gpucache import text
+from gpucache.usage import NATIVE_PAIR_NS
+
+SERIES = 40         # call sites in the picture; the others of a library are one more
+ROWS = 8            # of a table
+MARKS = 1000
+COLOURS = 8         # libraries with a colour of their own
+BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
+OWNERS = 6          # in the first card
+FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
+         "LEND_GIVE": "lend"}
+PASSED = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
+          "num_managed_allocs": "managed (cudaMallocManaged)",
+          "num_vmm_allocs": "the program's own cuMemCreate",
+          "num_array_allocs": "arrays and mipmapped arrays",
+          "num_host_allocs": "pinned host memory"}
+escape = html.escape
+
+
+def _asset(name):
+    """A file of the package."""
+    return pkgutil.get_data("gpucache", name).decode()
+
+
+def _steps(values):
+    """The differences, which take fewer digits."""
+    return [values[0], *(b - a for a, b in zip(values, values[1:]))] if values else []
+
+
+def _json(data):
+    """For a script element: nothing in it ends the element."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _part(part, whole):
+    return f"{part / whole:.0%}".replace("%", " %") if whole else "-"
+
+
+def _table(title, about, heads, rows, more=0):
+    """rows: HTML. heads: (words, class)."""
+    if not rows:
+        return ""
+    head = "".join(f'<th scope="col" class="{kind}">{escape(words)}</th>' for words, kind in heads)
+    body = "\n".join("<tr>" + "".join(f'<td class="{kind.replace("wide", "")}">{cell}</td>'
+                                      for cell, (_, kind) in zip(row, heads)) + "</tr>"
+                     for row in rows)
+    rest = f'<tr><td colspan="{len(heads)}" class="soft">{text.count(more)} more</td></tr>' \
+        if more > 0 else ""
+    return f'<h2>{escape(title)}</h2><span class="soft">{about}</span>\n' \
+           f"<table><thead><tr>{head}</tr></thead><tbody>{body}{rest}</tbody></table>"
+
+
+class Page:
+    """its: a report.Report."""
+
+    def __init__(self, its):
+        self.report, self.usage, self.trace = its, its.usage, its.trace
+        self.columns = self.usage.columns
+        self.end = "at exit" if self.trace.ended else "at the end"
+        known = dict(self.usage.by_owner(self.usage.at_peak))
+        most = collections.Counter()
+        for site, found in self.usage.sites.items():
+            most[self.usage.owner(site)] += found.most
+        self.owners = sorted(most, key=lambda owner: (-known.get(owner, 0), -most[owner], owner))
+        self.colour = {owner: min(n, COLOURS) for n, owner in enumerate(self.owners)}
+
+    # The data of the scripts
+
+    def _series(self):
+        """The largest call sites, and one of the others for each library: sums stay true."""
+        found, sites = self.usage.sites, {}
+        largest = sorted(found, key=lambda site: -found[site].most)[:SERIES]
+        for site in [*found, 0]:
+            sites[site] = site if site in largest else (self.usage.owner(site),)
+        names = sorted({*sites.values()}, key=lambda key: (isinstance(key, tuple), str(key)))
+        held = {name: [0] * len(self.columns) for name in names}
+        for number, column in enumerate(self.columns):
+            for site, size in column.held.items():
+                held[sites[site]][number] += size
+        exits = collections.Counter()
+        for site, its in found.items():
+            exits[sites[site]] += its.live
+        return [self._one_series(name, held[name], exits[name]) for name in names
+                if any(held[name]) or exits[name]]
+
+    def _one_series(self, name, held, at_exit):
+        if isinstance(name, tuple):
+            owner, shown, where = name[0], "other call sites", name[0]
+        else:
+            owner, (shown, where) = self.usage.owner(name), self.report.where(name)
+        if owner not in self.colour:
+            self.colour[owner] = min(len(self.owners), COLOURS)
+            self.owners.append(owner)
+        return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
+                "held": _steps(held)}
+
+    def _marks(self):
+        told = []
+        for mark in self.usage.marks[:MARKS]:
+            what, more = self.report.mark(mark)
+            told.append([mark.ns, FLAGS.get(mark.kind, "option"), f"{what}: {more}".strip(": ")])
+        return told
+
+    def _ends(self):
+        """The columns of A and B: the lowest moment before the peak, and the peak."""
+        columns = self.columns
+        peak = max(range(len(columns)), key=lambda n: columns[n].live, default=0)
+        since = columns[peak].ns - BEFORE_PEAK * self.usage.span_ns if columns else 0
+        near = [n for n in range(peak + 1) if columns and columns[n].ns >= since]
+        return min(near, key=lambda n: (columns[n].live, -n), default=0), peak
+
+    def data(self):
+        first, peak = self._ends()
+        series = sorted(self._series(), key=lambda its: its["owner"])
+        width = self.usage.column_ns
+        return {"width": width, "span": self.usage.span_ns, "a": first, "b": peak, "peak": peak,
+                "slots": _steps([column.ns // width for column in self.columns]),
+                "at": _steps([column.ns for column in self.columns]),
+                "reserved": _steps([column.reserved for column in self.columns]),
+                "owners": self.owners, "series": series, "marks": self._marks()}
+
+    # What is there without scripts
+
+    def _where(self, site):
+        name, where = self.report.where(site)
+        return f'{self._dot(self.usage.owner(site))}{escape(name)}' \
+               f'<small title="{escape(where)}">{escape(where)}</small>'
+
+    def _dot(self, owner):
+        return f'<i class="dot" style="background:var(--c{self.colour.get(owner, COLOURS)})"></i>'
+
+    def facts(self):
+        return " · ".join(self.report.facts())
+
+    def headline(self):
+        words = escape(self.report.headline())
+        peak = escape(text.size(self.usage.peak))
+        return words.replace(peak, f"<b>{peak}</b>", 1)
+
+    def _card(self, question, inside):
+        return f'<div class="card"><h3>{escape(question)}</h3>{inside}</div>'
+
+    def cards(self):
+        if not self.usage.peak:
+            return ""
+        return "\n".join(self._card(question, inside) for question, inside in (
+            ("Who held the peak?", self._who()), ("What did it need at once?", self._need()),
+            ("Was memory wasted?", self._idle()), ("Does it leak?", self._leak()),
+            ("What did allocating cost?", self._cost())))
+
+    def _who(self):
+        rows, peak = self.usage.by_owner(self.usage.at_peak), self.usage.peak
+        bar = "".join(f'<i style="width:{100 * size / peak:.2f}%;background:'
+                      f'var(--c{self.colour.get(owner, COLOURS)})" title="{escape(owner)}"></i>'
+                      for owner, size in rows)
+        names = "".join(f"<span>{self._dot(owner)}{escape(owner)} {_part(size, peak)}</span>"
+                        for owner, size in rows[:OWNERS])
+        return f'<div class="bar">{bar}</div><div class="names">{names}</div>'
+
+    def _need(self):
+        used = self.usage
+        more = used.reserved_peak - used.peak
+        said = f"at most {text.size(used.reserved_peak)} were held on the device"
+        said += f", {100 * more / used.peak:.1f} % more" if more > 0 else ""
+        return f"<strong>{text.size(used.peak)}</strong><p>{said}</p>"
+
+    def _idle(self):
+        idle = self.usage.mean_idle()
+        kind = "wastes" if idle > 0.1 * self.usage.reserved_peak else "fine"
+        return f'<strong class="{kind}">{text.size(idle)} idle</strong><p>on average, of ' \
+               f"{text.size(self.usage.mean_held())} held on the device</p>"
+
+    def _leak(self):
+        grows = sorted(self.usage.grows().items(), key=lambda item: -item[1])
+        live = f"{text.size(self.usage.live)} live {self.end}"
+        if not grows:
+            return f'<strong class="fine">No</strong><p>no call site grows all the time; {live}</p>'
+        named = ", ".join(f"<code>{escape(str(self.report.symbols[site]))}</code> by "
+                          f"{text.size(size)}" for site, size in grows[:3])
+        number = f"{text.count(len(grows))} call site{'s' * (len(grows) > 1)} grow" \
+                 f"{'s' * (len(grows) == 1)}"
+        return f'<strong class="wastes">{number}</strong><p>{named} in the last half; {live}</p>'
+
+    def _cost(self):
+        pairs = sum(its.num_frees for its in self.usage.sites.values())
+        return f"<strong>{text.duration(self.usage.driver_ns)}</strong><p>in driver calls that " \
+               f"took or gave device memory; natively some " \
+               f"{text.duration(pairs * NATIVE_PAIR_NS)} for {text.count(pairs)} pairs</p>"
+
+    def churn(self):
+        rows = self.report.churn()
+        most = max((its.num_frees for _, its in rows), default=1)
+        shown = [[self._where(site), text.count(its.num_frees),
+                  text.size(its.bytes_total // max(1, its.num_allocs)),
+                  text.duration(its.median_life_ns() or 0),
+                  f'{text.duration(its.num_frees * NATIVE_PAIR_NS)}<i class="meter" '
+                  f'style="width:{40 * its.num_frees / most:.0f}%"></i>']
+                 for site, its in rows[:ROWS]]
+        return _table("Churn", "what the pairs of each call site cost natively, at "
+                      f"{text.duration(NATIVE_PAIR_NS)} a pair",
+                      (("call site", ""), ("pairs", "n"), ("each", "n"), ("median life", "n"),
+                       ("natively", "n wide")), shown, len(rows) - ROWS)
+
+    def live_at_end(self):
+        rows, grows = self.report.live_at_end(), self.usage.grows()
+        blocks = sum(its.blocks for _, its in rows)
+        growing = [site for site, _ in rows if site in grows]
+        said = f"{text.count(len(growing))} of these call sites grow" if growing else \
+            '<b class="fine">none</b> from a call site that grows'
+        shown = [[self._where(site), text.size(its.live), text.count(its.blocks),
+                  text.size(its.most), f'<b class="wastes">{text.change(grows[site])}</b>'
+                  if site in grows else "0"] for site, its in rows[:ROWS]]
+        return _table(f"Live {self.end}", f"{text.count(blocks)} blocks, "
+                      f"{text.size(self.usage.live)}; {said}",
+                      (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),
+                       ("growth", "n")), shown, len(rows) - ROWS)
+
+    def beside(self):
+        rows = [[escape(PASSED.get(group, group.removeprefix("num_").replace("_", " "))),
+                 text.count(calls), text.size(size)]
+                for group, (calls, size) in self.usage.passed.items()]
+        return _table("Beside the pool", "memory that the driver served, in all",
+                      (("kind", ""), ("calls", "n"), ("bytes", "n")), rows)
+
+    def tables(self):
+        parts = [part for part in (self.churn(), self.live_at_end(), self.beside()) if part]
+        return "\n".join(f'<section class="card half">{part}</section>' for part in parts)
+
+    def timeline(self):
+        return string.Template(_asset("report_timeline.html")).substitute(
+            label=escape(self.report.headline())) if self.columns else ""
+
+    def notes(self):
+        its, used = self.trace, self.usage
+        yield f"Recorded by libgpucache {its.library_version}, with the clock {its.clock}. The " \
+              "owner of memory is the library whose code asked for it, by its return address. A " \
+              f"column shows the highest moment of {text.duration(used.column_ns)}."
+        yield "Not seen: CUDA contexts, modules and the local memory of kernels, other " \
+              "processes, and what tensors of a framework with a cache of its own lie in a block."
+        if used.num_unknown_frees:
+            yield f"{text.count(used.num_unknown_frees)} frees were of memory from before the " \
+                  "trace, or not the library's."
+        if not its.ended:
+            yield "The trace was cut off: the process was killed, or it still runs."
+        for number, words in ((its.num_lost, "records were lost"),
+                              (its.num_torn, "parts of the file are torn and were left out"),
+                              (its.num_unknown, "records are of kinds that this tool does not "
+                               "know"), (max(0, len(used.marks) - MARKS),
+                                         "later marks are not in the picture")):
+            if number:
+                yield f"{text.count(number)} {words}."
+
+    def write(self, out):
+        script = "\n" + _asset("report_timeline.js") + _asset("report.js")
+        told = hashlib.sha256(script.encode()).digest()
+        out.write(string.Template(_asset("report.html")).substitute(
+            script_hash=base64.b64encode(told).decode(), style=_asset("report.css"),
+            script=script, title=escape(f"gpucache report: {self.trace.program}"),
+            command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
+            headline=self.headline(), explained=escape(self.report.explained()),
+            cards=self.cards(), timeline=self.timeline(), tables=self.tables(),
+            hidden="" if self.columns else "hidden", at_exit=escape(self.end),
+            notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
+            data=_json(self.data())))
+
+
+def write(its, out):
+    """its: a report.Report."""
+    Page(its).write(out)
