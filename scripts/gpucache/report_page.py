@@ -8,6 +8,7 @@ import hashlib
 import html
 import json
 import pkgutil
+import re
 import string
 
 from gpucache import text
@@ -42,6 +43,15 @@ def _steps(values):
 def _json(data):
     """For a script element: nothing in it ends the element."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _micro(words):
+    """The page has letters for microseconds."""
+    return re.sub(r"(?<=\d )us\b", "µs", words)
+
+
+def _duration(ns):
+    return _micro(text.duration(ns))
 
 
 def _part(part, whole):
@@ -145,7 +155,7 @@ class Page:
         return " · ".join(self.report.facts())
 
     def headline(self):
-        words = escape(self.report.headline())
+        words = escape(_micro(self.report.headline()))
         peak = escape(text.size(self.usage.peak))
         return words.replace(peak, f"<b>{peak}</b>", 1)
 
@@ -195,23 +205,23 @@ class Page:
 
     def _cost(self):
         pairs = sum(its.num_frees for its in self.usage.sites.values())
-        return f"<strong>{text.duration(self.usage.driver_ns)}</strong><p>in driver calls that " \
+        return f"<strong>{_duration(self.usage.driver_ns)}</strong><p>in driver calls that " \
                f"took or gave device memory; natively some " \
-               f"{text.duration(pairs * NATIVE_PAIR_NS)} for {text.count(pairs)} pairs</p>"
+               f"{_duration(pairs * NATIVE_PAIR_NS)} for {text.count(pairs)} pairs</p>"
 
     def churn(self):
         rows = self.report.churn()
         most = max((its.num_frees for _, its in rows), default=1)
         shown = [[self._where(site), text.count(its.num_frees),
                   text.size(its.bytes_total // max(1, its.num_allocs)),
-                  text.duration(its.median_life_ns() or 0),
-                  f'{text.duration(its.num_frees * NATIVE_PAIR_NS)}<i class="meter" '
-                  f'style="width:{40 * its.num_frees / most:.0f}%"></i>']
+                  _duration(its.median_life_ns() or 0),
+                  f'<span class="figure n">{_duration(its.num_frees * NATIVE_PAIR_NS)}</span>'
+                  f'<i class="meter" style="width:{45 * its.num_frees / most:.0f}%"></i>']
                  for site, its in rows[:ROWS]]
         return _table("Churn", "what the pairs of each call site cost natively, at "
-                      f"{text.duration(NATIVE_PAIR_NS)} a pair",
+                      f"{_duration(NATIVE_PAIR_NS)} a pair",
                       (("call site", ""), ("pairs", "n"), ("each", "n"), ("median life", "n"),
-                       ("natively", "n wide")), shown, len(rows) - ROWS)
+                       ("natively", "wide")), shown, len(rows) - ROWS)
 
     def live_at_end(self):
         rows, grows = self.report.live_at_end(), self.usage.grows()
@@ -231,11 +241,12 @@ class Page:
         rows = [[escape(PASSED.get(group, group.removeprefix("num_").replace("_", " "))),
                  text.count(calls), text.size(size)]
                 for group, (calls, size) in self.usage.passed.items()]
-        return _table("Beside the pool", "memory that the driver served, in all",
+        made = _table("Beside the pool", "memory that the driver served, in all",
                       (("kind", ""), ("calls", "n"), ("bytes", "n")), rows)
+        return f'<section class="card" id="beside">{made}</section>' if made else ""
 
     def tables(self):
-        parts = [part for part in (self.churn(), self.live_at_end(), self.beside()) if part]
+        parts = [part for part in (self.churn(), self.live_at_end()) if part]
         return "\n".join(f'<section class="card half">{part}</section>' for part in parts)
 
     def timeline(self):
@@ -246,7 +257,7 @@ class Page:
         its, used = self.trace, self.usage
         yield f"Recorded by libgpucache {its.library_version}, with the clock {its.clock}. The " \
               "owner of memory is the library whose code asked for it, by its return address. A " \
-              f"column shows the highest moment of {text.duration(used.column_ns)}."
+              f"column shows the highest moment of {_duration(used.column_ns)}."
         yield "Not seen: CUDA contexts, modules and the local memory of kernels, other " \
               "processes, and what tensors of a framework with a cache of its own lie in a block."
         if used.num_unknown_frees:
@@ -269,8 +280,8 @@ class Page:
             script_hash=base64.b64encode(told).decode(), style=_asset("report.css"),
             script=script, title=escape(f"gpucache report: {self.trace.program}"),
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
-            headline=self.headline(), explained=escape(self.report.explained()),
-            cards=self.cards(), timeline=self.timeline(), tables=self.tables(),
+            headline=self.headline(), explained=escape(_micro(self.report.explained())),
+            cards=self.cards(), beside=self.beside(), timeline=self.timeline(), tables=self.tables(),
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
             data=_json(self.data())))

@@ -3,7 +3,8 @@
 // picture shows its highest column, whole, so that sums stay true.
 "use strict";
 
-const HEIGHT = 340, LEFT = 66, RIGHT = 8, TOP = 74, BOTTOM = 24, FLAG_ROWS = 3, TABLE_ROWS = 200;
+const HEIGHT = 340, LEFT = 66, RIGHT = 8, TOP = 74, BOTTOM = 24, FLAG_ROWS = 3;
+const FLAG_LETTERS = 44, TABLE_ROWS = 200;
 
 class Timeline {
   // moved: called when A or B is another column.
@@ -112,7 +113,8 @@ class Timeline {
     const ends = new Array(FLAG_ROWS).fill(0), found = [], seen = new Set();
     const marks = [...data.marks, [data.at[this.peak], "peak", `peak: ${size(this.columns[
       this.peak])} live`]].sort((m, n) => (n[1] === "peak") - (m[1] === "peak") || m[0] - n[0]);
-    for (const [ns, kind, words] of marks) {
+    for (const [ns, kind, all] of marks) {
+      const words = all.length > FLAG_LETTERS ? `${all.slice(0, FLAG_LETTERS - 1)}…` : all;
       const x = this.x(ns / data.width), place = `${Math.round(x)} ${kind}`;
       if (x < LEFT || x > this.width - RIGHT || seen.has(place))
         continue;
@@ -123,7 +125,7 @@ class Timeline {
       const its = make("g", {class: kind}, make("line", {class: "flag", x1: x, x2: x, y1: y - 10,
         y2: HEIGHT - BOTTOM}), make("text", {x: left ? x - 5 : x + 5, y,
         "text-anchor": left ? "end" : "start"}, row >= 0 ? words : ""),
-      make("title", {}, `${time(ns)}: ${words}`));
+      make("title", {}, `${time(ns)}: ${all}`));
       if (row >= 0)
         ends[row] = left ? x : x + wide;
       found.push(its);
@@ -230,7 +232,7 @@ class Timeline {
     rows.sort((m, n) => n[0] - m[0]);
     find(".reading").replaceChildren(make("span", {}, "at ", make("b", {}, time(data.at[column])),
       words), row(make("i", {class: "dot", style: "background:var(--idle)"}), "idle",
-      held - total, "held, and free for the next request"),
+      held - total, "held, not in use"),
     ...rows.slice(0, 9).map(each => each[1]),
     row("", "live, as asked for", total, "", "sum"), row("", "held on the device", held, ""));
   }

@@ -154,6 +154,41 @@ class Words(unittest.TestCase):
         used.__init__(Given())
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
+    def test_columns_without_events_have_what_was_left(self):
+        """A peak is no longer than it was."""
+        events = [trace.Event(100, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
+                  trace.Event(5000, usage.ALLOCS[0], 1024, 700, 0, 2, 0, 1, ""),
+                  trace.Event(5001, usage.FREE, 1024, 0, 0, 1, 0, 1, ""),
+                  trace.Event(5002, usage.ALLOCS[0], 2048, 1, 0, 3, 0, 1, ""),
+                  trace.Event(30000, usage.FREE, 512, 0, 0, 1, 0, 1, "")]
+
+        class Given:
+            span_ns = staticmethod(lambda: 40000)
+            rows = staticmethod(lambda: iter(events))
+        used = usage.Usage(Given())
+        found = [(column.ns // used.column_ns, column.held) for column in used.columns]
+        self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
+                                 (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
+                                 (3000, {1: 100, 3: 1}), (3001, {3: 1})])
+        self.assertEqual((used.peak, used.freed, used.in_the_other_order()),
+                         (800, (5001, 2, -700), 101))
+        self.assertEqual(used._live_time,  # pylint: disable=protected-access
+                         100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
+
+    def test_what_the_driver_served_is_held_but_not_idle(self):
+        kind = trace.KIND
+        events = [trace.Event(0, kind["SEGMENT"], 1 << 30, 500, 9, 0, 1, 1, ""),
+                  trace.Event(0, kind["ALLOC_DRIVER"], 512, 300, 9, 1, 0, 1, ""),
+                  trace.Event(50, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
+                  trace.Event(50, kind["SEGMENT_FREE"], 1 << 30, 0, 9, 0, 1, 1, "")]
+
+        class Given:
+            span_ns = staticmethod(lambda: 100)
+            rows = staticmethod(lambda: iter(events))
+        used = usage.Usage(Given())
+        self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
+                          used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
+
     def test_a_free_that_failed_is_none(self):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),

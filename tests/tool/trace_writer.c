@@ -98,6 +98,19 @@ static void a_program(void)
     TRACE(PASSED, .b = 7 * MIB, .aux = 0, .caller = AT(spike));
 }
 
+/* Words that would be programs in a page. */
+static void hostile(void)
+{
+    const char *script =
+        "</script><script>document.title = 'foreign'</script><img src=x onerror=1>";
+    prctl(PR_SET_NAME, "<b>thread</b>", 0, 0, 0);
+    TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 <img src=x onerror=1>");
+    TRACE(OPTION, .text = script);
+    alloc(FIRST, 100 * MIB, AT(weights));
+    TRACE(OOM_STEP, .a = MIB, .text = script);
+    TRACE(FLUSH, .a = MIB, .b = 3000, .text = "${data} $data \\u003c");
+}
+
 static void *in_a_thread(void *arg)
 {
     uintptr_t number = (uintptr_t)arg;
@@ -199,6 +212,8 @@ int main(int argc, char **argv)
         all_kinds();
     else if (strcmp(scene, "program") == 0)
         a_program();
+    else if (strcmp(scene, "hostile") == 0)
+        hostile();
     else if (strcmp(scene, "nothing") == 0)
         ;
     else if (strcmp(scene, "threads") == 0)

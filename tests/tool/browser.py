@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Chromium without a window, asked through a pipe (its DevTools protocol): what a page does there,
+with nothing but Python."""
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+PATIENCE_S = 60
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+               None)
+
+
+class Browser:
+    """One page of it. complaints: what its console, its policy and its scripts said. requests: the
+    addresses that it asked for."""
+
+    def __init__(self, width=1400, height=900, theme="light"):
+        self.complaints, self.requests, self._number, self._rest = [], [], 0, b""
+        self._folder = tempfile.TemporaryDirectory(prefix="browser-")
+        theirs, self._out = os.pipe()
+        self._in, theirs_too = os.pipe()
+        # In the child 3 is what it reads, and 4 what it writes.
+        self._process = subprocess.Popen(
+            ["sh", "-c", f'exec 3<&{theirs} 4>&{theirs_too} "$@"', "sh", PROGRAM, "--headless",
+             "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+             "--disable-extensions", "--disable-background-networking", "--hide-scrollbars",
+             f"--user-data-dir={self._folder.name}", "--remote-debugging-pipe", "about:blank"],
+            pass_fds=(theirs, theirs_too), start_new_session=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(theirs)
+        os.close(theirs_too)
+        self._session = None
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target,
+                                 flatten=True)["sessionId"]
+        for name in "Page", "Runtime", "Log", "Network":
+            self.ask(name + ".enable")
+        self.prefer(theme)
+        self.resize(width, height)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+        with contextlib.suppress(OSError):
+            self._folder.cleanup()
+
+    def _message(self):
+        while b"\0" not in self._rest:
+            data = os.read(self._in, 1 << 16)
+            if not data:
+                raise EOFError("the browser has ended")
+            self._rest += data
+        message, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(message)
+
+    def ask(self, method, **params):
+        """The result of a call. What comes meanwhile is noted."""
+        self._number += 1
+        asked = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            asked["sessionId"] = self._session
+        os.write(self._out, json.dumps(asked).encode() + b"\0")
+        while True:
+            message = self._message()
+            if message.get("id") == self._number:
+                if "error" in message:
+                    raise AssertionError(f"{method}: {message['error']}")
+                return message["result"]
+            self._note(message.get("method"), message.get("params"))
+
+    def _note(self, method, params):
+        if method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif method in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"):
+            self.complaints.append(json.dumps(params)[:800])
+
+    def prefer(self, theme):
+        self.ask("Emulation.setEmulatedMedia",
+                 features=[{"name": "prefers-color-scheme", "value": theme}])
+
+    def resize(self, width, height):
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                 deviceScaleFactor=1, mobile=False)
+
+    def open(self, address):
+        self.ask("Page.navigate", url=address)
+        self.wait("document.readyState === 'complete'")
+
+    def run(self, script):
+        """The value of an expression."""
+        done = self.ask("Runtime.evaluate", expression=script, returnByValue=True,
+                        awaitPromise=True)
+        if "exceptionDetails" in done:
+            raise AssertionError(f"{script}: {done['exceptionDetails']}")
+        return done["result"].get("value")
+
+    def wait(self, script):
+        end = time.monotonic() + PATIENCE_S
+        while not self.run(script):
+            if time.monotonic() > end:
+                raise AssertionError(f"never true: {script}")
+            time.sleep(0.05)
+
+    def mouse(self, kind, x, y, clicks=1):
+        self.ask("Input.dispatchMouseEvent", type="mouse" + kind, x=x, y=y, clickCount=clicks,
+                 button="none" if kind == "Moved" else "left", buttons=int(kind != "Released"))
+
+    def drag(self, start, end):
+        self.mouse("Pressed", *start)
+        for part in 0.3, 0.7, 1.0:
+            self.mouse("Moved", *(a + (b - a) * part for a, b in zip(start, end)))
+        self.mouse("Released", *end)
+
+    def key(self, name, shift=False):
+        for kind in "rawKeyDown", "keyUp":
+            self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name,
+                     modifiers=8 * shift)
+
+    def picture(self, path):
+        """Of the whole page."""
+        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        data = self.ask("Page.captureScreenshot", captureBeyondViewport=True,
+                        clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"],
+                              "scale": 1})["data"]
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(data))

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache report -o FILE.html: the page's figures, its safety, and, where Chromium is, what it
+does.
+
+test_report_page.py TOOL WRITER"""
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from fake import tool
+
+import browser
+from gpucache import report, text, usage
+
+WRITER = os.path.realpath(sys.argv[2])
+MIB = 1 << 20
+BAD = "<img src=x onerror=1>"
+SIZES = {1400, 800}
+
+
+class Pages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="page-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+
+    @classmethod
+    def page(cls, scene, name="", writer=WRITER):
+        """(the page, its data, the report) of a scene. Its files have its name, or another."""
+        name = name or scene.partition(":")[0]
+        path = os.path.join(cls.folder, name)
+        subprocess.run([writer, scene, path + ".gct"], timeout=100, check=True)
+        done = tool("report", path + ".gct", "-o", path + ".html")
+        assert done.status == 0, done.err
+        its = report.Report(path + ".gct")
+        cls.addClassCleanup(its.close)
+        page = pathlib.Path(path + ".html").read_text(encoding="utf-8")
+        return page, cls.data(page), its
+
+    @staticmethod
+    def data(page):
+        found = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+        for its in (found, "slots"), (found, "at"), (found, "reserved"), \
+                *((each, "held") for each in found["series"]):
+            its[0][its[1]] = list(itertools.accumulate(its[0][its[1]]))
+        return found
+
+
+class Figures(Pages):
+    def check(self, data, used):
+        sums = [sum(values) for values in zip(*(its["held"] for its in data["series"]))]
+        self.assertEqual(sums, [column.live for column in used.columns])
+        self.assertEqual(data["reserved"], [column.reserved for column in used.columns])
+        self.assertEqual(data["at"], [column.ns for column in used.columns])
+        self.assertEqual(sum(its["exit"] for its in data["series"]), used.live)
+        self.assertEqual(sums[data["peak"]], used.peak)
+        by_owner = {}
+        for its in data["series"]:
+            owner = data["owners"][its["owner"]]
+            by_owner[owner] = by_owner.get(owner, 0) + its["held"][data["peak"]]
+        self.assertEqual({owner: size for owner, size in by_owner.items() if size},
+                         dict(used.by_owner(used.at_peak)))
+
+    def test_they_are_those_of_the_trace(self):
+        page, data, its = self.page("program")
+        self.check(data, its.usage)
+        self.assertEqual({mark[1] for mark in data["marks"]}, {"flush", "oom"})
+        self.assertLess(data["a"], data["b"])
+        self.assertEqual(data["b"], data["peak"])
+        for words in ("peaked at <b>322 MiB</b>", "in the other order the peak is 141 MiB",
+                      f"{text.size(its.usage.mean_idle())} idle", "1 call site grows",
+                      "41 blocks, 140 MiB", "natively some 35 ms for 401 pairs",
+                      "stream-ordered (cudaMallocAsync)", "400 frees were of memory from before"):
+            self.assertIn(words, page)
+
+    def test_many_call_sites(self):
+        page, data, its = self.page("large:100000")
+        self.check(data, its.usage)
+        self.assertGreater(len(its.usage.sites), usage.SITES_MOST)
+        self.assertLess(len(data["series"]), 60)
+        self.assertLess(len(page), 5 * MIB)
+
+    def test_nothing_is_invented_of_nothing(self):
+        page, data, _ = self.page("nothing")
+        self.assertEqual((data["series"], data["marks"]), ([], []))
+        self.assertIn("No memory was allocated", page)
+        for words in "<h3>", 'id="timeline"', "Churn", "Live at":
+            self.assertNotIn(words, page.split("<script")[0].split("</style>")[1])
+
+
+class Safety(Pages):
+    def test_words_of_a_trace_are_words(self):
+        """The program's own name, its arguments, options, a GPU: all may be foreign."""
+        writer = os.path.join(self.folder, BAD)
+        shutil.copy(WRITER, writer)
+        page, data, _ = self.page("hostile", "b<script>1<script>", writer)
+        for bad in "<img", "<script>1", "<script>document", "foreign'</script>":
+            self.assertNotIn(bad, page)
+        self.assertIn("&lt;img src=x onerror=1&gt;", page)
+        self.assertTrue(any("foreign'</script>" in mark[2] for mark in data["marks"]))
+        self.assertTrue(any("${data} $data" in mark[2] for mark in data["marks"]))
+        self.assertIn(BAD, data["owners"])
+        self.assertEqual(len(re.findall(r"<script", page)), 2)
+
+    def test_it_needs_nothing_else(self):
+        page, _, _ = self.page("program")
+        self.assertIn("default-src 'none'", page)
+        addresses = set(re.findall(r"\bhttps?:[^\s'\"<]+", page))
+        self.assertLessEqual(addresses, {"http://www.w3.org/2000/svg"})
+
+
+@unittest.skipUnless(browser.PROGRAM, "Chromium is not there")
+class Opened(Pages):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.page("program")
+        cls.browser = browser.Browser()
+        cls.addClassCleanup(cls.browser.__exit__)
+
+    def open(self, name="program", theme="light", width=1400):
+        page = self.browser
+        page.complaints.clear()
+        page.requests.clear()
+        page.prefer(theme)
+        page.resize(width, 900)
+        address = pathlib.Path(self.folder, name + ".html").as_uri()
+        page.open(address)
+        self.assertEqual((page.complaints, page.requests), ([], [address]))
+        return page
+
+    def tearDown(self):
+        self.assertEqual(self.browser.complaints, [])
+        self.assertEqual(len(self.browser.requests), 1)
+
+    def words(self, selector):
+        return self.browser.run(f"document.querySelector({json.dumps(selector)}).innerText")
+
+    def middle(self, selector):
+        found = self.browser.run(f"(its => [its.x + its.width / 2, its.y + its.height / 2])("
+                                 f"document.querySelector({json.dumps(selector)})"
+                                 ".getBoundingClientRect())")
+        return found[0], found[1]
+
+    def click(self, selector):
+        at = self.middle(selector)
+        self.browser.mouse("Pressed", *at)
+        self.browser.mouse("Released", *at)
+
+    def now(self, name):
+        return int(self.browser.run(f"document.querySelector('[data-name={name}]')"
+                                    ".getAttribute('aria-valuenow')"))
+
+    def test_both_themes_and_widths(self):
+        backs = {}
+        for theme, width in itertools.product(("light", "dark"), SIZES):
+            page = self.open(theme=theme, width=width)
+            self.assertLessEqual(page.run("document.documentElement.scrollWidth"), width)
+            back = "getComputedStyle(document.body).backgroundColor"
+            backs[theme] = page.run(back)
+            self.click("#theme")
+            self.assertNotEqual(page.run(back), backs[theme])
+            boxes = page.run("[...document.querySelectorAll('.card')].map(its => "
+                             "its.getBoundingClientRect().right)")
+            self.assertGreater(len(boxes), 8)
+            self.assertLessEqual(max(boxes), width)
+            if "PICTURES" in os.environ:
+                self.click("#theme")
+                page.picture(os.path.join(os.environ["PICTURES"], f"{theme}-{width}.png"))
+        self.assertNotEqual(backs["light"], backs["dark"])
+
+    def test_markers_move_and_the_table_follows(self):
+        page = self.open()
+        self.assertIn("spike", self.words("#changes tbody"))
+        self.assertRegex(self.words("#changed"), r"→ 322 MiB at .*: \+20\d MiB")
+        x, _ = self.middle("[data-name=b] rect:last-of-type")
+        y = page.run("document.querySelector('#timeline svg').getBoundingClientRect().top") + 10
+        page.drag((x, y), (x + 200, y))
+        self.assertGreater(self.now("b"), self.now("a") + 400)
+        self.assertNotIn("spike", self.words("#changes tbody"))
+        self.assertIn("leaker", self.words("#changes tbody"))
+        self.click("#flame [data-at=b]")
+        self.assertNotIn("spike", self.words(".flame"))
+        self.click("#flame [data-at=peak]")
+        self.assertIn("spike 200 MiB", self.words(".flame").replace("\n", " "))
+
+    def test_markers_move_by_keys(self):
+        page = self.open()
+        columns = page.run("data.slots")
+        page.run("document.querySelector('[data-name=a]').focus()")
+        at = columns.index(self.now("a"))
+        page.key("ArrowRight")
+        self.assertEqual(self.now("a"), columns[at + 1])
+        page.key("ArrowRight", shift=True)
+        self.assertEqual(self.now("a"), columns[at + 11])
+        page.key("ArrowLeft")
+        self.assertEqual(self.now("a"), columns[at + 10])
+
+    def test_zoom_and_back(self):
+        page = self.open()
+        ticks = page.run(
+            "[...document.querySelectorAll('#timeline svg text')].map(its => its.textContent)")
+        x, y = self.middle("#timeline svg")
+        page.drag((x - 40, y), (x + 60, y))
+        self.assertFalse(page.run("document.querySelector('#all').hidden"))
+        self.assertNotEqual(ticks, page.run(
+            "[...document.querySelectorAll('#timeline svg text')].map(its => its.textContent)"))
+        self.click("#all")
+        self.assertTrue(page.run("document.querySelector('#all').hidden"))
+
+    def test_the_reading_at_the_pointer(self):
+        page = self.open()
+        self.assertIn("the peak", self.words(".reading"))
+        x, y = self.middle("#timeline svg")
+        page.mouse("Moved", x + 250, y)
+        self.assertNotIn("the peak", self.words(".reading"))
+        self.assertIn("trace_writer", self.words(".reading"))
+
+    def test_as_a_table_and_by_call_site(self):
+        page = self.open()
+        self.click("#table-key")
+        self.assertIn("trace_writer", self.words("#as-table thead"))
+        self.assertIn("322 MiB", self.words("#as-table tbody"))
+        self.assertIn("24 MiB went back", self.words("#as-table"))
+        self.click("[data-by=site]")
+        self.assertIn("weights", self.words("#as-table thead"))
+        self.assertIn("weights", self.words(".reading"))
+        self.assertEqual(self.words("#by"), "call site")
+        self.assertGreater(page.run("document.querySelectorAll('#timeline path').length"), 4)
+
+    def test_foreign_words_do_nothing(self):
+        writer = os.path.join(self.folder, BAD)
+        shutil.copy(WRITER, writer)
+        self.page("hostile", "c", writer)
+        page = self.open("c")
+        self.assertIn("gpucache report: ", page.run("document.title"))
+        self.assertEqual(page.run("document.querySelectorAll('img, b[onclick]').length"), 0)
+        self.assertIn(BAD, self.words(".reading"))
+
+    def test_nothing(self):
+        self.page("nothing")
+        self.open("nothing")
+
+
+if __name__ == "__main__":
+    del sys.argv[1:3]
+    unittest.main()
