@@ -9,8 +9,8 @@ from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import KIND, NAME
 
 FORMATS = ("text", "html", "perfetto", "collapsed", "csv")
-ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text", ".folded": "collapsed",
-           ".collapsed": "collapsed"}
+ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
+           ".folded": "collapsed", ".collapsed": "collapsed"}
 ROWS = 10
 PATHS_ENOUGH = 300  # sites that get names
 

@@ -281,7 +281,8 @@ class Page:
             script=script, title=escape(f"gpucache report: {self.trace.program}"),
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
             headline=self.headline(), explained=escape(_micro(self.report.explained())),
-            cards=self.cards(), beside=self.beside(), timeline=self.timeline(), tables=self.tables(),
+            cards=self.cards(), beside=self.beside(), timeline=self.timeline(),
+            tables=self.tables(),
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
             data=_json(self.data())))

@@ -22,7 +22,7 @@ from gpucache import report, text, usage
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
-SIZES = {1400, 800}
+WIDTHS = (1400, 800)
 
 
 class Pages(unittest.TestCase):
@@ -161,7 +161,7 @@ class Opened(Pages):
 
     def test_both_themes_and_widths(self):
         backs = {}
-        for theme, width in itertools.product(("light", "dark"), SIZES):
+        for theme, width in itertools.product(("light", "dark"), WIDTHS):
             page = self.open(theme=theme, width=width)
             self.assertLessEqual(page.run("document.documentElement.scrollWidth"), width)
             back = "getComputedStyle(document.body).backgroundColor"
