@@ -74,6 +74,7 @@ class Usage:
         self._level_ns = self._held_ns = 0
         self._live_time = self._held_time = 0  # bytes times ns
         self._contexts = set()  # that are there
+        self._held = collections.Counter()  # device memory of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
         # Of the column: its highest moment, and (ns, site, bytes) of what changed since then.
         self._best, self._best_ns, self._best_reserved = 0, 0, 0
@@ -284,13 +285,15 @@ class Usage:
     def _took(self, event):
         self._owned[event.a] = event.b
         self.driver_ns += event.aux
+        self._held[event.context] += event.b
         self._hold(event.ns, event.b)
 
     def _gave(self, event):
         """RELEASE says how much, SEGMENT_FREE where."""
         self.driver_ns += event.aux
-        self._hold(event.ns, -self._owned.pop(event.a, 0) if event.kind == KIND["SEGMENT_FREE"]
-                   else -event.b)
+        size = self._owned.pop(event.a, 0) if event.kind == KIND["SEGMENT_FREE"] else event.b
+        self._held[event.context] -= size
+        self._hold(event.ns, -size)
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
@@ -322,7 +325,7 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
-            self._hold(event.ns, -self.reserved)
+        self._hold(event.ns, -self._held[event.context])  # segments go with their context
 
     def _mark(self, event):
         name = {number: name for name, number in KIND.items()}[event.kind]
