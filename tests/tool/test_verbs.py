@@ -546,7 +546,7 @@ class Versions(unittest.TestCase):
                       "sys.path.insert(0, sys.argv.pop(1))\n"
                       "import importlib, zipfile\n"
                       "for name in zipfile.ZipFile(sys.path[0]).namelist():\n"
-                      "    if name.endswith('.py') and name.count('/') and '__main__' not in name:\n"
+                      "    if '/' in name and name[-3:] == '.py' and '__main__' not in name:\n"
                       "        importlib.import_module(name[:-3].replace('/', '.'))\n"
                       "from gpucache import cli\n"
                       "cli.make_parser().format_help(); sys.exit(cli.main(['ps', '--json']))")
