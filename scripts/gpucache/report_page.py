@@ -102,6 +102,7 @@ class Page:
         exits = collections.Counter()
         for site, its in found.items():
             exits[sites[site]] += its.live
+        names.sort(key=lambda name: -max(held[name], default=0))
         return [self._one_series(name, held[name], exits[name]) for name in names
                 if any(held[name]) or exits[name]]
 

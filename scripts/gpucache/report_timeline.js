@@ -238,7 +238,8 @@ class Timeline {
   }
 
   showTable(layers) {
-    const shown = this.by === "owner" ? layers.slice(0, 6) : layers.slice(0, 4);
+    const shown = [...layers].sort((m, n) => n.of(this.peak) - m.of(this.peak))
+      .slice(0, this.by === "owner" ? 6 : 4);
     const cell = words => make("td", {class: "n"}, words);
     const head = ["time", "live", "held", ...shown.map(layer => layer.name)].map(words =>
       make("th", {scope: "col", class: "n"}, words));

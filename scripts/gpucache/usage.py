@@ -74,7 +74,7 @@ class Usage:
         self._level_ns = self._held_ns = 0
         self._live_time = self._held_time = 0  # bytes times ns
         self._contexts = set()  # that are there
-        self._held = collections.Counter()  # device memory of each context
+        self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
         # Of the column: its highest moment, and (ns, site, bytes) of what changed since then.
         self._best, self._best_ns, self._best_reserved = 0, 0, 0
@@ -89,8 +89,8 @@ class Usage:
         self._find_peak()
 
     def _run(self, rows, progress):
-        """An event of a large trace is worth half a microsecond: what is frequent is written out,
-        with local names. _take does the same and all the rest, one event after the other."""
+        """A trace may have ten million events: what is frequent is written out here, with local
+        names. _take does the same and all the rest."""
         blocks, sites, levels, changes = self.blocks, self.sites, self.levels, self._changes
         late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
         live = best = level_ns = live_time = number = 0
@@ -278,22 +278,22 @@ class Usage:
         self._held_ns = max(ns, self._held_ns)
         self.reserved += change
         self.reserved_peak = max(self.reserved_peak, self.reserved)
-        if self.live == self._best and self.reserved > self._best_reserved:
+        if self.live == self._best and not self._changes and self.reserved > self._best_reserved:
             self._best_ns, self._best_reserved = ns, self.reserved
-            self._changes.clear()
+
+    def _change_held(self, event, change):
+        self.driver_ns += event.aux
+        self._reserved[event.context] += change
+        self._hold(event.ns, change)
 
     def _took(self, event):
         self._owned[event.a] = event.b
-        self.driver_ns += event.aux
-        self._held[event.context] += event.b
-        self._hold(event.ns, event.b)
+        self._change_held(event, event.b)
 
     def _gave(self, event):
         """RELEASE says how much, SEGMENT_FREE where."""
-        self.driver_ns += event.aux
-        size = self._owned.pop(event.a, 0) if event.kind == KIND["SEGMENT_FREE"] else event.b
-        self._held[event.context] -= size
-        self._hold(event.ns, -size)
+        self._change_held(event, -self._owned.pop(event.a, 0)
+                          if event.kind == KIND["SEGMENT_FREE"] else -event.b)
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
@@ -325,7 +325,7 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
-        self._hold(event.ns, -self._held[event.context])  # segments go with their context
+        self._change_held(event, -self._reserved[event.context])  # segments go with their context
 
     def _mark(self, event):
         name = {number: name for name, number in KIND.items()}[event.kind]
