@@ -28,7 +28,7 @@ struct move_budget {
 
 /* Adds what the time since the last call has earned. Is some of the budget left? */
 bool move_budget_is_left(struct move_budget *e, uint64_t now_ns);
-/* Is nothing spent that was not earned again by the last call of move_budget_is_left? */
+/* Was the budget full at the last move_budget_is_left? */
 bool move_budget_is_full(const struct move_budget *e);
 /* So much time went into saving memory; or, with growth, into that and growth. */
 void move_budget_spend(struct move_budget *e, uint64_t ns, bool growth);

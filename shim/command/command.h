@@ -18,9 +18,10 @@
  *     COMMAND_PAUSE_NS after the end of the last such work, or later: the thread sleeps until then.
  *
  * Why each request gets a reply, while its page keeps its file:
- *  5. The duty `serve_new` finds every request that is not served (page.h, steps 7 and 8), but for
- *     those that wait. Where the verb needs calm, it calls for the duty `serve_calm`, which finds
- *     the request again. thread.h says why no such call is lost, also while captures are open.
+ *  5. The duty `serve_new` finds every request that is not served (Note [Requests], 7 and 8), but
+ *     for those that wait. Where the verb needs calm, it calls for the duty `serve_calm`, which
+ *     finds the request again. thread.h says why no such call is lost, also while captures are
+ *     open.
  *  6. Each request that a duty finds ends in page_answer_request, or stays unserved with a call for
  *     another pass.
  *  7. A request that waits is looked at again by the duty `serve_waiting`, which needs no calm, and
@@ -30,7 +31,7 @@
  *     have left the slot to another, whose request has another number. In a new file the numbers
  *     begin again. So a request that waits is never taken for another one, and none for it. Once
  *     its slot holds another one, or none, the request that waits is forgotten.
- *  9. page.h, step 8, says what becomes of the requests when the page gets another file.
+ *  9. Note [Requests], step 8, says what becomes of the requests when the page gets another file.
  */
 #ifndef SHIM_COMMAND_H
 #define SHIM_COMMAND_H

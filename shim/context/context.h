@@ -12,41 +12,8 @@
  * ever had contexts at the same time, of some 70 KiB each. They remain for the life of the process.
  * So do 768 bytes of the map for each 2 MiB of addresses that ever held small blocks.
  *
- * The lives of contexts. The library asks the driver whether a context has ended. It holds no
- * reference of its own, because a primary context would then end later than the program wants. It
- * cannot count retains, because runtimes retain the primary context in ways of their own. A context
- * is known to be primary if a retain was seen. It is known not to be primary if another one is, or
- * if none is active. Otherwise it may be. The library asks about a context that may be primary
- * whenever the primary context may have ended.
- * 1. An ender is a thread in a call that may end a context. Before the call it withdraws the
- *    context's record, so that allocations do not find it (context_destroy_begins,
- *    context_release_begins). After the call it asks the driver whether that very life is over
- *    (context_end_judge). The context's id differs in each life, even where the handle is the same.
- *    So a context that was retained anew meanwhile gets no memory of the last life's pool. Between
- *    the two steps requests go to the driver.
- * 2. After the call the ender looks again, for records that are new since. A maker lists its record
- *    (context_add), then asks the driver whether the life goes on for which it made the record.
- *    Only then allocations may find the record, unless an ender holds it (context_made). One of the
- *    two sees the other. Either the ender's second look comes after the listing and finds the
- *    record, or the driver ended the context before the maker asked.
- * 3. The thread that finds a life over ends the record. Several threads may find it over; the lock
- *    of lives chooses one.
- * 4. A thread asks the driver about a context only while no other thread destroys it. The handle of
- *    a created context may be invalid afterwards. A primary context's handle stays valid.
- * 5. A primary context has the same handle in each life, and an arena outlives its context. If the
- *    next life began before the arena went back, other threads could use memory of the last life
- *    without an error. Their work would meet the unmapping, and the error of that sticks. Without
- *    the library the driver refuses each use, and nothing sticks. So no thread is inside a retain
- *    between an ender's call and the return of the arena (context_life_begins). Both sides count
- *    themselves under the lock of lives. A thread that retains waits until there is no ender and no
- *    record that is about to be abandoned, and then counts. An ender counts, and then waits until
- *    no thread retains. So neither waits while the other waits for it. A thread that abandons a
- *    record waits for neither, be it an ender, a maker, or one that found the life over. Both waits
- *    end after some 2 s. A thread waits for no call that it is itself inside of.
- * 6. Not covered: in segments the driver may give the next life the addresses of the last one, as
- *    it does bare. Then a write by an old pointer is one to whatever the pool has there. If that is
- *    idle, the pool may give it back beside the write, which then meets the error that sticks. The
- *    driver's own free would have waited for the write.
+ * When a context has ended, and why its pool's memory reaches no later one: Note [Lives of
+ * contexts] in README.md. The functions below name its steps.
  */
 #ifndef SHIM_CONTEXT_H
 #define SHIM_CONTEXT_H
@@ -70,7 +37,8 @@ enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY }
 
 struct context {
     _Atomic(CUcontext) handle;      /* NULL while allocations do not find the record */
-    _Atomic(CUcontext) fast_handle; /* the same, but no context's handle in place of NULL */
+    _Atomic(CUcontext) fast_handle; /* for the fast path: while handle is NULL, the record's own
+                                      address, which equals no context */
     atomic_uint withdrawals;        /* how often `handle` has become NULL */
     _Atomic(CUcontext) ctx;         /* the context that has the record, or had it last */
     struct pool *pool; /* NULL: not pooled (BACKING=driver, or there was no host memory) */

@@ -1,93 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See stream_watch.h. While all work of a process goes to one stream, the order of that stream
- * alone makes memory safe to hand out again. This stream is the single stream. Its name is in
- * pool_single_stream; at first it is the first stream that work is submitted to (pool.h). A stream
- * that was only created does not count: libraries create some in advance.
- *
- * Why the single stream is enough:
- * 1. Every submission is seen. While pool_watch asks for it, every entry point in
- *    shim/driver/submit.def calls submission_begin before the driver. The call returns only when
- *    the work is for the single stream, or when no pool relies on one. Driver libraries that submit
- *    work in ways of their own (rendering, video) end the single stream for good.
- * 2. A stream is known by its handle, the per-thread default stream by its thread. Before a handle
- *    is destroyed its stream ceases to be the single one (stream_watch_forget). So a new stream
- *    with the same handle does not count as the single one.
- * 3. A launch may start before its predecessors in the stream end (programmatic dependent launch).
- *    Where that matters it loses this leave: see "Early launches". A launch with attributes that
- *    are not known to keep it in order counts as work for another stream.
- * 4. A capture ends the single stream, and there is none before all captures are closed: captured
- *    work is not a submission.
- * 5. A function that is newer than our tables may submit work unseen. When cuGetProcAddress hands
- *    out the first such function, the single stream ends for good (resolve.c). Runtimes newer than
- *    the tables ask a driver of their release for these functions. We do not see a program that
- *    gets such a function from dlsym or by linking. We also miss objects loaded past the wrappers
- *    (dlmopen, RTLD_DEEPBIND) that submit work on pool memory.
- * 6. Peers, a second context with a pool, and green contexts end the single stream for good. Their
- *    default streams and their work are in no order with the single stream.
- * 7. Work that the driver puts on streams of its own (copies from pageable memory) is ordered with
- *    the program's stream (documented).
- * 8. Work from before the first pool was not seen. The pool begins with a single stream if the
- *    driver says that nothing runs. Drivers before 12.5 do not answer that. Another thread may be
- *    submitting work at that moment. This work can touch the pool's memory only if an address
- *    reaches it while it runs.
- *
- * Early launches. E is a kernel with leave to start early. K is the last kernel before E in its
- * stream that has no such leave.
- * 1. E may overlap all kernels since K. K began when all work before K was complete. So E must not
- *    touch memory whose last work came after K was submitted, that is, memory freed since.
- * 2. covered_seals is the number of closed epochs (pool_seals) whose frees were known when such a
- *    K went to the driver.
- * 3. E keeps its leave if no epoch has closed since and no open epoch has frees. Memory that E may
- *    use was handed out, and so freed, before E came here. So this thread sees that free in
- *    pool_watch, or in pool_seals if a submission of another thread has closed its epoch.
- * 4. Otherwise E loses its leave, and is itself a K.
- * 5. Only submissions to the single stream count, and a stream that becomes the single one begins
- *    without a K. Default streams have the same name in every context, so a kernel is a K only if
- *    its context has a pool.
- * 6. With several streams memory is handed out only behind complete work, or behind a wait of the
- *    whole context. No launch passes such a wait (seen on an H100). A launch does pass waits for
- *    events of its own stream.
- * The rule does not cover memory that is freed during E's submission and whose address reaches E
- * while E runs. tests/model/early.pml models this rule.
- *
- * Domains. A memory fence on the device orders only the writes of its kernel's memory
- * synchronisation domain. Kernels of two domains are as far apart as two devices (CUDA programming
- * guide, "Memory Synchronization Domains"; CUlaunchMemSyncDomain in cuda.h). No document says that
- * stream order alone reaches across domains. Events reach across, because streams of other devices
- * may wait for them. So there is no single stream once a kernel may have a domain of its own. It
- * may get the domain
- * 1. by its launch: then it counts as work for another stream (name_of), like all unknown
- *    attributes;
- * 2. by its stream: cuStreamSetAttribute ends the single stream for good, and
- *    cuStreamCopyAttributes copies only what was set by that call;
- * 3. by its node of a graph: setting the attribute there, or launching with it under capture, ends
- *    the single stream for good. We do not see a kernel that was captured before the first pool.
- *
- * The single stream begins again after a run of submissions to one stream, once all work for
- * others is complete. X is the thread at the end of a run. T is a thread with work for another
- * stream.
- * 1. X publishes its stream as the candidate.
- * 2. X looks whether a thread is inside a submission to another stream; if so, X drops the
- *    candidate. Else X asks the pool for a mark.
- * 3. T says in its record that it submits, and sees that there is no single stream.
- * 4. If T sees the candidate, T notes the breach, and looks again for a single stream.
- * 5. Later, when all work before the mark is complete, X announces its stream as the single one,
- *    and then looks for a breach. Before that no pool hands out memory in its order.
- * All of these steps have one order for all threads. Either X sees T's record in 2, or T sees the
- * candidate in 4. If T sees the candidate, one of two things follows. X may see the breach in 5.
- * Then X takes the announcement back. Otherwise T sees the single stream in 4, and leaves it before
- * T submits. A candidate stays until there is a new one, and that is no sooner than the pool has
- * left the single stream. A new pool begins with a breach, so an older candidate says nothing about
- * it.
- *
- * tests/model/stream.pml models this protocol in steps of one order for all threads. The code has
- * that order too: setting a record, candidate, breached, captures, given_up and pool_single_stream
- * are sequentially consistent. Only these are weaker:
- * 1. the end of a record, a release: a thread that sees it also sees the work submitted;
- * 2. POOL_WATCH_STREAMS of pool_watch: a pool counts in it before it has any memory, and until it
- *    gives up or ends;
- * 3. the length of a run, and the pool that the run is for: these are guesses.
+ * See stream_watch.h. Why the order of one stream is enough, and when it ends and begins again:
+ * Note [Single stream], Note [Early launches], Note [Memory domains] and Note [Return to a single
+ * stream] in README.md. X, T, E and K are theirs.
  */
 #include "shim/context/stream_watch.h"
 
@@ -249,6 +164,7 @@ static struct submitter *find_record(void)
     return NULL;
 }
 
+/* Of launches, see Note [Memory domains]. */
 static uint64_t stream_number(const struct submitter *s, CUstream stream, unsigned flags)
 {
     if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
@@ -326,7 +242,8 @@ static void propose(struct pool *p, uint64_t stream)
         atomic_store(&candidate_mark, pool_mark(p));
 }
 
-/* The run of a stream is long: makes it the candidate, or the candidate the single stream. */
+/* The run of a stream is long: makes it the candidate, or the candidate the single stream. Note
+ * [Return to a single stream]. */
 static void step(uint64_t stream)
 {
     atomic_store_explicit(&only_pool, NULL, memory_order_relaxed);
@@ -385,7 +302,8 @@ static void submit_other(uint64_t stream, uint64_t single)
 }
 
 /* A kernel for a stream that has the single stream's name. unsealed: there were frees before it
- * that no fence covers yet. The driver is asked for the kernel's context once in an epoch. */
+ * that no fence covers yet. The driver is asked for the kernel's context once in an epoch. Note
+ * [Early launches]. */
 static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool unsealed)
 {
     uint64_t seals = atomic_load(&pool_seals) + 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Which streams the program submits work to, and so whether the order of one stream is enough for
- * the pool (pool/single_stream.h). The argument is in shim/context/stream_watch.c.
+ * the pool (pool/single_stream.h). The argument is Note [Single stream] in README.md.
  */
 #ifndef SHIM_STREAM_WATCH_H
 #define SHIM_STREAM_WATCH_H

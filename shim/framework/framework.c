@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See framework.h, also for the argument; the numbers below are those of its steps. The lock guards
+ * See framework.h; the numbers below are the steps of Note [Framework locks]. The lock guards
  * the latest answer, and is held for a copy.
  */
 #include "shim/framework/framework.h"

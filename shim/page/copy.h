@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Access to a mapped page, the process's own or another one's. The page is mapped for the kernel
- * alone: it copies by process_vm_readv and process_vm_writev, and waits by futexes (page.h, step
- * 1). Where a part of the file is missing or its file system is full, these calls fail. A load or
- * store would raise SIGBUS. They fail too where `page` is NULL. Each copy has a full barrier before
- * and behind it. No state, no lock.
+ * alone: it copies by process_vm_readv and process_vm_writev, and waits by futexes (Note [Foreign
+ * pages], step 1). Where a part of the file is missing or its file system is full, these calls
+ * fail. A load or store would raise SIGBUS. They fail too where `page` is NULL. Each copy has a
+ * full barrier before and behind it. No state, no lock.
  */
 #ifndef SHIM_PAGE_COPY_H
 #define SHIM_PAGE_COPY_H

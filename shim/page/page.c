@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page.h, also for the argument; the numbers below are those of its steps. No lock.
+ * See page.h; the numbers below are the steps of the Notes in README.md. No lock.
  */
 #include "shim/page/page.h"
 
@@ -20,7 +20,7 @@
 #error "the build defines GPUCACHE_VERSION, a string"
 #endif
 
-/* So long page_remove waits for a page that is being made. */
+/* How long page_remove waits while another thread still makes the page. */
 #define REMOVE_WAIT_NS (100 * MS_NS)
 #define REMOVE_PAUSE_NS 100000
 

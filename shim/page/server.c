@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See page/server.h; the numbers below are those of the steps in page.h.
+ * See page/server.h; the numbers below are the steps of the Notes in README.md.
  */
 #include "shim/page/server.h"
 

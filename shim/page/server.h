@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Requests of other processes on the page, their replies, and the thread that waits at the
- * doorbell. See page.h for the argument. The control thread alone calls these functions. No lock.
+ * doorbell. Why none is lost: Note [Requests] in README.md. The control thread alone calls these
+ * functions. No lock.
  */
 #ifndef SHIM_PAGE_SERVER_H
 #define SHIM_PAGE_SERVER_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * May this kernel start early? The rule of shim/context/stream_watch.c ("Early launches") with what
+ * May this kernel start early? The rule of Note [Early launches] (shim/context/README.md) with what
  * it reads of pool/fence.c. Threads launch kernels with leave to start before those right before
  * them end, and without. They use two streams and a second context. They free memory and allocate
  * it again. A load or store of what is shared without a lock is one step. One block of the pool's

@@ -4,7 +4,7 @@
 package's allocator lock, as PyTorch does around cudaMalloc.
 
 test_locks.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME
-What meets there, in the letters of shim/framework/framework.h, for each of the two:
+What meets there, in the letters of shim/framework/README.md, for each of the two:
  1. The main thread takes A (cache.lock) and keeps G (calls through PyDLL), then calls cudaMalloc.
  2. Its own pool takes P, tries what it has, lets P go, and has too little.
  3. It takes the lock of those that ask (neighbour.c) and a slot S of the other process.
