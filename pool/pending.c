@@ -4,7 +4,7 @@
  */
 #include "pool/pending.h"
 
-#include "pool/fit.h"
+#include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -131,7 +131,7 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
         const struct block *b = block_of(item);
         bool whole = z->kind == ZONE_LARGE && !p->arena;
         if (b->zone == z && !b->piece.exposed && b->size_bytes >= size_bytes &&
-            (!whole || fit_serves(b->size_bytes, size_bytes)))
+            (!whole || segment_fits(b->size_bytes, size_bytes)))
             return item->epoch;
     }
     return 0;

@@ -5,7 +5,6 @@
 #include "pool/segment.h"
 
 #include "pool/chunk.h"
-#include "pool/fit.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/state.h"
@@ -34,7 +33,7 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
         b->piece.slack_bytes =
-            b->size_bytes - min_u64(b->size_bytes, fit_segment_bytes(size_bytes));
+            b->size_bytes - min_u64(b->size_bytes, segment_new_bytes(size_bytes));
         p->slack_bytes += b->piece.slack_bytes;
     }
     return b;
@@ -42,7 +41,7 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 
 struct block *segment_take(struct pool *p, uint64_t size_bytes)
 {
-    return take(p, size_bytes, fit_most_bytes(size_bytes));
+    return take(p, size_bytes, segment_most_bytes(size_bytes));
 }
 
 /* The largest segment that a request takes where that saves another one; 0: it saves none. A
@@ -52,7 +51,7 @@ static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
-    uint64_t have = s->reserved_bytes + p->planned_bytes + fit_segment_bytes(size_bytes);
+    uint64_t have = s->reserved_bytes + p->planned_bytes + segment_new_bytes(size_bytes);
     uint64_t slack = s->allocated_bytes - s->requested_bytes,
              most_slack = peak >> SEGMENT_SLACK_SHIFT;
     bool full = have > p->backend->total_bytes >> SEGMENT_FULL_SHIFT;
@@ -77,7 +76,7 @@ struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
     const struct block *best = placement_find(&p->large.placement, size_bytes, UNIT_BYTES);
     /* With more excess, segments that do not fit go back instead, if they may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) &&
+        (excess_bytes(p, segment_new_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) &&
          may_give_back(p)) ||
         p->fences.lost)
         return NULL;
@@ -172,12 +171,12 @@ void pool_release_at_free(uint64_t freed_addr)
 
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
-    uint64_t bytes = fit_segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    uint64_t bytes = segment_new_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
     if (z->kind == ZONE_SMALL)
         bytes = max_u64(bytes, shared_bytes(z));
-    else if (size_bytes <= FIT_SHARED_MAX_BYTES && p->small_max_bytes < FIT_SHARED_MAX_BYTES &&
-             rounding_hurts(p))
-        p->small_max_bytes = FIT_SHARED_MAX_BYTES; /* from the next request on */
+    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES &&
+             p->small_max_bytes < SEGMENT_SHARED_MAX_BYTES && rounding_hurts(p))
+        p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. If giving them back waits for all work of the
      * context, the request gives them back only while there is no work. A request must not wait for
      * a kernel that never ends. */

@@ -127,10 +127,10 @@
 #define MOVE_BUDGET_MAX_NS INT64_C(20000000)        /* saved up; a program begins with all of it */
 #define MOVE_BUDGET_DEBT_MAX_NS INT64_C(4000000000) /* debt beyond it is forgotten: a bound */
 
-/* Segments (segment.c, fit.h) */
-#define FIT_SHARED_MAX_BYTES (UINT64_C(4) << 20) /* blocks that may share a segment */
-#define FIT_SLACK_SHIFT 3         /* of a request: an idle segment may be so much larger */
-#define FIT_SIZES_SHIFT 4         /* sizes of new segments to a doubling */
+/* Segments (segment.c) */
+#define SEGMENT_SHARED_MAX_BYTES (UINT64_C(4) << 20) /* blocks that may share a segment */
+#define SEGMENT_FIT_SHIFT 3       /* of a request: an idle segment may be so much larger */
+#define SEGMENT_SIZES_SHIFT 4     /* sizes of new segments to a doubling */
 #define SEGMENT_SPARE_SHIFT 1     /* of a segment, at least: what a request may take of it */
 #define SEGMENT_SLACK_SHIFT 3     /* of the peak: slack of all live segments */
 #define SEGMENT_IDLE_SHIFT 3      /* beyond the peak, kept while the GPU is idle */

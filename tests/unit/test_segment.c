@@ -4,7 +4,6 @@
  */
 #include "pool/segment.h"
 
-#include "pool/fit.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
@@ -20,14 +19,14 @@ static struct rig *segments_on_a_device_of(void **state, uint64_t capacity_bytes
 static void segments_have_little_slack(void **state)
 {
     for (uint64_t size = MIB(2); size < GIB(4); size += size / 5 + 12345) {
-        uint64_t bytes = fit_segment_bytes(size);
+        uint64_t bytes = segment_new_bytes(size);
         EXPECT(bytes >= size && bytes % MIB(2) == 0, "whole granules that hold the request");
         EXPECT(bytes - size < MIB(2) || (bytes - size) * 8 <= size,
                "an eighth, or less than a granule");
-        EXPECT(fit_serves(bytes, size), "a new segment serves what it was taken for");
-        EXPECT(fit_serves(size, size), "an exact one is no waste");
-        EXPECT(!fit_serves(size - 512, size), "a smaller one does not hold it");
-        EXPECT(!fit_serves(bytes + size / 4, size), "a much larger one is waste");
+        EXPECT(segment_fits(bytes, size), "a new segment serves what it was taken for");
+        EXPECT(segment_fits(size, size), "an exact one is no waste");
+        EXPECT(!segment_fits(size - 512, size), "a smaller one does not hold it");
+        EXPECT(!segment_fits(bytes + size / 4, size), "a much larger one is waste");
     }
 }
 
