@@ -54,7 +54,6 @@
  *    found the pool there before locks it and looks again (find_owner).
  */
 #include "pool/chunk.h"
-#include "pool/ghost.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/single_stream.h"
@@ -112,7 +111,7 @@ void pool_abandon(struct pool *p)
             state_wait(p);
         if (list_empty(&p->ghosts))
             break;
-        ghost_reap(p, true);
+        chunk_reap_ghosts(p, true);
     }
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;

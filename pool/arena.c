@@ -7,7 +7,6 @@
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
-#include "pool/ghost.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/peak.h"
@@ -250,7 +249,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         chunk_leave(c);
         map_disclaim(c, p);
         if (c->lingers)
-            ghost_add(c->cover);
+            chunk_add_ghost(c->cover);
         else
             zone_make_hole(c->cover);
         p->stats.num_chunk_moves++;
@@ -421,7 +420,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     /* Complete chunks move for good; only the others leave ghosts. */
     fence_seal(p);
     fence_poll(p);
-    ghost_reap(p, false);
+    chunk_reap_ghosts(p, false);
     bool reaped = p->ghost_bytes != ghost_bytes, new_peak = is_new_peak(p, size_bytes);
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = mapping_calls(p);

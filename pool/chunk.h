@@ -62,6 +62,14 @@ void chunk_unseize(struct chunk *list);
 /* Gives seized chunks back to the driver; returns their bytes. Drops the lock. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
 
+/* A ghost: addresses of an arena whose memory was moved. They keep their old mapping until the old
+ * GPU work that uses it is complete. arena.h says why that is safe. */
+/* A BUSY block becomes a ghost. Its epoch says which work it waits for. */
+void chunk_add_ghost(struct block *b);
+/* Unmaps the ghosts whose old work is complete, or all of them; their addresses become holes. Drops
+ * the lock. */
+void chunk_reap_ghosts(struct pool *p, bool all);
+
 /* Adds the chunk to the zone, or removes it. */
 void chunk_enter(struct chunk *c, struct zone *z);
 void chunk_leave(struct chunk *c);

@@ -5,7 +5,6 @@
 #include "pool/trim.h"
 
 #include "pool/chunk.h"
-#include "pool/ghost.h"
 #include "pool/magazine_pool.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
@@ -50,7 +49,7 @@ static void settle(struct pool *p, uint64_t wait_ns)
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
     pending_retire_all(p);
-    ghost_reap(p, false);
+    chunk_reap_ghosts(p, false);
 }
 
 /* First waits for work that the frees would wait for without the pool. Then, for a moment, behind
@@ -68,7 +67,7 @@ static void await_fences(struct pool *p)
     if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
     pending_retire_all(p);
-    ghost_reap(p, false);
+    chunk_reap_ghosts(p, false);
 }
 
 static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)

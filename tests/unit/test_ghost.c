@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/ghost.c: memory that moves while old work uses it, and the old mappings that stay for that
+ * Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay for that
  * work. The file is included, so that the tests choose how many ghosts are looked at together.
  */
 #include "pool/tuning.h"
@@ -8,7 +8,7 @@
 static int at_once = GHOSTS_AT_ONCE;
 #undef GHOSTS_AT_ONCE
 #define GHOSTS_AT_ONCE at_once
-#include "pool/ghost.c"
+#include "pool/chunk.c"
 #include "tests/unit/expect.h"
 
 #include <pthread.h>
