@@ -8,9 +8,9 @@
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/peak.h"
+#include "pool/release.h"
 #include "pool/segment.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 #include "pool/tuning.h"
 
 /* What a request takes: one object of a slab, or a block. */
@@ -203,7 +203,7 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
     if (retire_and_take(p, r) || take(p, r))
         return true;
     magazines_empty_all(p);
-    trim_release(p, UINT64_MAX, UINT64_MAX);
+    release_idle(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->settled + 1; /* growing itself counts once */
     int code;                       /* the first code stays: the program asked once */
     bool taken = take(p, r) || (grow(p, r, &code) == GROW_OK && take(p, r));

@@ -11,8 +11,8 @@
 #include "pool/map.h"
 #include "pool/peak.h"
 #include "pool/placement.h"
+#include "pool/release.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 #include "pool/tuning.h"
 
 bool arena_reserve(struct pool *p)
@@ -339,7 +339,7 @@ static void seize_idle(struct pool *p, const struct zone *z, struct plan *plan)
     /* More idle memory than one request may move goes back to the driver instead, a few chunks at a
      * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
-        trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
+        release_idle(p, plan->missing_bytes - got - more, UINT64_MAX);
 }
 
 /* Would growing by so much take more memory than the pool may have without moves? With several

@@ -5,13 +5,13 @@
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
+#include "pool/limits.h"
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/single_stream.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 
 /* Reserves the address space of an arena, if the pool is to be one. */
 static bool reserve(struct pool *p)
@@ -41,7 +41,7 @@ static void init_contents(struct pool *p)
     p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
     p->move_budget = (struct move_budget){0};
     p->most_reserved_bytes = p->config.max_reserved_bytes;
-    trim_set_tick(p);
+    limits_set_tick(p);
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
@@ -91,7 +91,7 @@ void pool_set_config(struct pool *p, const struct pool_config *config)
 #undef POOL_OPTION
 #undef LIVE
     atomic_store(&p->fences.patience_bytes, 0);
-    trim_set_tick(p);
+    limits_set_tick(p);
     state_unlock(p);
 }
 

@@ -7,8 +7,8 @@
 #include "pool/chunk.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
+#include "pool/release.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 #include "pool/tuning.h"
 
 #define NOTHING_SHIFT 63
@@ -160,7 +160,7 @@ void pool_release_at_free(uint64_t freed_addr)
         pending_retire_all(p);
         uint64_t excess = excess_bytes(p, 0, 0, beyond_shift);
         if (excess && complete)
-            trim_release(p, excess, UINT64_MAX);
+            release_idle(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
         uint64_t took_ns = end_ns - waited_ns;
         took_ns += min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS);
@@ -183,7 +183,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     uint64_t excess = excess_bytes(p, bytes, size_bytes, SEGMENT_IDLE_SHIFT);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
         pending_retire_all(p);
-        trim_release(p, excess, UINT64_MAX);
+        release_idle(p, excess, UINT64_MAX);
     }
     if (p->abandoned) /* while the lock was dropped */
         return GROW_FAILED;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/trim.c: idle memory back to the driver, on request, over limits, after a time.
+ * pool/release.c: idle memory back to the driver, on request, over limits, after a time.
  */
-#include "pool/trim.h"
+#include "pool/release.h"
 
 #include "tests/unit/expect.h"
 
