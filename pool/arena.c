@@ -116,12 +116,12 @@ static bool claim_window(struct pool *p, struct zone *z, const struct window *w,
  * requests, which needs the fewest driver calls. A request of up to ARENA_CHUNK_MAX_BYTES gets one
  * chunk, and a larger one gets two. Once memory is fragmented, chunks are small, whether the move
  * budget is used up or not, because chunks cannot be cut later. Each costs calls of the driver. So
- * they are as small as can be useful only while the move budget is full. */
+ * they are as small as can be useful only while the time budget is full. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes, reserved = p->stats.reserved_bytes;
     uint64_t fine = max_u64(reserved >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
-    if (!move_budget_is_full(&p->move_budget)) {
+    if (!time_budget_is_full(&p->time_budget)) {
         uint64_t part =
             min_u64(missing >> ARENA_SPENT_REQUEST_SHIFT, ARENA_SPENT_REQUEST_MAX_BYTES);
         fine = max_u64(fine, max_u64(reserved >> ARENA_SPENT_SHIFT, part));
@@ -416,7 +416,7 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
                             int *code)
 {
     uint64_t start_ns = p->backend->ops->now_ns(p->backend), ghost_bytes = p->ghost_bytes;
-    bool frugal = move_budget_is_left(&p->move_budget, start_ns);
+    bool frugal = time_budget_is_left(&p->time_budget, start_ns);
     /* Complete chunks move for good; only the others leave ghosts. */
     fence_seal(p);
     fence_poll(p);
@@ -429,8 +429,8 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
         result = grow(p, z, size_bytes, align, true, code);
     uint64_t took_ns = p->backend->ops->now_ns(p->backend) - start_ns;
     if (reaped || mapping_calls(p) > before + 1)
-        move_budget_spend(&p->move_budget, took_ns, new_peak);
+        time_budget_spend(&p->time_budget, took_ns, new_peak);
     else if (mapping_calls(p) == before + 1)
-        move_budget_note_growth(&p->move_budget, took_ns);
+        time_budget_note_growth(&p->time_budget, took_ns);
     return result;
 }

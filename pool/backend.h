@@ -74,7 +74,7 @@ struct backend_ops {
      * again, and may call again. False: no more comes. NULL for series: nothing waits for what
      * comes, and the answer is false. It may call functions of the pool. */
     bool (*ask_others)(struct backend *b, uint64_t size_bytes, uint64_t *series);
-    /* Monotonic; microseconds matter to the move budget (move_budget.h). */
+    /* Monotonic; microseconds matter to the time budget (time_budget.h). */
     uint64_t (*now_ns)(struct backend *b);
 };
 

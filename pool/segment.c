@@ -104,7 +104,7 @@ static bool rounding_hurts(const struct pool *p)
 /* Notes what the next free that may wait has to give back. While segments go back, and until the
  * program is ahead of the GPU again, the GPU is idle. When frees gave memory back too often,
  * training took 1.4 times as long (H200). So one free gives back all that is beyond the peak, and
- * the next such free comes much later. Each SEGMENT_PATIENCE_NS of overdrawn move budget doubles
+ * the next such free comes much later. Each SEGMENT_PATIENCE_NS of overdrawn time budget doubles
  * what is allowed beyond the peak. Then the free keeps half of what is allowed. Once the pool has
  * half of the device, at most a quarter of the peak is allowed beyond it. */
 static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
@@ -112,8 +112,8 @@ static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
     unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
     if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> SEGMENT_FULL_SHIFT)
         most_shift = SEGMENT_FULL_KEPT_SHIFT;
-    move_budget_is_left(&p->move_budget, p->backend->ops->now_ns(p->backend));
-    for (int64_t left_ns = p->move_budget.left_ns;
+    time_budget_is_left(&p->time_budget, p->backend->ops->now_ns(p->backend));
+    for (int64_t left_ns = p->time_budget.left_ns;
          left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
         left_ns += SEGMENT_PATIENCE_NS;
     p->owes_beyond_shift = 0;
@@ -164,7 +164,7 @@ void pool_release_at_free(uint64_t freed_addr)
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
         uint64_t took_ns = end_ns - waited_ns;
         took_ns += min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS);
-        move_budget_spend(&p->move_budget, took_ns, false);
+        time_budget_spend(&p->time_budget, took_ns, false);
     }
     state_leave(p);
 }

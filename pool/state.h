@@ -14,10 +14,10 @@
 
 #include "pool/fence.h"
 #include "pool/host_memory.h"
-#include "pool/move_budget.h"
 #include "pool/pending.h"
 #include "pool/pool.h"
 #include "pool/slab.h"
+#include "pool/time_budget.h"
 #include "pool/zone.h"
 
 #include <pthread.h>
@@ -38,7 +38,7 @@ struct pool {
     uint64_t released_ns; /* when idle memory went back last; 0: never */
     uint64_t now_ns;      /* coarse clock, read at slow moments */
     uint64_t serial;      /* of the last block handed out, but for magazines */
-    struct move_budget move_budget; /* time left for moving memory */
+    struct time_budget time_budget; /* time left for saving memory */
     uint64_t planned_bytes;         /* threads without the lock are taking it from the driver */
     unsigned owes_beyond_shift;     /* segment backing: see owe in segment.c; 0: nothing is owed */
     uint64_t small_max_bytes;       /* larger blocks are of the large zone; see segment.h */

@@ -193,7 +193,7 @@ static bool row_ask_others(struct backend *b, uint64_t size_bytes, uint64_t *ser
     return ask && ask(device_self(b)->device, size_bytes, series);
 }
 
-/* Steps of the coarse clock, 1 to 4 ms, are longer than what a move takes (move_budget.h). */
+/* Steps of the coarse clock, 1 to 4 ms, are longer than what a move takes (time_budget.h). */
 static uint64_t row_now_ns(struct backend *b)
 {
     return clock_now_ns();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay for that
- * work. The file is included, so that the tests choose how many ghosts are looked at together.
+ * Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay
+ * for that work. The file is included, so that the tests choose how many ghosts are looked at
+ * together.
  */
 #include "pool/tuning.h"
 

@@ -47,8 +47,8 @@ static void free_memory_is_told_by_whether_its_chunk_could_move(void **state)
     rig_free(r, b);
     rig_empty_magazines(r);
     model_advance(r->model, MS(1));
-    move_budget_is_left(&r->pool->move_budget, model_now(r->model));
-    move_budget_spend(&r->pool->move_budget, SECOND_NS, false);
+    time_budget_is_left(&r->pool->time_budget, model_now(r->model));
+    time_budget_spend(&r->pool->time_budget, SECOND_NS, false);
     rig_alloc(r, MIB(30));
     struct pool_stats s = rig_stats(r);
     EXPECT_EQ(s.num_chunk_moves, 0, "the budget was used up");

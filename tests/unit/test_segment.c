@@ -201,14 +201,14 @@ static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
 }
 
 /* Takes and frees ever smaller blocks below work that never lets the GPU idle, with so much of the
- * move budget overdrawn. Returns what is idle at most beyond the program's peak of 80 MiB. */
+ * time budget overdrawn. Returns what is idle at most beyond the program's peak of 80 MiB. */
 static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
 {
     uint64_t worst_bytes = 0;
     rig_alloc(r, MIB(40));
     rig_free(r, rig_alloc(r, MIB(40)));
-    move_budget_is_left(&r->pool->move_budget, model_now(r->model));
-    move_budget_spend(&r->pool->move_budget, overdrawn_ns + MS(20), false);
+    time_budget_is_left(&r->pool->time_budget, model_now(r->model));
+    time_budget_spend(&r->pool->time_budget, overdrawn_ns + MS(20), false);
     for (uint64_t size = MIB(34); size >= MIB(4); size -= size / 3) {
         uint64_t a = rig_alloc(r, size);
         rig_launch(r, 1, MS(1), a);
