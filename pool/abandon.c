@@ -47,7 +47,7 @@
  *    as lost, each magazine is locked and emptied. A thread that was taking or giving then is
  *    through. A thread that locks a magazine afterwards sees that nothing is ready, so it takes
  *    nothing out and puts nothing in.
- * 4. After that no piece becomes held, and the mark is taken off every piece that the program still
+ * 4. After that no item becomes held, and the mark is taken off every item that the program still
  *    held. So an address of the old context frees nothing of the new one through what a thread was
  *    handed out lately.
  * 5. The map leads to the pool by its chunks only, and all of them are out of it. A thread that
@@ -75,24 +75,24 @@ static struct chunk *detach_chunks(struct pool *p)
     return list;
 }
 
-static void disown(struct piece *piece)
+static void disown(struct item *item)
 {
-    piece_claim(piece);
-    piece->live = piece->exposed = piece->sync_memops = false;
+    item_claim(item);
+    item->live = item->exposed = item->sync_memops = false;
 }
 
 static void disown_block(void *record)
 {
     struct block *b = record;
-    disown(&b->piece);
-    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    disown(&b->item);
+    atomic_store_explicit(&b->item.slab, NULL, memory_order_relaxed);
 }
 
 static void disown_slab(void *record)
 {
     struct slab *s = record;
     for (unsigned slot = 0; slot < s->object_count; slot++)
-        disown(&s->pieces[slot]);
+        disown(&s->items[slot]);
 }
 
 void pool_abandon(struct pool *p)

@@ -363,18 +363,18 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     }
     struct slab *s = r->slab;
     struct block *b = r->block;
-    struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
+    struct item *item = s ? &s->items[r->slot] : &b->item;
     if (!s)
         map_set(b);
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
-    piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
-    piece_begin(piece, requested_bytes, ++p->serial);
+    item->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
+    item_begin(item, requested_bytes, ++p->serial);
     if (s) {
-        piece->live = true;
-        piece->slab = s;
+        item->live = true;
+        item->slab = s;
     }
-    magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
+    magazine_hand_out(p, item, *addr, size_bytes >> UNIT_SHIFT);
     account_live(p, size_bytes, requested_bytes);
 }
 

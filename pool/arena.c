@@ -244,7 +244,7 @@ static int map_all(struct backend *b, struct chunk *list)
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
-    uint64_t epoch = leaves && c->lingers ? c->cover->piece.epoch : 0;
+    uint64_t epoch = leaves && c->lingers ? c->cover->item.epoch : 0;
     if (leaves) {
         chunk_leave(c);
         map_disclaim(c, p);
@@ -258,7 +258,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         c->addr = c->target->addr;
         c->idle_since_ns = p->now_ns;
         c->target->was_free = true;
-        c->target->piece.epoch = epoch;
+        c->target->item.epoch = epoch;
         map_claim(c, p);
         chunk_enter(c, z);
         if (c->outcome == CHUNK_CREATED) {

@@ -49,7 +49,7 @@ static bool seize(struct search *s, struct chunk *c, struct block *inside)
     if (!host_cache_ensure(&p->block_cache, 2))
         return false;
     c->cover = zone_seize(inside, c->addr, c->size_bytes);
-    c->lingers = c->cover->piece.epoch > p->fences.complete_epoch;
+    c->lingers = c->cover->item.epoch > p->fences.complete_epoch;
     c->plan = s->list;
     s->list = c;
     s->got_bytes += c->size_bytes;
@@ -84,7 +84,7 @@ static void seize_within(struct search *s, struct block *b)
 
 static bool is_idle(const struct block *b, uint64_t complete_epoch)
 {
-    return (b->state == BLOCK_FREE || b->state == BLOCK_DEAD) && b->piece.epoch <= complete_epoch;
+    return (b->state == BLOCK_FREE || b->state == BLOCK_DEAD) && b->item.epoch <= complete_epoch;
 }
 
 /* Is the chunk idle, and the work of everything in it complete? Dead memory was retired before it
@@ -143,7 +143,7 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     for (struct block *b = placement_largest(&z->placement), *next;
          b && b->size_bytes >= GRANULE_BYTES && wants_more(&s) && (!move || left-- > 0); b = next) {
         next = placement_next(&z->placement, b);
-        if (b->piece.epoch <= complete || may_linger)
+        if (b->item.epoch <= complete || may_linger)
             seize_within(&s, b);
     }
     if (!move)
@@ -158,7 +158,7 @@ uint64_t chunk_behind_work_bytes(struct zone *z)
     for (struct block *b = placement_largest(&z->placement); b && b->size_bytes >= GRANULE_BYTES;
          b = placement_next(&z->placement, b)) {
         struct chunk *c =
-            b->piece.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
+            b->item.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
         while (c && c->addr + c->size_bytes <= block_end(b)) {
             bytes += c->size_bytes;
             c = chunk_from(z->pool, c->addr + c->size_bytes, block_end(b));
@@ -296,7 +296,7 @@ static bool reap_some(struct pool *p, bool all)
         struct block *b = list_entry(n, struct block, link);
         if (left-- <= 0)
             break;
-        if (!all && b->piece.epoch > p->fences.complete_epoch)
+        if (!all && b->item.epoch > p->fences.complete_epoch)
             continue;
         list_remove(n);
         list_push_back(&list, n);

@@ -129,14 +129,14 @@ void magazines_pass_all(struct pool *p)
 
 static void release(struct pool *p, const struct magazine_cell *cell)
 {
-    struct piece *piece = cell->piece;
-    if (piece->slot == PENDING_BLOCK) {
-        struct block *b = list_entry(piece, struct block, piece);
+    struct item *item = cell->item;
+    if (item->slot == PENDING_BLOCK) {
+        struct block *b = list_entry(item, struct block, item);
         zone_end_live(b);
         pending_settle_block(p, b, cell->epoch);
     } else {
-        piece->live = false;
-        pending_settle_object(p, piece->slab, piece->slot, cell->epoch);
+        item->live = false;
+        pending_settle_object(p, item->slab, item->slot, cell->epoch);
     }
 }
 
@@ -151,8 +151,8 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
         struct magazine_row *row = &m->rows[at];
         uint32_t count = row->newest / sizeof row->cells[0];
         for (uint32_t i = 1; i <= count; i++) {
-            m->cached -= row->cells[i].piece->weight +
-                         (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            m->cached -= row->cells[i].item->weight +
+                         (at == MAGAZINE_MORE ? MAGAZINE_COST(0, row->units) : 0);
             release(p, &row->cells[i]);
         }
         row->newest = 0;

@@ -32,9 +32,8 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
-        b->piece.slack_bytes =
-            b->size_bytes - min_u64(b->size_bytes, segment_new_bytes(size_bytes));
-        p->slack_bytes += b->piece.slack_bytes;
+        b->item.slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_new_bytes(size_bytes));
+        p->slack_bytes += b->item.slack_bytes;
     }
     return b;
 }

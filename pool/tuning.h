@@ -46,8 +46,8 @@
 #define LEAVE_TIMEOUT_NS (60 * SECOND_NS) /* drivers before CUDA 12.5; a bound */
 
 /* Pending memory (pending.c, alloc.c) */
-#define PENDING_LOOK 64      /* pieces of the queue that one request looks at: lock time */
-#define PENDING_BATCH 512    /* pieces retired at one go: 30 us of lock time */
+#define PENDING_LOOK 64      /* items of the queue that one request looks at: lock time */
+#define PENDING_BATCH 512    /* items retired at one go: 30 us of lock time */
 #define PENDING_SELDOM 64    /* requests between two questions in vain: one takes as long as two */
 #define PENDING_LOOK_SHIFT 6 /* more pending, of what is reserved: see pending_is_much */
 #define RUN_AHEAD_BYTES (UINT64_C(256) << 20) /* several streams, H200: they keep their overlap */

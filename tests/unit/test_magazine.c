@@ -221,10 +221,10 @@ static void the_record_of_another_block_is_left_alone(void **state)
     for (int i = 0; i < 2; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
         struct magazine *m = magazine(r);
-        struct piece *of_a = NULL, *of_b = NULL;
+        struct item *of_a = NULL, *of_b = NULL;
         for (unsigned at = 0; at < MAGAZINE_RECENT; at++) {
-            of_a = piece_addr(m->recent[at]) == a ? m->recent[at] : of_a;
-            of_b = piece_addr(m->recent[at]) == b ? m->recent[at] : of_b;
+            of_a = item_addr(m->recent[at]) == a ? m->recent[at] : of_a;
+            of_b = item_addr(m->recent[at]) == b ? m->recent[at] : of_b;
         }
         EXPECT(of_a && of_b && of_a != of_b, "both are known");
         m->recent[of_a->recent] = of_b;

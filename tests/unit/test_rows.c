@@ -11,7 +11,7 @@
 
 static unsigned row_of(uint64_t addr)
 {
-    return map_block(map_find(addr), addr)->piece.row;
+    return map_block(map_find(addr), addr)->item.row;
 }
 
 static struct rig *start(void **state)
