@@ -47,10 +47,10 @@ struct item {
     _Atomic uint64_t word;   /* the address, plus HELD or not */
     _Atomic uint64_t serial; /* unique in the process, and new each time it is handed out */
     _Atomic uint64_t requested_bytes;
-    int64_t weight;      /* its units, less the room that it takes in a magazine: MAGAZINE_COST */
-    _Atomic uint8_t row; /* place in a magazine, of its size */
-    uint8_t recent;      /* .. of its address */
-    uint16_t slot;       /* object number in its slab, or PENDING_BLOCK */
+    int64_t magazine_cost; /* its units, less the room that it takes in a magazine: MAGAZINE_COST */
+    _Atomic uint8_t row;   /* place in a magazine, of its size */
+    uint8_t recent;        /* .. of its address */
+    uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live; /* an object: the program or a magazine holds it */
     bool exposed, sync_memops;
@@ -78,7 +78,7 @@ static inline uint64_t item_addr(const struct item *p)
 
 static inline uint32_t item_units(const struct item *p)
 {
-    return (uint32_t)p->weight;
+    return (uint32_t)p->magazine_cost;
 }
 
 static inline uint64_t item_requested_bytes(const struct item *p)

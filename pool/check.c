@@ -235,7 +235,7 @@ static const char *check_magazine(const struct pool *p, const struct magazine *m
         for (unsigned i = 1; i <= row->newest / sizeof row->cells[0]; i++) {
             const char *words = check_cell(p, row, at, &row->cells[i]);
             CHECK(!words, words);
-            cached += row->cells[i].item->weight +
+            cached += row->cells[i].item->magazine_cost +
                       (at == MAGAZINE_MORE ? MAGAZINE_COST(0, row->units) : 0);
             kept->cached_bytes += (uint64_t)row->units << UNIT_SHIFT;
             kept->cached_count++;

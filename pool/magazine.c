@@ -132,7 +132,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *
                                                                struct item *item,
                                                                uint64_t size_bytes)
 {
-    int64_t cached = m->cached - item->weight;
+    int64_t cached = m->cached - item->magazine_cost;
     row->newest -= sizeof row->cells[0];
     m->cached = cached;
     if (unlikely((uint32_t)cached < m->cached_least_units))
@@ -277,7 +277,7 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
 {
     struct magazine_row *row = row_at(m, item_row(item));
     uint32_t units = item_units(item);
-    int64_t cached = m->cached + item->weight;
+    int64_t cached = m->cached + item->magazine_cost;
     if (row == &m->rows[MAGAZINE_LARGE] && row->newest && row->units == units) {
         row = &m->rows[MAGAZINE_MORE];
         cached += MAGAZINE_COST(0, units);
@@ -340,8 +340,8 @@ bool pool_free_fast(uint64_t addr)
         return false;
     struct magazine_row *row = row_at(m, item_row(item));
     uint64_t newest = row->newest;
-    int64_t weight = item->weight, cached = m->cached + weight;
-    if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)weight))
+    int64_t cost = item->magazine_cost, cached = m->cached + cost;
+    if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)cost))
         return give_carefully(m, item, addr);
     struct pool *p = m->pool;
     if (unlikely(ready_epoch(p) != FENCE_READY_ALL))
@@ -370,7 +370,8 @@ static bool serves_all(const struct pool_config *c, bool object, uint64_t most_b
 
 void magazine_hand_out(struct pool *p, struct item *item, uint64_t addr, uint64_t units)
 {
-    item->weight = MAGAZINE_COST(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
+    item->magazine_cost =
+        MAGAZINE_COST(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
     if (item->slot != PENDING_BLOCK)
         item_set_row(item, class_rows[units]);
     else if (units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)

@@ -80,7 +80,7 @@ struct magazine {
              * or goes out changes what the program holds by as much. */
             uint32_t cached_least_units, cached_told_units;
             unsigned epoch_frees;
-            int64_t cached; /* weight of all items in it; MAGAZINE_EMPTY: nothing */
+            int64_t cached; /* cost of all items in it; MAGAZINE_EMPTY: nothing */
             struct pool *pool;
             uint64_t serial, serial_told, frees;
             int64_t requested_bytes;

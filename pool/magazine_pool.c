@@ -151,7 +151,7 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
         struct magazine_row *row = &m->rows[at];
         uint32_t count = row->newest / sizeof row->cells[0];
         for (uint32_t i = 1; i <= count; i++) {
-            m->cached -= row->cells[i].item->weight +
+            m->cached -= row->cells[i].item->magazine_cost +
                          (at == MAGAZINE_MORE ? MAGAZINE_COST(0, row->units) : 0);
             release(p, &row->cells[i]);
         }

@@ -367,12 +367,12 @@ static void broken_magazines_are_named(void **state)
            "what lies in a magazine is live to the pool");
     /* Another one's record at the end of a row, and none there. */
     uint16_t newest = blocks->newest;
-    int64_t weight = block->item->weight;
+    int64_t cost = block->item->magazine_cost;
     blocks->newest = (uint16_t)(newest - sizeof *block);
-    m->cached -= weight;
+    m->cached -= cost;
     expect_words(r, "what is live, and not the program's, lies in one magazine");
     blocks->newest = newest;
-    m->cached += weight;
+    m->cached += cost;
     EXPECT_SOUND(r);
 }
 
