@@ -49,7 +49,7 @@ struct item {
     _Atomic uint64_t requested_bytes;
     int64_t magazine_cost; /* its units, less the room that it takes in a magazine: MAGAZINE_COST */
     _Atomic uint8_t row;   /* place in a magazine, of its size */
-    uint8_t recent;        /* .. of its address */
+    uint8_t hint;          /* .. of its address */
     uint16_t slot;         /* object number in its slab, or PENDING_BLOCK */
     /* From here on under the pool's lock alone. */
     bool live; /* an object: the program or a magazine holds it */

@@ -28,7 +28,7 @@
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
 struct item magazine_no_hint = {.row = MAGAZINE_NEVER};
 struct magazine magazine_none = {.pool = (struct pool *)&magazine_none,
-                                 .recent = {TIMES_64(&magazine_no_hint)}};
+                                 .hints = {TIMES_64(&magazine_no_hint)}};
 /* The model again: gcc forgets the declaration's. */
 __thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"))) = &magazine_none;
 
@@ -45,7 +45,7 @@ static inline unsigned block_row(uint64_t units)
     return (uint32_t)units * UINT32_C(0x9e3779b1) >> 27;
 }
 
-static inline unsigned recent_of(uint64_t addr)
+static inline unsigned hint_of(uint64_t addr)
 {
     return (unsigned)((addr * 0x9e3779b97f4a7c15u) >> 58);
 }
@@ -140,7 +140,7 @@ static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *
     m->requested_bytes += (int64_t)size_bytes;
     uint64_t addr = atomic_load_explicit(&item->word, memory_order_relaxed), serial = m->serial + 1;
     m->serial = serial;
-    m->recent[item->recent] = item;
+    m->hints[item->hint] = item;
     item_begin(item, size_bytes, serial);
     atomic_store_explicit(&item->word, addr + ITEM_HELD, memory_order_release);
     magazine_unlock(m);
@@ -333,7 +333,7 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
 bool pool_free_fast(uint64_t addr)
 {
     struct magazine *m = magazine_mine;
-    struct item *item = m->recent[recent_of(addr)];
+    struct item *item = m->hints[hint_of(addr)];
     if (unlikely(!is_held_at(item, addr)))
         return give_mapped(addr);
     if (unlikely(!try_lock(m)))
@@ -381,10 +381,10 @@ void magazine_hand_out(struct pool *p, struct item *item, uint64_t addr, uint64_
                      units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER);
     if (unlikely(!serves_all(&p->config, item->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
         item_set_row(item, MAGAZINE_NEVER);
-    item->recent = (uint8_t)recent_of(addr);
+    item->hint = (uint8_t)hint_of(addr);
     atomic_store_explicit(&item->word, addr + ITEM_HELD, memory_order_release);
     if (likely(magazine_mine->pool == p))
-        magazine_mine->recent[item->recent] = item;
+        magazine_mine->hints[item->hint] = item;
 }
 
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes)

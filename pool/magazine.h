@@ -35,7 +35,7 @@ struct pool;
 
 #define MAGAZINE_SIZES 32 /* rows for blocks, by a hash of their size */
 #define MAGAZINE_DEPTH 7
-#define MAGAZINE_RECENT 64
+#define MAGAZINE_HINTS 64
 #define MAGAZINE_EMPTY MAGAZINE_COST(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
 /* The rows, in this order. First there is one for each class of objects, then MAGAZINE_SIZES for
@@ -92,7 +92,7 @@ struct magazine {
     };
     /* Written by its thread: items that were handed out lately, by a hash of their address. An
      * item may have been freed since, and be the record of something else. */
-    struct item *recent[MAGAZINE_RECENT];
+    struct item *hints[MAGAZINE_HINTS];
     uint64_t last_serial; /* of a magazine that is used no more; last, see host_cache_init */
 };
 _Static_assert(offsetof(struct magazine, link) + sizeof(struct list) <= sizeof(struct magazine_row),

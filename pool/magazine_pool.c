@@ -261,8 +261,8 @@ void magazines_ensure(struct pool *p)
     m->pool = p;
     m->serial = m->serial_told = m->last_serial ? m->last_serial : magazines_serials();
     m->cached = MAGAZINE_EMPTY;
-    for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
-        m->recent[i] = &magazine_no_hint;
+    for (unsigned i = 0; i < MAGAZINE_HINTS; i++)
+        m->hints[i] = &magazine_no_hint;
     for (unsigned i = MAGAZINE_OBJECTS; i < MAGAZINE_ROWS; i++) {
         m->rows[i].never = FENCE_READY_NEVER;
         unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;
