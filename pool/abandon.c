@@ -3,11 +3,11 @@
  * The end of a pool, with its context: see pool_abandon in pool.h.
  *
  * Other threads may be inside it then: the control thread, and threads of a program that ends a
- * context while it allocates in it. Threads that hold memory out of the pool's lists are `busy`,
- * and pool_abandon waits for them. The other threads dropped the lock for a call about a fence, or
- * to let further threads have it. They hold no memory of the pool's. When they go on they find
- * every list empty that leads to memory. The records of blocks stay, as all of the pool's host
- * memory does.
+ * context while it allocates in it. Threads that hold memory out of the pool's lists are
+ * `unlocked_jobs`, and pool_abandon waits for them. The other threads dropped the lock for a call
+ * about a fence, or to let further threads have it. They hold no memory of the pool's. When they go
+ * on they find every list empty that leads to memory. The records of blocks stay, as all of the
+ * pool's host memory does.
  *
  * What a thread inside may still read. The driver frees segments with their context, before the
  * pool learns of the end. From then on it may give their addresses to the next context's pool.
@@ -34,9 +34,9 @@
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:
- * 1. A thread that may drop the lock on its way counts in `inside`, under the lock. While there is
- *    such a thread the pool is not revived. So no thread goes on in the new pool with an event, an
- *    epoch or a place in the ring of the old one.
+ * 1. A thread that may drop the lock on its way counts in `threads_inside`, under the lock. While
+ * there is such a thread the pool is not revived. So no thread goes on in the new pool with an
+ * event, an epoch or a place in the ring of the old one.
  * 2. A thread that comes later, with a pointer from before, finds a pool like any other. What is
  *    done for all pools (submission, trim, leaving the single-stream mode) may be done for this
  *    one. Only a request is for one context. It comes here with the old context in one case only.
@@ -107,7 +107,7 @@ void pool_abandon(struct pool *p)
     single_stream_finish(&p->fences);
     fence_finish(p);
     for (;;) { /* until no thread is busy, and the lock was not dropped since */
-        while (p->busy)
+        while (p->unlocked_jobs)
             state_wait(p);
         if (list_empty(&p->ghosts))
             break;

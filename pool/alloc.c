@@ -204,10 +204,10 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
         return true;
     magazines_empty_all(p);
     release_idle(p, UINT64_MAX, UINT64_MAX);
-    uint64_t mine = p->settled + 1; /* growing itself counts once */
-    int code;                       /* the first code stays: the program asked once */
+    uint64_t mine = p->jobs_done + 1; /* growing itself counts once */
+    int code;                         /* the first code stays: the program asked once */
     bool taken = take(p, r) || (grow(p, r, &code) == GROW_OK && take(p, r));
-    *changed = p->settled > mine;
+    *changed = p->jobs_done > mine;
     return taken;
 }
 
@@ -253,8 +253,8 @@ static bool try_all_else(struct pool *p, struct request *r)
             p->stats.num_oom_released += waits == 0;
             return true;
         }
-        if ((p->busy || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
-            if (p->busy)
+        if ((p->unlocked_jobs || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
+            if (p->unlocked_jobs)
                 state_wait(p);
             continue;
         }

@@ -378,11 +378,11 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
         goto out;
     }
     p->planned_bytes += plan.create_bytes;
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     int failed = map_all(p->backend, plan.list);
     state_lock(p);
-    p->busy--;
+    p->unlocked_jobs--;
     p->planned_bytes -= plan.create_bytes;
     result = GROW_OK;
     if (failed) {

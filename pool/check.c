@@ -407,9 +407,10 @@ static const char *check_locked(const struct pool *p)
         if (p->arena)
             words = check_arena(zones[i], &sums);
         else /* no block is known of a segment on its way out */
-            words = p->busy ? placement_check(zones[i], &ignored) : check_segments(zones[i], &sums);
+            words = p->unlocked_jobs ? placement_check(zones[i], &ignored)
+                                     : check_segments(zones[i], &sums);
         CHECK(!words, words);
-        words = p->busy ? NULL : check_dead(zones[i]);
+        words = p->unlocked_jobs ? NULL : check_dead(zones[i]);
         CHECK(!words, words);
     }
     words = check_pending(p, &pending_bytes);
@@ -421,7 +422,7 @@ static const char *check_locked(const struct pool *p)
           "pending bytes are counted by zone");
     CHECK(p->stats.reserved_bytes + p->planned_bytes <= p->most_reserved_bytes,
           "what is reserved and planned is within the limit");
-    if (p->busy)
+    if (p->unlocked_jobs)
         return NULL;
     CHECK(!p->planned_bytes, "nothing is planned when nobody is at work");
     words = check_magazines(p, &sums);

@@ -223,7 +223,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
      * the driver gives them to nobody. */
     for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c, p);
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     for (struct chunk *c = list; c;)
         c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p, c, &bytes);
@@ -240,7 +240,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         p->stats.num_device_free++;
     }
     p->stats.reserved_bytes -= bytes;
-    p->busy--;
+    p->unlocked_jobs--;
     state_broadcast(p);
     return bytes;
 }
@@ -305,12 +305,12 @@ static bool reap_some(struct pool *p, bool all)
     }
     if (list_empty(&list))
         return false;
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     for (struct list *n = list.next; n != &list;)
         n = unmap_run(p->backend, n, &list);
     state_lock(p);
-    p->busy--;
+    p->unlocked_jobs--;
     list_for_each(n, tmp, &list) {
         list_remove(n);
         zone_make_hole(list_entry(n, struct block, link));

@@ -109,7 +109,7 @@ void pool_lose(struct pool *p)
 bool pool_is_vacant(struct pool *p)
 {
     state_lock(p);
-    bool vacant = p->abandoned && !p->inside && !p->busy;
+    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
     state_unlock(p);
     return vacant;
 }
@@ -119,8 +119,8 @@ bool pool_is_vacant(struct pool *p)
 bool pool_revive(struct pool *p)
 {
     state_lock(p);
-    bool vacant = p->abandoned && !p->inside && !p->busy;
-    p->inside += vacant; /* by this thread */
+    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
+    p->threads_inside += vacant; /* by this thread */
     if (vacant) {
         host_cache_reclaim(&p->block_cache);
         host_cache_reclaim(&p->chunk_cache);

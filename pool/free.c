@@ -54,7 +54,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
     struct pool *p = find_owner(addr, &g);
     if (!p)
         return POOL_FOREIGN;
-    p->inside++;
+    p->threads_inside++;
     if (unlikely(p->config.sync_free))
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;

@@ -167,7 +167,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
         state_unlock(p);
         return;
     }
-    p->busy++;
+    p->unlocked_jobs++;
     /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
      * then. */
     for (int i = 0; i < 2; i++) {
@@ -180,7 +180,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
             state_lock(p);
         }
     }
-    p->busy--;
+    p->unlocked_jobs--;
     state_broadcast(p);
     state_unlock(p);
 }

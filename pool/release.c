@@ -79,7 +79,8 @@ static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
 /* Several threads may come at once, each after a call of the driver that failed. None is told that
  * nothing came back while idle memory is on its way to the driver:
  * 1. Memory that another thread gave back between the failure and this lock shows in released_ns.
- * 2. Memory that another thread holds is busy. This thread waits for it, and it counts in settled.
+ * 2. Memory that another thread holds is busy. This thread waits for it, and it counts in
+ * jobs_done.
  * 3. Memory that is neither idle nor held is live, or behind a fence that the second step waits
  *    for. A thread whose call is made again after the second step competes only with what others
  *    took. */
@@ -88,7 +89,7 @@ bool pool_release(struct pool *p, enum pool_release step)
     bool some = false;
     state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes + p->planned_bytes + p->released_ns) {
-        uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), settled = p->settled;
+        uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), done = p->jobs_done;
         some = p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
         if (step == POOL_RELEASE_PENDING)
             await_fences(p);
@@ -98,9 +99,9 @@ bool pool_release(struct pool *p, enum pool_release step)
         count_flush(p, start_ns, back);
         /* What others hold is on its way back, as a rule. Each of their turns is a few driver
          * calls. */
-        while (p->busy && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
+        while (p->unlocked_jobs && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
             state_wait(p);
-        some = some || back || p->settled != settled;
+        some = some || back || p->jobs_done != done;
     }
     state_leave(p);
     return some;

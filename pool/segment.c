@@ -149,7 +149,7 @@ void pool_release_at_free(uint64_t freed_addr)
     atomic_store_explicit(&pool_release_due, false, memory_order_relaxed);
     if (!p)
         return;
-    p->inside++;
+    p->threads_inside++;
     unsigned beyond_shift = p->owes_beyond_shift;
     if (beyond_shift && !p->fences.lost) {
         p->owes_beyond_shift = 0;
@@ -196,7 +196,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         return GROW_FAILED;
     }
     p->planned_bytes += bytes;
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     int failed = p->backend->ops->segment_alloc(p->backend, bytes, &addr);
     /* The map needs whole granules; every driver so far aligns allocations of this size to them. */
@@ -207,7 +207,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         find_evict(addr, bytes);
     state_lock(p);
     p->planned_bytes -= bytes;
-    p->busy--;
+    p->unlocked_jobs--;
     state_broadcast(p);
     struct block *b = failed || odd ? NULL : zone_add_region(z, addr, bytes, BLOCK_BUSY);
     if (!b) {

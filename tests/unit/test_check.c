@@ -207,9 +207,9 @@ static void broken_sums_are_named(void **state)
            "what is reserved and planned is within the limit");
     r->pool->most_reserved_bytes = s->reserved_bytes;
     EXPECT_SOUND(r);
-    r->pool->busy++;
+    r->pool->unlocked_jobs++;
     BROKEN(r->pool->planned_bytes, MIB(2), "what is reserved and planned is within the limit");
-    r->pool->busy--;
+    r->pool->unlocked_jobs--;
 }
 
 static void broken_fences_are_named(void **state)
