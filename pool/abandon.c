@@ -116,8 +116,8 @@ void pool_abandon(struct pool *p)
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     magazines_forget_all(p);
-    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on no free finds a
-                                 way to this pool */
+    fence_clear_marks(&p->fences); /* frees that came since fence_finish; from here on no free finds
+                                 a way to this pool */
     host_cache_each(&p->block_cache, disown_block);
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         host_cache_each(&p->slab_caches[c], disown_slab);

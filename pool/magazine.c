@@ -257,7 +257,7 @@ static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
     fence_want(&m->pool->fences, ++m->epoch_frees, m->epoch_bytes);
 }
 
-/* With one stream, the first free after a submission: it arms the open epoch. There is room. The
+/* With one stream, the first free after a submission: it marks the open epoch. There is room. The
  * magazine is locked; unlocks it. */
 static __attribute__((noinline)) bool give_first(struct magazine *m, struct item *item,
                                                  uint64_t addr, struct magazine_row *row,
@@ -347,7 +347,7 @@ bool pool_free_fast(uint64_t addr)
     if (unlikely(ready_epoch(p) != FENCE_READY_ALL))
         return give_carefully(m, item, addr);
     uint64_t epoch = fence_open_epoch(&p->fences);
-    if (unlikely(!fence_is_armed(&p->fences)))
+    if (unlikely(!fence_open_is_on_time(&p->fences)))
         return give_first(m, item, addr, row, cached);
     if (unlikely(!put(m, row, newest, item, addr, epoch, cached))) {
         magazine_unlock(m);
