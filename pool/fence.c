@@ -157,7 +157,7 @@ static bool take_event(struct pool *p, uint64_t *event)
 /* No fence can be had: the frees wait for a later one, as when the ring is full. The epoch counts
  * as late, because work may follow: the pool may query its fence, but waits for it only after
  * another free. */
-static void put_off(struct fences *f)
+static void defer(struct fences *f)
 {
     f->refused = false;
     if (fence_is_unsealed(f))
@@ -191,7 +191,7 @@ void fence_seal(struct pool *p)
         if (f->ring.count + f->sealing >= RING_MAX - 1)
             ring_thin(&f->ring);
         if (f->ring.count + f->sealing >= RING_MAX - 1) {
-            put_off(f);
+            defer(f);
             return;
         }
     }
@@ -199,7 +199,7 @@ void fence_seal(struct pool *p)
                      1); /* from here on a submission waits, also while the event is made */
     uint64_t event;
     if (!take_event(p, &event)) {
-        put_off(f);
+        defer(f);
         end_record(f);
         return;
     }
