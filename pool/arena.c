@@ -182,7 +182,7 @@ static bool assign(struct pool *p, struct plan *plan)
  * Otherwise it is gone. */
 static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 {
-    if (moved && c->lingers) {
+    if (moved && c->in_use_by_gpu) {
         c->outcome = CHUNK_STAYED;
         return;
     }
@@ -191,13 +191,13 @@ static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 }
 
 /* Brings one chunk to its target, where it is not yet accessible. */
-static int place(struct backend *b, struct chunk *c)
+static int map_to_target(struct backend *b, struct chunk *c)
 {
     int code = 0;
     bool moved = c->outcome == CHUNK_STAYED;
     if (!moved)
         code = b->ops->create(b, c->size_bytes, &c->handle);
-    else if (!c->lingers)
+    else if (!c->in_use_by_gpu)
         b->ops->unmap(b, c->addr, c->size_bytes);
     if (code)
         return code;
@@ -209,7 +209,7 @@ static int place(struct backend *b, struct chunk *c)
     return code;
 }
 
-static bool is_placed(const struct chunk *c)
+static bool is_at_target(const struct chunk *c)
 {
     return c && (c->outcome == CHUNK_MOVED || c->outcome == CHUNK_CREATED);
 }
@@ -222,11 +222,11 @@ static int map_all(struct backend *b, struct chunk *list)
     for (struct chunk *c = list; c && !code; c = c->plan) {
         map_touch(c->target->addr, c->size_bytes);
         find_evict(c->target->addr, c->size_bytes);
-        code = place(b, c);
+        code = map_to_target(b, c);
     }
-    for (struct chunk *c = list; is_placed(c);) {
+    for (struct chunk *c = list; is_at_target(c);) {
         struct chunk *last = c;
-        while (is_placed(last->plan) && last->plan->target->addr == block_end(last->target))
+        while (is_at_target(last->plan) && last->plan->target->addr == block_end(last->target))
             last = last->plan;
         struct chunk *after = last->plan;
         int denied = b->ops->allow(b, c->target->addr, block_end(last->target) - c->target->addr);
@@ -244,17 +244,17 @@ static int map_all(struct backend *b, struct chunk *list)
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
-    uint64_t epoch = leaves && c->lingers ? c->cover->item.epoch : 0;
+    uint64_t epoch = leaves && c->in_use_by_gpu ? c->busy_block->item.epoch : 0;
     if (leaves) {
         chunk_leave(c);
         map_disclaim(c, p);
-        if (c->lingers)
-            chunk_add_ghost(c->cover);
+        if (c->in_use_by_gpu)
+            chunk_add_ghost(c->busy_block);
         else
-            zone_make_hole(c->cover);
+            zone_make_hole(c->busy_block);
         p->stats.num_chunk_moves++;
     }
-    if (is_placed(c)) {
+    if (is_at_target(c)) {
         c->addr = c->target->addr;
         c->idle_since_ns = p->now_ns;
         c->target->was_free = true;
@@ -268,7 +268,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         return;
     }
     if (c->outcome == CHUNK_STAYED) {
-        zone_give(c->cover);
+        zone_give(c->busy_block);
         return;
     }
     if (c->outcome == CHUNK_LOST)
@@ -306,7 +306,7 @@ static void release_coarse_chunks(struct pool *p, struct plan *plan)
     uint64_t most = ARENA_COARSE * most_bytes(p, plan);
     for (struct chunk **at = &plan->idle; *at;) {
         struct chunk *c = *at;
-        if (c->lingers || c->size_bytes <= most) {
+        if (c->in_use_by_gpu || c->size_bytes <= most) {
             at = &c->plan;
             continue;
         }

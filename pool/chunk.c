@@ -48,8 +48,8 @@ static bool seize(struct search *s, struct chunk *c, struct block *inside)
     struct pool *p = inside->zone->pool;
     if (!host_cache_ensure(&p->block_cache, 2))
         return false;
-    c->cover = zone_seize(inside, c->addr, c->size_bytes);
-    c->lingers = c->cover->item.epoch > p->fences.complete_epoch;
+    c->busy_block = zone_seize(inside, c->addr, c->size_bytes);
+    c->in_use_by_gpu = c->busy_block->item.epoch > p->fences.complete_epoch;
     c->plan = s->list;
     s->list = c;
     s->got_bytes += c->size_bytes;
@@ -74,7 +74,7 @@ static void seize_within(struct search *s, struct block *b)
         if (eligible(s, c)) {
             if (!seize(s, c, b))
                 return;
-            b = c->cover->next;
+            b = c->busy_block->next;
             if (!b || b->state != BLOCK_FREE)
                 return;
         }
@@ -137,13 +137,13 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     uint64_t complete = z->pool->fences.complete_epoch;
     int left = CHUNK_LOOK;
     /* Ghosts cost address space only, but not without a limit: a kernel may run for ever. */
-    bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
+    bool may_be_in_use = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
     /* The rest of a block that chunks are taken from holds nothing eligible. No block below a
      * granule holds a chunk. */
     for (struct block *b = placement_largest(&z->placement), *next;
          b && b->size_bytes >= GRANULE_BYTES && wants_more(&s) && (!move || left-- > 0); b = next) {
         next = placement_next(&z->placement, b);
-        if (b->item.epoch <= complete || may_linger)
+        if (b->item.epoch <= complete || may_be_in_use)
             seize_within(&s, b);
     }
     if (!move)
@@ -172,7 +172,7 @@ void chunk_unseize(struct chunk *list)
     while (list) {
         struct chunk *c = list;
         list = c->plan;
-        zone_give(c->cover);
+        zone_give(c->busy_block);
     }
 }
 
@@ -186,7 +186,7 @@ static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *
     map_disclaim(c, p);
     state_unlock(p);
     if (likely(ours))
-        p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
+        p->backend->ops->segment_free(p->backend, c->addr, !c->in_use_by_gpu);
     *bytes += c->size_bytes;
     return c->plan;
 }
@@ -233,9 +233,9 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         list = c->plan;
         chunk_leave(c);
         if (p->arena)
-            zone_make_hole(c->cover);
+            zone_make_hole(c->busy_block);
         else
-            zone_drop_region(c->cover);
+            zone_drop_region(c->busy_block);
         host_cache_put(&p->chunk_cache, c);
         p->stats.num_device_free++;
     }

@@ -20,9 +20,9 @@ static void free_block(struct pool *p, struct block *b)
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
             struct chunk *c = map_chunk(b->addr, p);
             b->state = BLOCK_BUSY;
-            c->cover = b;
+            c->busy_block = b;
             c->plan = NULL;
-            c->lingers = true;
+            c->in_use_by_gpu = true;
             chunk_release(p, c);
             return;
         }
