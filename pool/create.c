@@ -38,7 +38,7 @@ static void init_contents(struct pool *p)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
     p->small_max_bytes = SMALL_MAX_BYTES;
-    p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
+    p->planned_bytes = p->ghost_bytes = p->released_ns = p->release_beyond_shift = 0;
     p->time_budget = (struct time_budget){0};
     p->most_reserved_bytes = p->config.max_reserved_bytes;
     limits_set_tick(p);

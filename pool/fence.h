@@ -85,7 +85,7 @@ enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 /* Waits that could be avoided: of a request that may order, of a free that gives memory back
  * (pool_release_at_free). They are noted apart: with one note for both, peak reserved of maskrcnn
  * is 1.43 of peak live, not 1.15 (segments, four streams). */
-enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_REPAY, FENCE_WAITS };
+enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_RELEASE, FENCE_WAITS };
 
 struct fences {
     struct ring ring;

@@ -106,7 +106,7 @@ static bool rounding_hurts(const struct pool *p)
  * the next such free comes much later. Each SEGMENT_PATIENCE_NS of overdrawn time budget doubles
  * what is allowed beyond the peak. Then the free keeps half of what is allowed. Once the pool has
  * half of the device, at most a quarter of the peak is allowed beyond it. */
-static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
+static void plan_release(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
     unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
     if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> SEGMENT_FULL_SHIFT)
@@ -115,30 +115,30 @@ static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
     for (int64_t left_ns = p->time_budget.left_ns;
          left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
         left_ns += SEGMENT_PATIENCE_NS;
-    p->owes_beyond_shift = 0;
+    p->release_beyond_shift = 0;
     if (!excess_bytes(p, more_bytes, size_bytes, shift))
         return;
-    p->owes_beyond_shift = shift < SEGMENT_KEPT_SHIFT ? shift + 1 : NOTHING_SHIFT;
+    p->release_beyond_shift = shift < SEGMENT_KEPT_SHIFT ? shift + 1 : NOTHING_SHIFT;
     atomic_store_explicit(&pool_release_due, true, memory_order_relaxed);
 }
 
 /* Waits for all work up to the latest free, as that free would do without the pool. Goes on while
- * work completes within each REPAY_WAIT_NS. After one wait in vain it makes no other, because the
+ * work completes within each RELEASE_WAIT_NS. After one wait in vain it makes no other, because the
  * work may never end. */
 static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (fence_was_vain(f, FENCE_WAIT_REPAY))
+    if (fence_was_vain(f, FENCE_WAIT_RELEASE))
         fence_poll(p);
-    if (fence_was_vain(f, FENCE_WAIT_REPAY))
+    if (fence_was_vain(f, FENCE_WAIT_RELEASE))
         return false;
     do {
         before = f->complete_epoch;
-        if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
+        if (last > f->complete_epoch && !fence_wait(p, last, false, RELEASE_WAIT_NS))
             fence_poll(p);
     } while (last > f->complete_epoch && f->complete_epoch > before);
-    fence_note_vain(f, FENCE_WAIT_REPAY, last);
+    fence_note_vain(f, FENCE_WAIT_RELEASE, last);
     return last <= f->complete_epoch;
 }
 
@@ -150,9 +150,9 @@ void pool_release_at_free(uint64_t freed_addr)
     if (!p)
         return;
     p->threads_inside++;
-    unsigned beyond_shift = p->owes_beyond_shift;
+    unsigned beyond_shift = p->release_beyond_shift;
     if (beyond_shift && !p->fences.lost) {
-        p->owes_beyond_shift = 0;
+        p->release_beyond_shift = 0;
         uint64_t start_ns = p->backend->ops->now_ns(p->backend);
         bool complete = wait_for_frees(p);
         uint64_t waited_ns = p->backend->ops->now_ns(p->backend);
@@ -162,7 +162,7 @@ void pool_release_at_free(uint64_t freed_addr)
             release_idle(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
         uint64_t took_ns = end_ns - waited_ns;
-        took_ns += min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS);
+        took_ns += min_u64(waited_ns - start_ns, RELEASE_WAIT_COUNTS_NS);
         time_budget_spend(&p->time_budget, took_ns, false);
     }
     state_leave(p);
@@ -186,7 +186,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     }
     if (p->abandoned) /* while the lock was dropped */
         return GROW_FAILED;
-    owe(p, bytes, size_bytes);
+    plan_release(p, bytes, size_bytes);
     if (state_over_limit(p, bytes))
         return GROW_LIMIT;
     struct chunk *c = host_cache_get(&p->chunk_cache);

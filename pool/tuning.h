@@ -141,9 +141,9 @@
 #define SEGMENT_KEPT_SHIFT 3      /* beyond the peak, allowed: more goes back at a free */
 #define SEGMENT_FULL_SHIFT 1      /* of the device: from there on memory goes before time */
 #define SEGMENT_FULL_KEPT_SHIFT 2 /* .. so no more than this part is allowed */
-#define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see owe in segment.c */
-#define REPAY_WAIT_NS SECOND_NS                /* ends unless work was done: a bound */
-#define REPAY_WAIT_COUNTS_NS (20 * MS_NS)      /* of one wait, as cost: the host ran ahead */
+#define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see plan_release in segment.c */
+#define RELEASE_WAIT_NS SECOND_NS              /* ends unless work was done: a bound */
+#define RELEASE_WAIT_COUNTS_NS (20 * MS_NS)    /* of one wait, as cost: the host ran ahead */
 
 /* Other walks under the lock */
 #define PEAK_LOOKS 512    /* free blocks at a peak of reserved memory, the largest first */
