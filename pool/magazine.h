@@ -75,14 +75,14 @@ struct magazine {
     union {
         struct {
             _Atomic uint32_t locked;
-            /* What happened here since the pool's statistics were told: cached_least_units,
+            /* What happened here since the statistics of the pool were synced: cached_least_units,
              * requested_bytes, frees and serials (each allocation takes one). Memory that comes in
              * or goes out changes what the program holds by as much. */
-            uint32_t cached_least_units, cached_told_units;
+            uint32_t cached_least_units, cached_synced_units;
             unsigned epoch_frees;
             int64_t cached; /* cost of all items in it; MAGAZINE_EMPTY: nothing */
             struct pool *pool;
-            uint64_t serial, serial_told, frees;
+            uint64_t serial, serial_synced, frees;
             int64_t requested_bytes;
             uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it */
             struct magazine *next;       /* the same thread's magazine of another pool */
