@@ -272,11 +272,12 @@ static bool try_all_else(struct pool *p, struct request *r)
 static bool borrow_and_take(struct pool *p, struct request *r)
 {
     struct backend *b = p->backend;
-    uint64_t size_bytes = round_up(r->size_bytes, b->granularity_bytes), series = 0;
+    uint64_t size_bytes = round_up(r->size_bytes, b->granularity_bytes);
+    struct lend_attempt attempt = {0};
     while (b->ops->ask_others && !is_hopeless(p, r)) {
         bool changed = false;
         state_unlock(p);
-        bool came = b->ops->ask_others(b, size_bytes, &series);
+        bool came = b->ops->ask_others(b, size_bytes, &attempt);
         state_lock(p);
         if (!came)
             break;

@@ -47,10 +47,10 @@ static uint64_t free_shortage(struct pool *p)
 static void ask_for(struct pool *p, uint64_t short_bytes)
 {
     struct backend *b = p->backend;
-    if (!b->ops->ask_others)
+    if (!b->ops->ask_in_background)
         return;
     state_unlock(p);
-    b->ops->ask_others(b, short_bytes, NULL);
+    b->ops->ask_in_background(b, short_bytes);
     state_lock(p);
 }
 

@@ -41,8 +41,7 @@ struct pool {
     uint64_t serial;         /* of the last block handed out, but for magazines */
     struct time_budget time_budget; /* time left for saving memory */
     uint64_t planned_bytes;         /* threads without the lock are taking it from the driver */
-    unsigned release_beyond_shift;  /* segment backing: see plan_release in segment.c; 0: nothing is
-                                       planned */
+    unsigned release_beyond_shift;  /* segment backing: see plan_release in segment.c; 0: none */
     uint64_t small_max_bytes;       /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts; /* GHOST blocks */
