@@ -1,7 +1,34 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's policy: where a request is served from, and what happens when nothing is ready. See
- * pool_alloc and pool_alloc_slowly in pool.h.
+ * The pool's policy: where a request is served from. A request climbs this ladder until it has
+ * memory. "Driver" says what a step asks of the driver. It drops the lock for that, so another
+ * thread may take what came, and the request goes on. tests/unit/test_ladder.c looks at the calls.
+ *
+ *     step                                only if                        driver  counted
+ *   1 the thread's magazine (magazine.c)                                         num_hits
+ *   2 free blocks and slabs (take)                                               num_hits
+ * Nothing is ready (reuse):
+ *   3 pending memory that became ready                                           num_hits
+ *   4 .. that a question finds complete                                  query   num_hits
+ *   5 .. with a fence for the open frees  the newest fence is done       record  num_hits
+ *   6 what lies in magazines                                                     num_hits
+ *   7 a larger idle segment               several streams                        num_hits
+ *   8 the host waits for the oldest       should_order, several streams  wait    num_hits
+ *   9 later work is ordered behind it     should_order                   order   num_hits
+ *  10 the host waits for all              REUSE_WAIT, or 9 cannot be     wait    num_hits
+ * The pool has no block (serve_slowly):
+ *  11 6 again, empty slabs, 7 again                                              num_hits
+ *  12 more memory                         MAX_RESERVED allows it         create
+ * The driver has no memory, or MAX_RESERVED is reached (try_all_else, num_alloc_retries):
+ *  13 later work is ordered behind all                                   order   num_oom_ordered
+ *  14 idle memory goes back, then 12                                     unmap   num_oom_released
+ *  15 the host waits for all, then 14     at most OOM_WAITS times        wait    num_oom_waited
+ *  16 others give memory, then 14         not for MAX_RESERVED                   num_oom_borrowed
+ *
+ * At the end MAX_RESERVED refuses (num_limit_rejections). Without it the caller makes the call of
+ * the program: the driver serves it (num_oom_passed), or the program gets the error (num_ooms).
+ * A request leaves the ladder for the driver (POOL_PASS) when more memory would not help
+ * (is_hopeless), and when the driver fails for another reason than memory.
  */
 #include "pool/arena.h"
 #include "pool/magazine.h"
@@ -27,7 +54,7 @@ struct request {
     bool starved;  /* there was memory, but no host memory for a slab's record */
 };
 
-/* Tries ready memory. The two ways out of the bins and slabs are this and segment_take_spare:
+/* Step 2. The two ways out of the bins and slabs are this and segment_take_spare:
  * 1. Another thread may lose or end the pool whenever this one has dropped the lock. Both set
  *    fences.lost under the lock, and it stays set.
  * 2. Each way out reads it after the lock was dropped last, and does not drop the lock again before
@@ -161,7 +188,7 @@ static bool wait_and_take(struct pool *p, struct request *r)
     return false;
 }
 
-/* Serves the request from memory that was freed while GPU work may still use it. */
+/* Steps 3 to 10: serves the request from memory that was freed while GPU work may still use it. */
 static bool reuse(struct pool *p, struct request *r)
 {
     /* Ready memory that earlier requests did not need. */
@@ -196,7 +223,7 @@ static bool reuse(struct pool *p, struct request *r)
     return false;
 }
 
-/* One try at memory that is there, or that the driver has after all idle memory went back to it.
+/* Step 14: one try at memory that is there, or that the driver has after all idle memory went back.
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
@@ -211,11 +238,11 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
     return taken;
 }
 
-/* First waits for work that the program's own frees would wait for without the pool. Then the
- * thread also waits behind work that came after the frees (fence.h, liveness). This wait is bounded
- * by OOM_LATE_WAIT_NS, and a late answer is better than an error. A capture of another thread
- * forbids fences, but without the pool it would forbid no free. So the thread waits for its end
- * too. True: more is ready than was, whichever thread waited for it. */
+/* Step 15. First waits for work that the program's own frees would wait for without the pool. Then
+ * the thread also waits behind work that came after the frees (fence.h, liveness). This wait is
+ * bounded by OOM_LATE_WAIT_NS, and a late answer is better than an error. A capture of another
+ * thread forbids fences, but without the pool it would forbid no free. So the thread waits for its
+ * end too. True: more is ready than was, whichever thread waited for it. */
 static bool wait_for_more(struct pool *p, uint64_t until_ns)
 {
     struct fences *f = &p->fences;
@@ -231,9 +258,8 @@ static bool wait_for_more(struct pool *p, uint64_t until_ns)
     return fence_ready_epoch(f) > ready || (sealed && f->refused);
 }
 
-/* The driver has no memory, or a limit is reached: tries everything else, the cheapest first.
- * Memory counts that other threads are giving back or moving: as long as something changed, the
- * thread tries again. Another thread may take what this one has waited for. */
+/* Steps 13 to 15. Memory that other threads are giving back or moving counts: as long as something
+ * changed, the thread tries again. Another thread may take what this one has waited for. */
 static bool try_all_else(struct pool *p, struct request *r)
 {
     uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
@@ -266,9 +292,9 @@ static bool try_all_else(struct pool *p, struct request *r)
     return false;
 }
 
-/* The pool has nothing left to give back. After each piece of memory that comes from elsewhere the
- * thread tries again, because other threads and processes may take that memory. The provider bounds
- * the time. The thread holds no lock meanwhile, so that other processes can ask this one. */
+/* Step 16. After each piece of memory that comes from elsewhere the thread tries again, because
+ * other threads and processes may take that memory. The provider bounds the time. The thread holds
+ * no lock meanwhile, so that other processes can ask this one. */
 static bool borrow_and_take(struct pool *p, struct request *r)
 {
     struct backend *b = p->backend;
@@ -303,7 +329,7 @@ static bool may_borrow(struct pool *p, const struct request *r)
     return failed || free_bytes < r->size_bytes + p->backend->granularity_bytes;
 }
 
-/* Nothing is ready. */
+/* Steps 3 to 16. */
 static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
