@@ -254,6 +254,7 @@ static bool wait_for_more(struct pool *p, uint64_t until_ns)
         fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
     if (fence_ready_epoch(f) == ready)
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
+    fence_poll(p); /* some work may have ended all the same */
     /* Frees and captures of other threads may have come first. */
     return fence_ready_epoch(f) > ready || (sealed && f->refused);
 }

@@ -38,11 +38,7 @@ void release_settle(struct pool *p, uint64_t wait_ns)
     struct fences *f = &p->fences;
     magazines_empty_all(p);
     fence_seal(p);
-    /* A full ring refuses another fence until some are known done. */
-    if (fence_poll(p) && fence_is_unsealed(f)) {
-        fence_seal(p);
-        fence_poll(p);
-    }
+    fence_poll(p);
     uint64_t last = f->open_epoch - 1;
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
@@ -59,11 +55,11 @@ static void await_fences(struct pool *p)
     struct fences *f = &p->fences;
     magazines_empty_all(p);
     fence_seal_patiently(p, OOM_WAIT_NS);
-    fence_poll(p);
     if (fence_is_running(f))
         fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
     if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
+    fence_poll(p); /* some work may have ended all the same */
     pending_retire_all(p);
     chunk_reap_ghosts(p, false);
 }

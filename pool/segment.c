@@ -65,7 +65,6 @@ static bool may_give_back(struct pool *p)
 {
     if (!p->backend->frees_beside)
         return fence_is_idle(p);
-    fence_seal(p);
     fence_poll(p);
     return p->fences.ordered_epoch <= p->fences.complete_epoch;
 }
@@ -129,8 +128,6 @@ static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (fence_was_vain(f, FENCE_WAIT_RELEASE))
-        fence_poll(p);
     if (fence_was_vain(f, FENCE_WAIT_RELEASE))
         return false;
     do {

@@ -12,6 +12,8 @@ static struct {
     struct rig *rig;
     uint64_t gives_bytes, asked_bytes, deadline_ns;
     unsigned calls, calls_in_background;
+    uint64_t creates; /* of the pool, when the context broke */
+    bool breaks;      /* the context does, while others are asked */
 } others;
 
 static struct backend_ops ops;
@@ -36,6 +38,10 @@ static bool ask_others(struct backend *b, uint64_t size_bytes, struct lend_attem
     note_call(size_bytes);
     EXPECT_EQ(attempt->deadline_ns, others.deadline_ns, "0 at first, then what the row stored");
     attempt->deadline_ns = ++others.deadline_ns;
+    if (others.breaks) {
+        pool_lose(others.rig->pool);
+        others.creates = model_calls(m, MODEL_ROW_create);
+    }
     uint64_t gives = others.gives_bytes < m->other_bytes ? others.gives_bytes : m->other_bytes;
     m->other_bytes -= gives;
     return gives > 0;
@@ -156,6 +162,28 @@ static void a_trim_gives_no_more_than_it_was_asked_for(void **state)
     EXPECT_EQ(pool_trim(r->pool, &trim), MIB(56), "no more than there is");
 }
 
+/* The context breaks: while the driver is asked, or while others are. */
+static void a_lost_pool_asks_nobody_and_takes_nothing(void **state)
+{
+    for (int later = 0; later < 2; later++) {
+        struct rig *r = start(rig_create(RIG_BYTES), MIB(480), MIB(16));
+        rig_alloc(r, MIB(2));
+        rig_launch(r, 1, MS(1), rig_alloc(r, MIB(2)));
+        if (later) {
+            others.breaks = true;
+        } else {
+            rig_free_all(r);
+            r->model->broken = true;
+            others.creates = model_calls(r->model, MODEL_ROW_create);
+        }
+        r->lost = true;
+        EXPECT(!rig_alloc(r, MIB(64)) && r->status == POOL_PASS, "the driver says why");
+        EXPECT_EQ(others.calls, later, "nobody is asked once the context is lost");
+        EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), others.creates, "nothing is taken");
+        rig_destroy(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +192,7 @@ int main(void)
         RIG_TEST(a_limit_of_the_pools_own_asks_nobody),
         RIG_TEST(where_the_driver_serves_the_program_instead_nobody_is_asked),
         RIG_TEST(a_shortage_that_stays_is_told_without_a_wait),
+        cmocka_unit_test(a_lost_pool_asks_nobody_and_takes_nothing),
         RIG_TEST(a_trim_gives_no_more_than_it_was_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -241,6 +241,23 @@ static void short_memory_is_met_by_waiting_last(void **state)
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
 }
 
+/* The host waits for the newest of both, in vain. */
+static void short_memory_is_met_by_what_ends_during_a_wait_in_vain(void **state)
+{
+    struct rig *r = small_device(state);
+    r->config.backing = BACKING_SEGMENT;
+    r->model->backend.has_order = false;
+    r->config.reuse = REUSE_READY;
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(32)), b = rig_alloc(r, MIB(32));
+    rig_launch(r, 1, MS(3000), a);
+    rig_free(r, a);
+    rig_launch(r, 2, MS(1000000), b);
+    rig_free(r, b);
+    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "complete after 3 s");
+    EXPECT_EQ(rig_stats(r).num_oom_waited, 1, "met by waiting");
+}
+
 /* Free memory of 6 MiB between live blocks, not from whole granules on. Chunks cannot be cut. */
 static void where_memory_is_short_alignment_is_not_an_error(void **state)
 {
@@ -476,6 +493,7 @@ int main(void)
         RIG_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind),
         RIG_TEST(requests_outside_the_limits_go_to_the_driver),
         RIG_TEST(large_blocks_are_aligned_as_their_sizes_are),
+        RIG_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain),
         RIG_TEST(where_memory_is_short_alignment_is_not_an_error),
         cmocka_unit_test(more_than_max_reserved_is_never_taken),
         RIG_TEST(short_memory_is_met_by_order_first),

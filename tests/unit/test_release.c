@@ -144,6 +144,19 @@ static void the_wait_of_a_driver_without_memory_is_bounded(void **state)
     EXPECT(model_now(r->model) - before <= MS(11000), "10 s, and one for what came later");
 }
 
+/* Each fence is recorded at the submission after the free. */
+static void what_is_complete_goes_back_beside_longer_work(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(3000), a);
+    rig_free(r, a);
+    rig_launch(r, 2, MS(1000000), b);
+    rig_free(r, b);
+    EXPECT(pool_release(r->pool, POOL_RELEASE_PENDING), "the first is complete after 3 s");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "it went back");
+}
+
 static void a_lost_pool_serves_nothing(void **state)
 {
     struct rig *r = expect_arena(state);
@@ -268,6 +281,7 @@ int main(void)
         RIG_TEST(a_wait_in_turns_is_for_what_was_freed_before_it),
         RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending),
         RIG_TEST(the_wait_of_a_driver_without_memory_is_bounded),
+        RIG_TEST(what_is_complete_goes_back_beside_longer_work),
         RIG_TEST(a_lost_pool_serves_nothing),
         RIG_TEST(an_idle_pool_has_no_timer),
         RIG_TEST(idle_memory_over_the_limit_goes_back),
