@@ -165,8 +165,7 @@ static void each_step_comes_in_its_turn_and_counts(void **state)
         EXPECT_EQ(served, scenes[i].status == POOL_OK, scenes[i].step);
         EXPECT_EQ(rig->status, scenes[i].status, scenes[i].step);
         EXPECT_EQ(counted(scenes[i].counts), before + 1, scenes[i].step);
-        const char *words = rig_destroy(rig);
-        EXPECT(!words, words);
+        EXPECT_ENDS(rig);
     }
 }
 

@@ -37,8 +37,7 @@ static void what_the_limits_leave_to_the_driver_comes_out_of_no_magazine(void **
             EXPECT_EQ(pool_alloc(r->pool, cases[i].refused_bytes, &addr, &code), POOL_PASS,
                       "beyond a limit");
             EXPECT(rig_alloc(r, cases[i].served_bytes), "within the limits, still");
-            const char *words = rig_destroy(r);
-            EXPECT(!words, words);
+            EXPECT_ENDS(r);
         }
 }
 
