@@ -50,43 +50,13 @@ static inline unsigned hint_of(uint64_t addr)
     return (unsigned)((addr * 0x9e3779b97f4a7c15u) >> 58);
 }
 
-/* The classes of objects by their units. */
+/* The classes of objects by their units, four classes at a time. */
+#define TIMES_1(x) x
 #define TIMES_2(x) x, x
-static const uint8_t class_rows[] = {
-    MAGAZINE_NEVER,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-    14,
-    15,
-    16,
-    TIMES_2(17),
-    TIMES_2(18),
-    TIMES_2(19),
-    TIMES_2(20),
-    TIMES_2(21),
-    TIMES_2(22),
-    TIMES_2(23),
-    TIMES_2(24),
-    TIMES_4(25),
-    TIMES_4(26),
-    TIMES_4(27),
-    TIMES_4(28),
-    TIMES_4(29),
-    TIMES_4(30),
-    TIMES_4(31),
-    TIMES_4(32),
-};
+#define FOUR(times, x) times(x), times((x) + 1), times((x) + 2), times((x) + 3)
+static const uint8_t class_rows[] = {MAGAZINE_NEVER,    FOUR(TIMES_1, 1),  FOUR(TIMES_1, 5),
+                                     FOUR(TIMES_1, 9),  FOUR(TIMES_1, 13), FOUR(TIMES_2, 17),
+                                     FOUR(TIMES_2, 21), FOUR(TIMES_4, 25), FOUR(TIMES_4, 29)};
 _Static_assert(sizeof class_rows == 1 + (SLAB_MAX_BYTES >> UNIT_SHIFT),
                "a row for each size of an object");
 
