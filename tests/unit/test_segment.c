@@ -456,37 +456,6 @@ static void a_device_without_an_arena_gets_segments(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_reserve), 0, "it was not even asked");
 }
 
-/* Where the driver is at its end, another thread gives memory back each time just too late. */
-struct late {
-    struct rig *rig;
-    uint64_t exposed[4];
-    int left;
-};
-
-static void free_too_late(struct model *m, enum model_row row)
-{
-    struct late *l = m->hook_arg;
-    if (row != MODEL_ROW_segment_alloc || !l->left)
-        return;
-    rig_free(l->rig, l->exposed[--l->left]);
-    model_fail(m, MODEL_ROW_segment_alloc, 1, MODEL_NOMEM);
-}
-
-static void as_long_as_memory_comes_back_a_request_tries_again(void **state)
-{
-    struct rig *r = *state;
-    r->model->backend.total_bytes = MIB(64);
-    r = expect_segments(state);
-    struct late l = {.rig = r, .left = 4};
-    for (int i = 0; i < 4; i++)
-        rig_expose(r, l.exposed[i] = rig_alloc(r, MIB(8)));
-    r->model->hook_arg = &l;
-    r->model->hook = free_too_late;
-    EXPECT(rig_alloc(r, MIB(16)), "at last it is there");
-    EXPECT_EQ(l.left, 0, "after four refusals");
-    r->model->hook = NULL;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -520,7 +489,6 @@ int main(void)
         RIG_TEST(out_of_memory_idle_segments_go_back_beside_work),
         cmocka_unit_test(without_address_space_segments_serve),
         RIG_TEST(a_device_without_an_arena_gets_segments),
-        RIG_TEST(as_long_as_memory_comes_back_a_request_tries_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
