@@ -3,11 +3,11 @@
  * The end of a pool, with its context: see pool_abandon in pool.h.
  *
  * Other threads may be inside it then: the control thread, and threads of a program that ends a
- * context while it allocates in it. Threads that hold memory out of the pool's lists are `busy`,
- * and pool_abandon waits for them. The other threads dropped the lock for a call about a fence, or
- * to let further threads have it. They hold no memory of the pool's. When they go on they find
- * every list empty that leads to memory. The records of blocks stay, as all of the pool's host
- * memory does.
+ * context while it allocates in it. Threads that hold memory out of the pool's lists are
+ * `unlocked_jobs`, and pool_abandon waits for them. The other threads dropped the lock for a call
+ * about a fence, or to let further threads have it. They hold no memory of the pool's. When they go
+ * on they find every list empty that leads to memory. The records of blocks stay, as all of the
+ * pool's host memory does.
  *
  * What a thread inside may still read. The driver frees segments with their context, before the
  * pool learns of the end. From then on it may give their addresses to the next context's pool.
@@ -34,9 +34,9 @@
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:
- * 1. A thread that may drop the lock on its way counts in `inside`, under the lock. While there is
- *    such a thread the pool is not revived. So no thread goes on in the new pool with an event, an
- *    epoch or a place in the ring of the old one.
+ * 1. A thread that may drop the lock on its way counts in `threads_inside`, under the lock. While
+ * there is such a thread the pool is not revived. So no thread goes on in the new pool with an
+ * event, an epoch or a place in the ring of the old one.
  * 2. A thread that comes later, with a pointer from before, finds a pool like any other. What is
  *    done for all pools (submission, trim, leaving the single-stream mode) may be done for this
  *    one. Only a request is for one context. It comes here with the old context in one case only.
@@ -47,14 +47,13 @@
  *    as lost, each magazine is locked and emptied. A thread that was taking or giving then is
  *    through. A thread that locks a magazine afterwards sees that nothing is ready, so it takes
  *    nothing out and puts nothing in.
- * 4. After that no piece becomes held, and the mark is taken off every piece that the program still
+ * 4. After that no item becomes held, and the mark is taken off every item that the program still
  *    held. So an address of the old context frees nothing of the new one through what a thread was
  *    handed out lately.
  * 5. The map leads to the pool by its chunks only, and all of them are out of it. A thread that
  *    found the pool there before locks it and looks again (find_owner).
  */
 #include "pool/chunk.h"
-#include "pool/ghost.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/single_stream.h"
@@ -76,24 +75,24 @@ static struct chunk *detach_chunks(struct pool *p)
     return list;
 }
 
-static void disown(struct piece *piece)
+static void disown(struct item *item)
 {
-    piece_claim(piece);
-    piece->live = piece->exposed = piece->sync_memops = false;
+    item_claim(item);
+    item->live = item->exposed = item->sync_memops = false;
 }
 
 static void disown_block(void *record)
 {
     struct block *b = record;
-    disown(&b->piece);
-    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    disown(&b->item);
+    atomic_store_explicit(&b->item.slab, NULL, memory_order_relaxed);
 }
 
 static void disown_slab(void *record)
 {
     struct slab *s = record;
     for (unsigned slot = 0; slot < s->object_count; slot++)
-        disown(&s->pieces[slot]);
+        disown(&s->items[slot]);
 }
 
 void pool_abandon(struct pool *p)
@@ -108,17 +107,17 @@ void pool_abandon(struct pool *p)
     single_stream_finish(&p->fences);
     fence_finish(p);
     for (;;) { /* until no thread is busy, and the lock was not dropped since */
-        while (p->busy)
+        while (p->unlocked_jobs)
             state_wait(p);
         if (list_empty(&p->ghosts))
             break;
-        ghost_reap(p, true);
+        chunk_reap_ghosts(p, true);
     }
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
     magazines_forget_all(p);
-    fence_disarm(&p->fences); /* frees that came since fence_finish; from here on no free finds a
-                                 way to this pool */
+    fence_clear_marks(&p->fences); /* frees that came since fence_finish; from here on no free finds
+                                 a way to this pool */
     host_cache_each(&p->block_cache, disown_block);
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         host_cache_each(&p->slab_caches[c], disown_slab);

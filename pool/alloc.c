@@ -1,16 +1,43 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The pool's policy: where a request is served from, and what happens when nothing is ready. See
- * pool_alloc and pool_alloc_slowly in pool.h.
+ * The pool's policy: where a request is served from. A request climbs this ladder until it has
+ * memory. "Driver" says what a step asks of the driver. It drops the lock for that, so another
+ * thread may take what came, and the request goes on. tests/unit/test_ladder.c looks at the calls.
+ *
+ *     step                                only if                        driver  counted
+ *   1 the thread's magazine (magazine.c)                                         num_hits
+ *   2 free blocks and slabs (take)                                               num_hits
+ * Nothing is ready (reuse):
+ *   3 pending memory that became ready                                           num_hits
+ *   4 .. that a question finds complete                                  query   num_hits
+ *   5 .. with a fence for the open frees  the newest fence is done       record  num_hits
+ *   6 what lies in magazines                                                     num_hits
+ *   7 a larger idle segment               several streams                        num_hits
+ *   8 the host waits for the oldest       should_order, several streams  wait    num_hits
+ *   9 later work is ordered behind it     should_order                   order   num_hits
+ *  10 the host waits for all              REUSE_WAIT, or 9 cannot be     wait    num_hits
+ * The pool has no block (serve_slowly):
+ *  11 6 again, empty slabs, 7 again                                              num_hits
+ *  12 more memory                         MAX_RESERVED allows it         create
+ * The driver has no memory, or MAX_RESERVED is reached (try_all_else, num_alloc_retries):
+ *  13 later work is ordered behind all                                   order   num_oom_ordered
+ *  14 idle memory goes back, then 12                                     unmap   num_oom_released
+ *  15 the host waits for all, then 14     at most OOM_WAITS times        wait    num_oom_waited
+ *  16 others give memory, then 14         not for MAX_RESERVED                   num_oom_borrowed
+ *
+ * At the end MAX_RESERVED refuses (num_limit_rejections). Without it the caller makes the call of
+ * the program: the driver serves it (num_oom_passed), or the program gets the error (num_ooms).
+ * A request leaves the ladder for the driver (POOL_PASS) when more memory would not help
+ * (is_hopeless), and when the driver fails for another reason than memory.
  */
 #include "pool/arena.h"
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/peak.h"
+#include "pool/release.h"
 #include "pool/segment.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 #include "pool/tuning.h"
 
 /* What a request takes: one object of a slab, or a block. */
@@ -27,7 +54,7 @@ struct request {
     bool starved;  /* there was memory, but no host memory for a slab's record */
 };
 
-/* Tries ready memory. The two ways out of the bins and slabs are this and segment_take_spare:
+/* Step 2. The two ways out of the bins and slabs are this and segment_take_spare:
  * 1. Another thread may lose or end the pool whenever this one has dropped the lock. Both set
  *    fences.lost under the lock, and it stays set.
  * 2. Each way out reads it after the lock was dropped last, and does not drop the lock again before
@@ -161,7 +188,7 @@ static bool wait_and_take(struct pool *p, struct request *r)
     return false;
 }
 
-/* Serves the request from memory that was freed while GPU work may still use it. */
+/* Steps 3 to 10: serves the request from memory that was freed while GPU work may still use it. */
 static bool reuse(struct pool *p, struct request *r)
 {
     /* Ready memory that earlier requests did not need. */
@@ -196,26 +223,26 @@ static bool reuse(struct pool *p, struct request *r)
     return false;
 }
 
-/* One try at memory that is there, or that the driver has after all idle memory went back to it.
+/* Step 14: one try at memory that is there, or that the driver has after all idle memory went back.
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
     if (retire_and_take(p, r) || take(p, r))
         return true;
     magazines_empty_all(p);
-    trim_release(p, UINT64_MAX, UINT64_MAX);
-    uint64_t mine = p->settled + 1; /* growing itself counts once */
-    int code;                       /* the first code stays: the program asked once */
+    release_idle(p, UINT64_MAX, UINT64_MAX);
+    uint64_t mine = p->jobs_done + 1; /* growing itself counts once */
+    int code;                         /* the first code stays: the program asked once */
     bool taken = take(p, r) || (grow(p, r, &code) == GROW_OK && take(p, r));
-    *changed = p->settled > mine;
+    *changed = p->jobs_done > mine;
     return taken;
 }
 
-/* First waits for work that the program's own frees would wait for without the pool. Then the
- * thread also waits behind work that came after the frees (fence.h, liveness). This wait is bounded
- * by OOM_LATE_WAIT_NS, and a late answer is better than an error. A capture of another thread
- * forbids fences, but without the pool it would forbid no free. So the thread waits for its end
- * too. True: more is ready than was, whichever thread waited for it. */
+/* Step 15. First waits for work that the program's own frees would wait for without the pool. Then
+ * the thread also waits behind work that came after the frees (fence.h, liveness). This wait is
+ * bounded by OOM_LATE_WAIT_NS, and a late answer is better than an error. A capture of another
+ * thread forbids fences, but without the pool it would forbid no free. So the thread waits for its
+ * end too. True: more is ready than was, whichever thread waited for it. */
 static bool wait_for_more(struct pool *p, uint64_t until_ns)
 {
     struct fences *f = &p->fences;
@@ -227,13 +254,13 @@ static bool wait_for_more(struct pool *p, uint64_t until_ns)
         fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
     if (fence_ready_epoch(f) == ready)
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
+    fence_poll(p); /* some work may have ended all the same */
     /* Frees and captures of other threads may have come first. */
     return fence_ready_epoch(f) > ready || (sealed && f->refused);
 }
 
-/* The driver has no memory, or a limit is reached: tries everything else, the cheapest first.
- * Memory counts that other threads are giving back or moving: as long as something changed, the
- * thread tries again. Another thread may take what this one has waited for. */
+/* Steps 13 to 15. Memory that other threads are giving back or moving counts: as long as something
+ * changed, the thread tries again. Another thread may take what this one has waited for. */
 static bool try_all_else(struct pool *p, struct request *r)
 {
     uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
@@ -253,8 +280,8 @@ static bool try_all_else(struct pool *p, struct request *r)
             p->stats.num_oom_released += waits == 0;
             return true;
         }
-        if ((p->busy || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
-            if (p->busy)
+        if ((p->unlocked_jobs || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
+            if (p->unlocked_jobs)
                 state_wait(p);
             continue;
         }
@@ -266,17 +293,18 @@ static bool try_all_else(struct pool *p, struct request *r)
     return false;
 }
 
-/* The pool has nothing left to give back. After each piece of memory that comes from elsewhere the
- * thread tries again, because other threads and processes may take that memory. The provider bounds
- * the time. The thread holds no lock meanwhile, so that other processes can ask this one. */
+/* Step 16. After each piece of memory that comes from elsewhere the thread tries again, because
+ * other threads and processes may take that memory. The provider bounds the time. The thread holds
+ * no lock meanwhile, so that other processes can ask this one. */
 static bool borrow_and_take(struct pool *p, struct request *r)
 {
     struct backend *b = p->backend;
-    uint64_t size_bytes = round_up(r->size_bytes, b->granularity_bytes), series = 0;
+    uint64_t size_bytes = round_up(r->size_bytes, b->granularity_bytes);
+    struct lend_attempt attempt = {0};
     while (b->ops->ask_others && !is_hopeless(p, r)) {
         bool changed = false;
         state_unlock(p);
-        bool came = b->ops->ask_others(b, size_bytes, &series);
+        bool came = b->ops->ask_others(b, size_bytes, &attempt);
         state_lock(p);
         if (!came)
             break;
@@ -302,7 +330,7 @@ static bool may_borrow(struct pool *p, const struct request *r)
     return failed || free_bytes < r->size_bytes + p->backend->granularity_bytes;
 }
 
-/* Nothing is ready. */
+/* Steps 3 to 16. */
 static enum pool_status serve_slowly(struct pool *p, struct request *r, int *code)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
@@ -363,18 +391,18 @@ static void deliver(struct pool *p, struct request *r, uint64_t requested_bytes,
     }
     struct slab *s = r->slab;
     struct block *b = r->block;
-    struct piece *piece = s ? &s->pieces[r->slot] : &b->piece;
+    struct item *item = s ? &s->items[r->slot] : &b->item;
     if (!s)
         map_set(b);
     *addr = s ? slab_object_addr(s, r->slot) : b->addr;
     uint64_t size_bytes = s ? s->object_bytes : b->size_bytes;
-    piece->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
-    piece_begin(piece, requested_bytes, ++p->serial);
+    item->slot = s ? (uint16_t)r->slot : PENDING_BLOCK;
+    item_begin(item, requested_bytes, ++p->serial);
     if (s) {
-        piece->live = true;
-        piece->slab = s;
+        item->live = true;
+        item->slab = s;
     }
-    magazine_hand_out(p, piece, *addr, size_bytes >> UNIT_SHIFT);
+    magazine_hand_out(p, item, *addr, size_bytes >> UNIT_SHIFT);
     account_live(p, size_bytes, requested_bytes);
 }
 
@@ -408,7 +436,7 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     enum pool_status status = POOL_PASS;
     state_enter(p);
     r.zone = r.size_bytes <= p->small_max_bytes ? &p->small : &p->large;
-    magazines_tell(p);
+    magazines_sync_own(p);
     /* Before a free block is cut: blocks in the thread's magazine keep free memory apart. Without
      * this the mean peak reserved of 78 synthetic programs is 0.3 to 0.6 % higher, and the worst is
      * 1.25 instead of 1.11 (one stream). */

@@ -7,13 +7,12 @@
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
-#include "pool/ghost.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/peak.h"
 #include "pool/placement.h"
+#include "pool/release.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 #include "pool/tuning.h"
 
 bool arena_reserve(struct pool *p)
@@ -117,12 +116,12 @@ static bool claim_window(struct pool *p, struct zone *z, const struct window *w,
  * requests, which needs the fewest driver calls. A request of up to ARENA_CHUNK_MAX_BYTES gets one
  * chunk, and a larger one gets two. Once memory is fragmented, chunks are small, whether the move
  * budget is used up or not, because chunks cannot be cut later. Each costs calls of the driver. So
- * they are as small as can be useful only while the move budget is full. */
+ * they are as small as can be useful only while the time budget is full. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
     uint64_t missing = plan->missing_bytes, reserved = p->stats.reserved_bytes;
     uint64_t fine = max_u64(reserved >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
-    if (!move_budget_is_full(&p->move_budget)) {
+    if (!time_budget_is_full(&p->time_budget)) {
         uint64_t part =
             min_u64(missing >> ARENA_SPENT_REQUEST_SHIFT, ARENA_SPENT_REQUEST_MAX_BYTES);
         fine = max_u64(fine, max_u64(reserved >> ARENA_SPENT_SHIFT, part));
@@ -183,7 +182,7 @@ static bool assign(struct pool *p, struct plan *plan)
  * Otherwise it is gone. */
 static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 {
-    if (moved && c->lingers) {
+    if (moved && c->in_use_by_gpu) {
         c->outcome = CHUNK_STAYED;
         return;
     }
@@ -192,13 +191,13 @@ static void leave_behind(struct backend *b, struct chunk *c, bool moved)
 }
 
 /* Brings one chunk to its target, where it is not yet accessible. */
-static int place(struct backend *b, struct chunk *c)
+static int map_to_target(struct backend *b, struct chunk *c)
 {
     int code = 0;
     bool moved = c->outcome == CHUNK_STAYED;
     if (!moved)
         code = b->ops->create(b, c->size_bytes, &c->handle);
-    else if (!c->lingers)
+    else if (!c->in_use_by_gpu)
         b->ops->unmap(b, c->addr, c->size_bytes);
     if (code)
         return code;
@@ -210,7 +209,7 @@ static int place(struct backend *b, struct chunk *c)
     return code;
 }
 
-static bool is_placed(const struct chunk *c)
+static bool is_at_target(const struct chunk *c)
 {
     return c && (c->outcome == CHUNK_MOVED || c->outcome == CHUNK_CREATED);
 }
@@ -223,11 +222,11 @@ static int map_all(struct backend *b, struct chunk *list)
     for (struct chunk *c = list; c && !code; c = c->plan) {
         map_touch(c->target->addr, c->size_bytes);
         find_evict(c->target->addr, c->size_bytes);
-        code = place(b, c);
+        code = map_to_target(b, c);
     }
-    for (struct chunk *c = list; is_placed(c);) {
+    for (struct chunk *c = list; is_at_target(c);) {
         struct chunk *last = c;
-        while (is_placed(last->plan) && last->plan->target->addr == block_end(last->target))
+        while (is_at_target(last->plan) && last->plan->target->addr == block_end(last->target))
             last = last->plan;
         struct chunk *after = last->plan;
         int denied = b->ops->allow(b, c->target->addr, block_end(last->target) - c->target->addr);
@@ -245,21 +244,21 @@ static int map_all(struct backend *b, struct chunk *list)
 static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
 {
     bool leaves = c->outcome == CHUNK_MOVED || c->outcome == CHUNK_LOST;
-    uint64_t epoch = leaves && c->lingers ? c->cover->piece.epoch : 0;
+    uint64_t epoch = leaves && c->in_use_by_gpu ? c->busy_block->item.epoch : 0;
     if (leaves) {
         chunk_leave(c);
         map_disclaim(c, p);
-        if (c->lingers)
-            ghost_add(c->cover);
+        if (c->in_use_by_gpu)
+            chunk_add_ghost(c->busy_block);
         else
-            zone_make_hole(c->cover);
+            zone_make_hole(c->busy_block);
         p->stats.num_chunk_moves++;
     }
-    if (is_placed(c)) {
+    if (is_at_target(c)) {
         c->addr = c->target->addr;
         c->idle_since_ns = p->now_ns;
         c->target->was_free = true;
-        c->target->piece.epoch = epoch;
+        c->target->item.epoch = epoch;
         map_claim(c, p);
         chunk_enter(c, z);
         if (c->outcome == CHUNK_CREATED) {
@@ -269,7 +268,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
         return;
     }
     if (c->outcome == CHUNK_STAYED) {
-        zone_give(c->cover);
+        zone_give(c->busy_block);
         return;
     }
     if (c->outcome == CHUNK_LOST)
@@ -307,7 +306,7 @@ static void release_coarse_chunks(struct pool *p, struct plan *plan)
     uint64_t most = ARENA_COARSE * most_bytes(p, plan);
     for (struct chunk **at = &plan->idle; *at;) {
         struct chunk *c = *at;
-        if (c->lingers || c->size_bytes <= most) {
+        if (c->in_use_by_gpu || c->size_bytes <= most) {
             at = &c->plan;
             continue;
         }
@@ -340,7 +339,7 @@ static void seize_idle(struct pool *p, const struct zone *z, struct plan *plan)
     /* More idle memory than one request may move goes back to the driver instead, a few chunks at a
      * time. */
     if (moves >= CHUNK_MOVES && got + more < plan->missing_bytes)
-        trim_release(p, plan->missing_bytes - got - more, UINT64_MAX);
+        release_idle(p, plan->missing_bytes - got - more, UINT64_MAX);
 }
 
 /* Would growing by so much take more memory than the pool may have without moves? With several
@@ -379,11 +378,11 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
         goto out;
     }
     p->planned_bytes += plan.create_bytes;
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     int failed = map_all(p->backend, plan.list);
     state_lock(p);
-    p->busy--;
+    p->unlocked_jobs--;
     p->planned_bytes -= plan.create_bytes;
     result = GROW_OK;
     if (failed) {
@@ -417,11 +416,11 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
                             int *code)
 {
     uint64_t start_ns = p->backend->ops->now_ns(p->backend), ghost_bytes = p->ghost_bytes;
-    bool frugal = move_budget_is_left(&p->move_budget, start_ns);
+    bool frugal = time_budget_is_left(&p->time_budget, start_ns);
     /* Complete chunks move for good; only the others leave ghosts. */
     fence_seal(p);
     fence_poll(p);
-    ghost_reap(p, false);
+    chunk_reap_ghosts(p, false);
     bool reaped = p->ghost_bytes != ghost_bytes, new_peak = is_new_peak(p, size_bytes);
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = mapping_calls(p);
@@ -430,8 +429,8 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
         result = grow(p, z, size_bytes, align, true, code);
     uint64_t took_ns = p->backend->ops->now_ns(p->backend) - start_ns;
     if (reaped || mapping_calls(p) > before + 1)
-        move_budget_spend(&p->move_budget, took_ns, new_peak);
+        time_budget_spend(&p->time_budget, took_ns, new_peak);
     else if (mapping_calls(p) == before + 1)
-        move_budget_note_growth(&p->move_budget, took_ns);
+        time_budget_note_growth(&p->time_budget, took_ns);
     return result;
 }

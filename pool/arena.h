@@ -4,7 +4,7 @@
  * physical memory chunk by chunk. Address space is plentiful (cuMemAddressReserve takes
  * microseconds at any size). So a request never fails for want of a contiguous range: only physical
  * memory counts. The pool moves idle chunks to where memory is needed before it asks the driver for
- * more. Moves take time, so they have a budget (move_budget.h). When it is used up, the arena grows
+ * more. Moves take time, so they have a budget (time_budget.h). When it is used up, the arena grows
  * instead, within bounds.
  *
  * The pool may move a chunk before the work that used it is complete, as long as later work is

@@ -5,9 +5,10 @@
  *
  * Device addresses are uint64_t and never dereferenced. A row that can fail returns 0, or the
  * provider's own code (a CUresult on the real driver). The pool hands this code to its caller
- * unchanged. The pool calls no row with a lock held but now_ns, and no row but ask_others may call
- * back into the pool. Any thread calls rows, several at a time. A provider leaves errno, the
- * calling thread's current context and its capture mode as it found them.
+ * unchanged. The pool calls no row with a lock held but now_ns, and no row but ask_others and
+ * ask_in_background may call back into the pool. Any thread calls rows, several at a time. A
+ * provider leaves errno, the calling thread's current context and its capture mode as it found
+ * them.
  */
 #ifndef POOL_BACKEND_H
 #define POOL_BACKEND_H
@@ -28,6 +29,12 @@ enum fence_record {
     FENCE_REFUSED, /* a capture is open, which a record would spoil; fence_await, then retry */
     FENCE_BARRED,  /* the same, but nothing is known whose end could be awaited */
     FENCE_FAILED,  /* the context is broken */
+};
+
+/* What one request has asked others for memory so far. All zero at first, then the provider's. */
+struct lend_attempt {
+    uint64_t deadline_ns; /* 0: nobody was asked yet */
+    bool last_try; /* nobody is asked any more: the caller's try after this is the last one */
 };
 
 struct backend_ops {
@@ -68,13 +75,14 @@ struct backend_ops {
 
     /* Bytes that the driver reports as free on the device, and in all. */
     int (*mem_info)(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes);
-    /* May be NULL. The driver has no memory for size_bytes, and the pool has nothing left to give
-     * back. Asks whatever else holds memory of the device. *series is 0 at the first call for a
-     * request. Between calls it is the provider's own. True: some memory came, so the caller tries
-     * again, and may call again. False: no more comes. NULL for series: nothing waits for what
-     * comes, and the answer is false. It may call functions of the pool. */
-    bool (*ask_others)(struct backend *b, uint64_t size_bytes, uint64_t *series);
-    /* Monotonic; microseconds matter to the move budget (move_budget.h). */
+    /* Both may be NULL, and may call functions of the pool. ask_others: the driver has no memory
+     * for size_bytes, and the pool has nothing left to give back. Asks whatever else holds memory
+     * of the device. *attempt is all zero at the first call for a request. True: some memory came,
+     * so the caller tries again, and may call again. False: no more comes. ask_in_background: the
+     * same where nothing waits for what comes. */
+    bool (*ask_others)(struct backend *b, uint64_t size_bytes, struct lend_attempt *attempt);
+    void (*ask_in_background)(struct backend *b, uint64_t size_bytes);
+    /* Monotonic; microseconds matter to the time budget (time_budget.h). */
     uint64_t (*now_ns)(struct backend *b);
 };
 

@@ -43,20 +43,20 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
     CHECK(block_slab(s->block) == s, "a slab and its block point to each other");
     CHECK(s->block->addr % SLAB_PAGE_BYTES == 0, "slabs start at multiples of their page");
     for (unsigned i = 0; i < s->object_count; i++) {
-        const struct piece *o = &s->pieces[i];
+        const struct item *o = &s->items[i];
         bool is_free = s->free_map[i / 64] >> (i % 64) & 1;
         CHECK(!(is_free && o->live), "a free object is not live");
         free_count += is_free;
-        const struct piece *piece = &s->pieces[i];
-        bool held = piece_is_held(piece);
+        const struct item *item = &s->items[i];
+        bool held = item_is_held(item);
         sums->cached_bytes += o->live && !held ? s->object_bytes : 0;
         sums->cached_count += o->live && !held;
         CHECK(o->live || !held, "what the program holds is live");
-        CHECK(!held || piece_addr(piece) == slab_object_addr(s, i),
+        CHECK(!held || item_addr(item) == slab_object_addr(s, i),
               "what the program holds knows its address");
         if (held) {
             sums->live_bytes += s->object_bytes;
-            sums->requested_bytes += piece_requested_bytes(piece);
+            sums->requested_bytes += item_requested_bytes(item);
             sums->live_count++;
         }
     }
@@ -79,7 +79,7 @@ static const char *check_block(const struct block *b, struct sums *sums)
     switch (b->state) {
     case BLOCK_FREE:
         CHECK(!b->next || b->next->state != BLOCK_FREE, "free neighbours are merged");
-        CHECK(b->piece.epoch <= b->zone->pool->fences.open_epoch,
+        CHECK(b->item.epoch <= b->zone->pool->fences.open_epoch,
               "no block is freed in a later epoch");
         break;
     case BLOCK_HOLE:
@@ -91,17 +91,16 @@ static const char *check_block(const struct block *b, struct sums *sums)
         CHECK(map_block(g, b->addr) == b, "a live block is found by its address");
         sums->starts++;
         if (b->zone->kind == ZONE_LARGE && !b->zone->pool->arena)
-            sums->slack_bytes += b->piece.slack_bytes;
-        CHECK(piece_requested_bytes(&b->piece) <= b->size_bytes,
-              "a block holds what was asked for");
-        if (!piece_is_held(&b->piece)) {
+            sums->slack_bytes += b->item.slack_bytes;
+        CHECK(item_requested_bytes(&b->item) <= b->size_bytes, "a block holds what was asked for");
+        if (!item_is_held(&b->item)) {
             sums->cached_bytes += b->size_bytes;
             sums->cached_count++;
             break;
         }
-        CHECK(piece_addr(&b->piece) == b->addr, "what the program holds knows its address");
+        CHECK(item_addr(&b->item) == b->addr, "what the program holds knows its address");
         sums->live_bytes += b->size_bytes;
-        sums->requested_bytes += piece_requested_bytes(&b->piece);
+        sums->requested_bytes += item_requested_bytes(&b->item);
         sums->live_count++;
         break;
     case BLOCK_SLAB:
@@ -148,9 +147,9 @@ static const char *check_arena(const struct zone *z, struct sums *sums)
 }
 
 /* NULL: it is an object of a slab. */
-static const struct block *block_of(const struct piece *i)
+static const struct block *block_of(const struct item *i)
 {
-    return i->slot == PENDING_BLOCK ? list_entry(i, struct block, piece) : NULL;
+    return i->slot == PENDING_BLOCK ? list_entry(i, struct block, item) : NULL;
 }
 
 static bool lies_on(const struct block *b, const struct chunk *c)
@@ -166,7 +165,7 @@ static const struct block *block_within(const struct zone *z, const struct chunk
          b = placement_next(&z->placement, b))
         if (lies_on(b, c))
             return b;
-    for (const struct piece *i = z->pool->pendings.head; i; i = i->next)
+    for (const struct item *i = z->pool->pendings.head; i; i = i->next)
         if (lies_on(block_of(i), c))
             return block_of(i);
     for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
@@ -202,28 +201,28 @@ static const char *check_segments(const struct zone *z, struct sums *sums)
     return NULL;
 }
 
-/* The piece of the block or object that is live to the pool and starts at addr. NULL: there is
+/* The item of the block or object that is live to the pool and starts at addr. NULL: there is
  * none. */
-static const struct piece *live_piece(const struct pool *p, uint64_t addr)
+static const struct item *live_item(const struct pool *p, uint64_t addr)
 {
     const struct granule *g = map_find(addr);
     const struct block *b = g && atomic_load(&g->pool) == p ? map_block(g, addr) : NULL;
     if (!b || b->state != BLOCK_SLAB)
-        return b && b->state == BLOCK_LIVE ? &b->piece : NULL;
-    int slot = slab_slot_around(b->piece.slab, addr);
-    return slot >= 0 && b->piece.slab->pieces[slot].live ? &b->piece.slab->pieces[slot] : NULL;
+        return b && b->state == BLOCK_LIVE ? &b->item : NULL;
+    int slot = slab_slot_around(b->item.slab, addr);
+    return slot >= 0 && b->item.slab->items[slot].live ? &b->item.slab->items[slot] : NULL;
 }
 
 static const char *check_cell(const struct pool *p, const struct magazine_row *row, unsigned at,
                               const struct magazine_cell *cell)
 {
-    const struct piece *piece = cell->piece;
-    CHECK(!piece_is_held(piece), "what lies in a magazine is not the program's");
-    CHECK(piece_row(piece) == at || (piece_row(piece) == MAGAZINE_LARGE && at == MAGAZINE_MORE),
+    const struct item *item = cell->item;
+    CHECK(!item_is_held(item), "what lies in a magazine is not the program's");
+    CHECK(item_row(item) == at || (item_row(item) == MAGAZINE_LARGE && at == MAGAZINE_MORE),
           "what lies in a magazine lies in its own row");
-    CHECK(piece_units(piece) == row->units, "a row of a magazine holds one size");
+    CHECK(item_units(item) == row->units, "a row of a magazine holds one size");
     CHECK(cell->epoch <= p->fences.open_epoch, "nothing in a magazine was freed in a later epoch");
-    CHECK(live_piece(p, piece_addr(piece)) == piece, "what lies in a magazine is live to the pool");
+    CHECK(live_item(p, item_addr(item)) == item, "what lies in a magazine is live to the pool");
     return NULL;
 }
 
@@ -236,8 +235,8 @@ static const char *check_magazine(const struct pool *p, const struct magazine *m
         for (unsigned i = 1; i <= row->newest / sizeof row->cells[0]; i++) {
             const char *words = check_cell(p, row, at, &row->cells[i]);
             CHECK(!words, words);
-            cached += row->cells[i].piece->weight +
-                      (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            cached += row->cells[i].item->magazine_cost +
+                      (at == MAGAZINE_MORE ? MAGAZINE_COST(0, row->units) : 0);
             kept->cached_bytes += (uint64_t)row->units << UNIT_SHIFT;
             kept->cached_count++;
         }
@@ -362,10 +361,10 @@ static const char *check_dead(const struct zone *z)
 static const char *check_pending(const struct pool *p, uint64_t *bytes)
 {
     uint64_t epoch = 0;
-    for (const struct piece *i = p->pendings.head; i; i = i->next) {
+    for (const struct item *i = p->pendings.head; i; i = i->next) {
         CHECK(i->epoch >= epoch, "pending memory waits in the order of its epochs");
         epoch = i->epoch;
-        *bytes += i->slot == PENDING_BLOCK ? list_entry(i, struct block, piece)->size_bytes
+        *bytes += i->slot == PENDING_BLOCK ? list_entry(i, struct block, item)->size_bytes
                                            : i->slab->object_bytes;
     }
     return NULL;
@@ -408,9 +407,10 @@ static const char *check_locked(const struct pool *p)
         if (p->arena)
             words = check_arena(zones[i], &sums);
         else /* no block is known of a segment on its way out */
-            words = p->busy ? placement_check(zones[i], &ignored) : check_segments(zones[i], &sums);
+            words = p->unlocked_jobs ? placement_check(zones[i], &ignored)
+                                     : check_segments(zones[i], &sums);
         CHECK(!words, words);
-        words = p->busy ? NULL : check_dead(zones[i]);
+        words = p->unlocked_jobs ? NULL : check_dead(zones[i]);
         CHECK(!words, words);
     }
     words = check_pending(p, &pending_bytes);
@@ -422,7 +422,7 @@ static const char *check_locked(const struct pool *p)
           "pending bytes are counted by zone");
     CHECK(p->stats.reserved_bytes + p->planned_bytes <= p->most_reserved_bytes,
           "what is reserved and planned is within the limit");
-    if (p->busy)
+    if (p->unlocked_jobs)
         return NULL;
     CHECK(!p->planned_bytes, "nothing is planned when nobody is at work");
     words = check_magazines(p, &sums);

@@ -48,8 +48,8 @@ static bool seize(struct search *s, struct chunk *c, struct block *inside)
     struct pool *p = inside->zone->pool;
     if (!host_cache_ensure(&p->block_cache, 2))
         return false;
-    c->cover = zone_seize(inside, c->addr, c->size_bytes);
-    c->lingers = c->cover->piece.epoch > p->fences.complete_epoch;
+    c->busy_block = zone_seize(inside, c->addr, c->size_bytes);
+    c->in_use_by_gpu = c->busy_block->item.epoch > p->fences.complete_epoch;
     c->plan = s->list;
     s->list = c;
     s->got_bytes += c->size_bytes;
@@ -74,7 +74,7 @@ static void seize_within(struct search *s, struct block *b)
         if (eligible(s, c)) {
             if (!seize(s, c, b))
                 return;
-            b = c->cover->next;
+            b = c->busy_block->next;
             if (!b || b->state != BLOCK_FREE)
                 return;
         }
@@ -84,7 +84,7 @@ static void seize_within(struct search *s, struct block *b)
 
 static bool is_idle(const struct block *b, uint64_t complete_epoch)
 {
-    return (b->state == BLOCK_FREE || b->state == BLOCK_DEAD) && b->piece.epoch <= complete_epoch;
+    return (b->state == BLOCK_FREE || b->state == BLOCK_DEAD) && b->item.epoch <= complete_epoch;
 }
 
 /* Is the chunk idle, and the work of everything in it complete? Dead memory was retired before it
@@ -137,13 +137,13 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     uint64_t complete = z->pool->fences.complete_epoch;
     int left = CHUNK_LOOK;
     /* Ghosts cost address space only, but not without a limit: a kernel may run for ever. */
-    bool may_linger = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
+    bool may_be_in_use = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
     /* The rest of a block that chunks are taken from holds nothing eligible. No block below a
      * granule holds a chunk. */
     for (struct block *b = placement_largest(&z->placement), *next;
          b && b->size_bytes >= GRANULE_BYTES && wants_more(&s) && (!move || left-- > 0); b = next) {
         next = placement_next(&z->placement, b);
-        if (b->piece.epoch <= complete || may_linger)
+        if (b->item.epoch <= complete || may_be_in_use)
             seize_within(&s, b);
     }
     if (!move)
@@ -158,7 +158,7 @@ uint64_t chunk_behind_work_bytes(struct zone *z)
     for (struct block *b = placement_largest(&z->placement); b && b->size_bytes >= GRANULE_BYTES;
          b = placement_next(&z->placement, b)) {
         struct chunk *c =
-            b->piece.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
+            b->item.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
         while (c && c->addr + c->size_bytes <= block_end(b)) {
             bytes += c->size_bytes;
             c = chunk_from(z->pool, c->addr + c->size_bytes, block_end(b));
@@ -172,7 +172,7 @@ void chunk_unseize(struct chunk *list)
     while (list) {
         struct chunk *c = list;
         list = c->plan;
-        zone_give(c->cover);
+        zone_give(c->busy_block);
     }
 }
 
@@ -186,7 +186,7 @@ static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *
     map_disclaim(c, p);
     state_unlock(p);
     if (likely(ours))
-        p->backend->ops->segment_free(p->backend, c->addr, !c->lingers);
+        p->backend->ops->segment_free(p->backend, c->addr, !c->in_use_by_gpu);
     *bytes += c->size_bytes;
     return c->plan;
 }
@@ -223,7 +223,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
      * the driver gives them to nobody. */
     for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c, p);
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     for (struct chunk *c = list; c;)
         c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p, c, &bytes);
@@ -233,14 +233,14 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         list = c->plan;
         chunk_leave(c);
         if (p->arena)
-            zone_make_hole(c->cover);
+            zone_make_hole(c->busy_block);
         else
-            zone_drop_region(c->cover);
+            zone_drop_region(c->busy_block);
         host_cache_put(&p->chunk_cache, c);
         p->stats.num_device_free++;
     }
     p->stats.reserved_bytes -= bytes;
-    p->busy--;
+    p->unlocked_jobs--;
     state_broadcast(p);
     return bytes;
 }
@@ -256,4 +256,72 @@ void chunk_release_dead(struct pool *p)
         seize_dead(&s, zones[i]);
         chunk_release(p, s.list);
     }
+}
+
+void chunk_add_ghost(struct block *b)
+{
+    struct pool *p = b->zone->pool;
+    b->state = BLOCK_GHOST;
+    list_push_back(&p->ghosts, &b->link);
+    p->ghost_bytes += b->size_bytes;
+}
+
+/* Unmaps ghosts that follow each other in the list and in the address space by one call, see
+ * chunk_release. Returns the first node after them. */
+static struct list *unmap_run(struct backend *b, struct list *node, const struct list *list)
+{
+    const struct block *ghost = list_entry(node, struct block, link);
+    uint64_t start = ghost->addr, end = block_end(ghost);
+    for (node = node->next; node != list; node = node->next) {
+        ghost = list_entry(node, struct block, link);
+        if (ghost->addr == end)
+            end = block_end(ghost);
+        else if (block_end(ghost) == start)
+            start = ghost->addr;
+        else
+            break;
+    }
+    b->ops->unmap(b, start, end - start);
+    return node;
+}
+
+/* Looks at GHOSTS_AT_ONCE of them. True: some of those went, and there are more. */
+static bool reap_some(struct pool *p, bool all)
+{
+    struct list list;
+    int left = GHOSTS_AT_ONCE;
+    list_init(&list);
+    /* The oldest come first. Behind many whose work is not complete hardly any is complete. */
+    list_for_each(n, tmp, &p->ghosts) {
+        struct block *b = list_entry(n, struct block, link);
+        if (left-- <= 0)
+            break;
+        if (!all && b->item.epoch > p->fences.complete_epoch)
+            continue;
+        list_remove(n);
+        list_push_back(&list, n);
+        b->state = BLOCK_BUSY;
+        p->ghost_bytes -= b->size_bytes;
+    }
+    if (list_empty(&list))
+        return false;
+    p->unlocked_jobs++;
+    state_unlock(p);
+    for (struct list *n = list.next; n != &list;)
+        n = unmap_run(p->backend, n, &list);
+    state_lock(p);
+    p->unlocked_jobs--;
+    list_for_each(n, tmp, &list) {
+        list_remove(n);
+        zone_make_hole(list_entry(n, struct block, link));
+    }
+    state_broadcast(p);
+    return left < 0;
+}
+
+/* A loop, as threads of programs may have small stacks. */
+void chunk_reap_ghosts(struct pool *p, bool all)
+{
+    while (reap_some(p, all))
+        continue;
 }

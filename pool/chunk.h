@@ -29,20 +29,20 @@ struct chunk {
     uint64_t addr, size_bytes;
     uint64_t handle; /* arena only */
     struct zone *zone;
-    struct list all;      /* zone.chunks */
-    struct chunk *plan;   /* while a thread works on it: next in its list */
-    struct block *cover;  /* .. the block that covers it where it is */
-    struct block *target; /* .. the block that it is to come to */
+    struct list all;          /* zone.chunks */
+    struct chunk *plan;       /* while a thread works on it: next in its list */
+    struct block *busy_block; /* .. the block that covers it where it is */
+    struct block *target;     /* .. the block that it is to come to */
     enum chunk_outcome outcome;
-    bool lingers;           /* .. old work may use it: a moved chunk keeps its old mapping */
+    bool in_use_by_gpu;     /* .. old work may use it: a moved chunk keeps its old mapping */
     uint64_t idle_since_ns; /* last use, if IDLE_TIMEOUT is set; else when it was committed */
 };
 
 struct pool;
 
-/* Takes idle chunks of a zone out of the bins, each below one BUSY block (cover), as a list through
- * plan. Takes only chunks unused since unused_ns or earlier. Goes through the largest free blocks
- * first, until it has want_bytes. *got_bytes is the sum of what it took.
+/* Takes idle chunks of a zone out of the bins, each below one BUSY block (busy_block), as a list
+ * through plan. Takes only chunks unused since unused_ns or earlier. Goes through the largest free
+ * blocks first, until it has want_bytes. *got_bytes is the sum of what it took.
  *
  * To be released: only chunks whose last use is complete, and CHUNK_BATCH at a time. The caller
  * calls again until there is none.
@@ -61,6 +61,14 @@ void chunk_release_dead(struct pool *p);
 void chunk_unseize(struct chunk *list);
 /* Gives seized chunks back to the driver; returns their bytes. Drops the lock. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
+
+/* A ghost: addresses of an arena whose memory was moved. They keep their old mapping until the old
+ * GPU work that uses it is complete. arena.h says why that is safe. */
+/* A BUSY block becomes a ghost. Its epoch says which work it waits for. */
+void chunk_add_ghost(struct block *b);
+/* Unmaps the ghosts whose old work is complete, or all of them; their addresses become holes. Drops
+ * the lock. */
+void chunk_reap_ghosts(struct pool *p, bool all);
 
 /* Adds the chunk to the zone, or removes it. */
 void chunk_enter(struct chunk *c, struct zone *z);

@@ -5,13 +5,13 @@
  */
 #include "pool/arena.h"
 #include "pool/chunk.h"
+#include "pool/limits.h"
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/peak.h"
 #include "pool/segment.h"
 #include "pool/single_stream.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 
 /* Reserves the address space of an arena, if the pool is to be one. */
 static bool reserve(struct pool *p)
@@ -38,10 +38,10 @@ static void init_contents(struct pool *p)
 {
     p->now_ns = p->backend->ops->now_ns(p->backend);
     p->small_max_bytes = SMALL_MAX_BYTES;
-    p->planned_bytes = p->ghost_bytes = p->released_ns = p->owes_beyond_shift = 0;
-    p->move_budget = (struct move_budget){0};
+    p->planned_bytes = p->ghost_bytes = p->released_ns = p->release_beyond_shift = 0;
+    p->time_budget = (struct time_budget){0};
     p->most_reserved_bytes = p->config.max_reserved_bytes;
-    trim_set_tick(p);
+    limits_set_tick(p);
     list_init(&p->ghosts);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
@@ -60,7 +60,7 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->serial = magazines_serials();
     state_init_lock(p);
     pthread_cond_init(&p->changed, NULL);
-    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, piece));
+    host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, item));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
     slab_init_caches(p->slab_caches);
     host_cache_init(&p->magazine_cache, sizeof(struct magazine),
@@ -91,7 +91,7 @@ void pool_set_config(struct pool *p, const struct pool_config *config)
 #undef POOL_OPTION
 #undef LIVE
     atomic_store(&p->fences.patience_bytes, 0);
-    trim_set_tick(p);
+    limits_set_tick(p);
     state_unlock(p);
 }
 
@@ -109,7 +109,7 @@ void pool_lose(struct pool *p)
 bool pool_is_vacant(struct pool *p)
 {
     state_lock(p);
-    bool vacant = p->abandoned && !p->inside && !p->busy;
+    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
     state_unlock(p);
     return vacant;
 }
@@ -119,8 +119,8 @@ bool pool_is_vacant(struct pool *p)
 bool pool_revive(struct pool *p)
 {
     state_lock(p);
-    bool vacant = p->abandoned && !p->inside && !p->busy;
-    p->inside += vacant; /* by this thread */
+    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
+    p->threads_inside += vacant; /* by this thread */
     if (vacant) {
         host_cache_reclaim(&p->block_cache);
         host_cache_reclaim(&p->chunk_cache);

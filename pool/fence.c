@@ -36,7 +36,7 @@ void fence_init(struct fences *f)
     atomic_init(&f->run_length, FENCE_RUN);
 }
 
-void fence_arm(struct fences *f)
+void fence_mark_unsealed(struct fences *f)
 {
     if (atomic_load_explicit(&f->marks, memory_order_acquire) & FENCE_UNSEALED) {
         atomic_fetch_and(&f->marks, (unsigned char)~FENCE_WORK_FOLLOWED);
@@ -57,14 +57,14 @@ uint64_t fence_join(struct pool *p, uint64_t size_bytes)
 
 /* With one stream, the pool orders memory before it takes more, and stream order needs its
  * fences. */
-static bool is_eager(const struct fences *f)
+static bool records_at_once(const struct fences *f)
 {
     return atomic_load(&f->ready) == FENCE_READY_ALL || !fence_several_streams(f);
 }
 
 bool fence_is_wanted(const struct fences *f)
 {
-    return is_eager(f) || atomic_load_explicit(&f->wanted, memory_order_relaxed);
+    return records_at_once(f) || atomic_load_explicit(&f->wanted, memory_order_relaxed);
 }
 
 /* No request may fail because a fence is late: none is late where memory is or was scarce. */
@@ -89,9 +89,9 @@ static void note_stream(struct fences *f, uint64_t stream)
     }
 }
 
-/* The mark is set before `sealing` and eagerness are read for the last time: see fence_seal and
- * single_stream_enter. A record may begin after the marks were read, put marks back, and end before
- * `sealing` was read. So refusals are read first and last. */
+/* The mark is set before `sealing` and records_at_once are read for the last time: see fence_seal
+ * and single_stream_enter. A record may begin after the marks were read, put marks back, and end
+ * before `sealing` was read. So refusals are read first and last. */
 bool fence_may_submit(struct fences *f, uint64_t stream)
 {
     unsigned refusals = atomic_load(&f->refusals), marks = atomic_load(&f->marks);
@@ -102,7 +102,7 @@ bool fence_may_submit(struct fences *f, uint64_t stream)
                 return false;
             atomic_fetch_or(&f->marks, FENCE_WORK_FOLLOWED);
         }
-        if (is_eager(f))
+        if (records_at_once(f))
             return false;
     }
     return !atomic_load(&f->sealing) && atomic_load(&f->refusals) == refusals;
@@ -157,7 +157,7 @@ static bool take_event(struct pool *p, uint64_t *event)
 /* No fence can be had: the frees wait for a later one, as when the ring is full. The epoch counts
  * as late, because work may follow: the pool may query its fence, but waits for it only after
  * another free. */
-static void put_off(struct fences *f)
+static void defer(struct fences *f)
 {
     f->refused = false;
     if (fence_is_unsealed(f))
@@ -191,7 +191,7 @@ void fence_seal(struct pool *p)
         if (f->ring.count + f->sealing >= RING_MAX - 1)
             ring_thin(&f->ring);
         if (f->ring.count + f->sealing >= RING_MAX - 1) {
-            put_off(f);
+            defer(f);
             return;
         }
     }
@@ -199,7 +199,7 @@ void fence_seal(struct pool *p)
                      1); /* from here on a submission waits, also while the event is made */
     uint64_t event;
     if (!take_event(p, &event)) {
-        put_off(f);
+        defer(f);
         end_record(f);
         return;
     }
@@ -364,7 +364,7 @@ bool fence_is_running(const struct fences *f)
 
 uint64_t fence_newest_waitable(const struct fences *f)
 {
-    if (fence_is_armed(f))
+    if (fence_open_is_on_time(f))
         return f->open_epoch;
     for (unsigned at = f->ring.count; at > 0; at--)
         if (!f->ring.at[at - 1].late)
@@ -422,7 +422,7 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
     return true;
 }
 
-void fence_disarm(struct fences *f)
+void fence_clear_marks(struct fences *f)
 {
     if (atomic_exchange(&f->marks, 0) & FENCE_UNSEALED)
         watch_unsealed(-1);
@@ -431,7 +431,7 @@ void fence_disarm(struct fences *f)
 void fence_finish(struct pool *p)
 {
     struct fences *f = &p->fences;
-    fence_disarm(f);
+    fence_clear_marks(f);
     f->lost = true;
     fence_publish(f);
     while (f->ring.count || f->ring.spares) {
@@ -446,7 +446,7 @@ void fence_finish(struct pool *p)
 /* What came late to the abandoned pool (an event under record, a mark) was of the old context. */
 void fence_restart(struct fences *f)
 {
-    fence_disarm(f);
+    fence_clear_marks(f);
     f->ring.count = f->ring.spares = 0;
     f->complete_epoch = f->ordered_epoch = atomic_fetch_add(&f->open_epoch, 1);
     f->late_epoch = f->open_bytes = f->open_frees = 0;

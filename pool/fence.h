@@ -56,9 +56,9 @@
  *    mark was taken away and pool_seals was counted up. So the freeing thread submits nothing that
  *    misses its free.
  *
- * These need no lock: fence_join_unlocked, fence_arm, fence_want, fence_may_submit, and functions
- * that only read atomic fields. All other functions want the pool's lock held. Those that drop it
- * for driver calls say so.
+ * These need no lock: fence_join_unlocked, fence_mark_unsealed, fence_want, fence_may_submit, and
+ * functions that only read atomic fields. All other functions want the pool's lock held. Those that
+ * drop it for driver calls say so.
  */
 #ifndef POOL_FENCE_H
 #define POOL_FENCE_H
@@ -85,7 +85,7 @@ enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };
 /* Waits that could be avoided: of a request that may order, of a free that gives memory back
  * (pool_release_at_free). They are noted apart: with one note for both, peak reserved of maskrcnn
  * is 1.43 of peak live, not 1.15 (segments, four streams). */
-enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_REPAY, FENCE_WAITS };
+enum fence_waiter { FENCE_WAIT_REQUEST, FENCE_WAIT_RELEASE, FENCE_WAITS };
 
 struct fences {
     struct ring ring;
@@ -123,15 +123,15 @@ static inline bool fence_is_unsealed(const struct fences *f)
     return atomic_load(&f->marks) & FENCE_UNSEALED;
 }
 /* Marks the open epoch unsealed, and counts it in pool_watch. */
-void fence_arm(struct fences *f);
+void fence_mark_unsealed(struct fences *f);
 /* Is the open epoch unsealed and not late? Then the driver's own free would wait for the work
  * between earlier frees and this one. A thread that sees this also sees the count in pool_watch, or
  * a later pool_seals. */
-static inline bool fence_is_armed(const struct fences *f)
+static inline bool fence_open_is_on_time(const struct fences *f)
 {
     return atomic_load_explicit(&f->marks, memory_order_acquire) == FENCE_UNSEALED;
 }
-/* To be read before fence_is_armed. */
+/* To be read before fence_open_is_on_time. */
 static inline uint64_t fence_open_epoch(const struct fences *f)
 {
     return atomic_load_explicit(&f->open_epoch, memory_order_acquire);
@@ -139,8 +139,8 @@ static inline uint64_t fence_open_epoch(const struct fences *f)
 static inline uint64_t fence_join_unlocked(struct fences *f)
 {
     uint64_t epoch = fence_open_epoch(f);
-    if (!fence_is_armed(f))
-        fence_arm(f);
+    if (!fence_open_is_on_time(f))
+        fence_mark_unsealed(f);
     return epoch;
 }
 /* Marks the fence wanted if so many frees, or bytes, of the open epoch are enough. */
@@ -224,7 +224,7 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too);
  * lock. */
 bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_ns);
 /* Takes the marks of the open epoch away: submissions need not seal it any more. */
-void fence_disarm(struct fences *f);
+void fence_clear_marks(struct fences *f);
 /* After single_stream_finish: the pool is lost, and every event is destroyed. The context may be
  * gone. Drops the lock. */
 void fence_finish(struct pool *p);

@@ -14,15 +14,15 @@ static void free_block(struct pool *p, struct block *b)
 {
     zone_end_live(b);
     p->stats.allocated_bytes -= b->size_bytes;
-    p->stats.requested_bytes -= piece_requested_bytes(&b->piece);
-    if (unlikely(b->piece.exposed)) {
+    p->stats.requested_bytes -= item_requested_bytes(&b->item);
+    if (unlikely(b->item.exposed)) {
         p->stats.num_exposed++;
         if (!p->arena && b->zone->kind == ZONE_LARGE) {
             struct chunk *c = map_chunk(b->addr, p);
             b->state = BLOCK_BUSY;
-            c->cover = b;
+            c->busy_block = b;
             c->plan = NULL;
-            c->lingers = true;
+            c->in_use_by_gpu = true;
             chunk_release(p, c);
             return;
         }
@@ -32,10 +32,10 @@ static void free_block(struct pool *p, struct block *b)
 
 static void free_object(struct pool *p, struct slab *s, unsigned slot)
 {
-    struct piece *o = &s->pieces[slot];
+    struct item *o = &s->items[slot];
     o->live = false;
     p->stats.allocated_bytes -= s->object_bytes;
-    p->stats.requested_bytes -= piece_requested_bytes(o);
+    p->stats.requested_bytes -= item_requested_bytes(o);
     p->stats.num_exposed += o->exposed;
     pending_settle_object(p, s, slot, fence_join(p, s->object_bytes));
 }
@@ -54,7 +54,7 @@ enum pool_status pool_free_slowly(uint64_t addr)
     struct pool *p = find_owner(addr, &g);
     if (!p)
         return POOL_FOREIGN;
-    p->inside++;
+    p->threads_inside++;
     if (unlikely(p->config.sync_free))
         sync_before_free(p);
     enum pool_status status = POOL_INVALID;
@@ -62,14 +62,14 @@ enum pool_status pool_free_slowly(uint64_t addr)
      * may be another pool's. */
     bool owned = atomic_load_explicit(&g->pool, memory_order_relaxed) == p;
     struct block *b = likely(owned) ? map_block(g, addr) : NULL;
-    if (b && b->state == BLOCK_LIVE && piece_claim(&b->piece)) {
+    if (b && b->state == BLOCK_LIVE && item_claim(&b->item)) {
         free_block(p, b);
         status = POOL_OK;
     } else if (b && b->state == BLOCK_SLAB) {
         struct slab *s = block_slab(b);
         int slot = slab_slot_around(s, addr);
-        if (slot >= 0 && s->pieces[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
-            piece_claim(&s->pieces[slot])) {
+        if (slot >= 0 && s->items[slot].live && slab_object_addr(s, (unsigned)slot) == addr &&
+            item_claim(&s->items[slot])) {
             free_object(p, s, (unsigned)slot);
             status = POOL_OK;
         }

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define BATCH_ROOM_BYTES                                                                           \
-    (HOST_BATCH_BYTES - sizeof(char *)) /* behind it: where the batch before is */
+/* Behind it: where the batch before is. */
+#define BATCH_ROOM_BYTES (HOST_BATCH_BYTES - sizeof(char *))
 
 void *host_pages(size_t bytes)
 {

@@ -52,7 +52,7 @@ bool pool_owns(uint64_t addr)
 struct found {
     struct pool *pool;
     struct block *block;
-    struct piece *piece;
+    struct item *item;
     bool *exposed, *sync_memops;
     uint64_t addr, size_bytes;
 };
@@ -65,16 +65,16 @@ static enum pool_status find_live(uint64_t addr, struct found *found)
     if (!p)
         return POOL_FOREIGN;
     struct block *b = map_block_around(addr, p);
-    if (b && b->state == BLOCK_LIVE && piece_is_held(&b->piece)) {
+    if (b && b->state == BLOCK_LIVE && item_is_held(&b->item)) {
         *found = (struct found){
-            p, b, &b->piece, &b->piece.exposed, &b->piece.sync_memops, b->addr, b->size_bytes};
+            p, b, &b->item, &b->item.exposed, &b->item.sync_memops, b->addr, b->size_bytes};
         return POOL_OK;
     }
     if (b && b->state == BLOCK_SLAB) {
         struct slab *s = block_slab(b);
         int slot = slab_slot_around(s, addr);
-        if (slot >= 0 && s->pieces[slot].live && piece_is_held(&s->pieces[slot])) {
-            struct piece *o = &s->pieces[slot];
+        if (slot >= 0 && s->items[slot].live && item_is_held(&s->items[slot])) {
+            struct item *o = &s->items[slot];
             *found = (struct found){p,
                                     b,
                                     o,
@@ -101,8 +101,8 @@ enum pool_status pool_lookup(uint64_t addr, struct pool_block *out)
     *out = (struct pool_block){.pool = f.pool,
                                .addr = f.addr,
                                .size_bytes = f.size_bytes,
-                               .requested_bytes = piece_requested_bytes(f.piece),
-                               .serial = piece_serial(f.piece),
+                               .requested_bytes = item_requested_bytes(f.item),
+                               .serial = item_serial(f.item),
                                .exposed = *f.exposed,
                                .sync_memops = *f.sync_memops};
     if (!f.pool->arena)
@@ -118,7 +118,7 @@ enum pool_status pool_expose(uint64_t addr)
     if (status != POOL_OK)
         return status;
     *f.exposed = true;
-    piece_set_row(f.piece, MAGAZINE_NEVER);
+    item_set_row(f.item, MAGAZINE_NEVER);
     state_unlock(f.pool);
     return POOL_OK;
 }
@@ -167,7 +167,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
         state_unlock(p);
         return;
     }
-    p->busy++;
+    p->unlocked_jobs++;
     /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
      * then. */
     for (int i = 0; i < 2; i++) {
@@ -180,7 +180,7 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
             state_lock(p);
         }
     }
-    p->busy--;
+    p->unlocked_jobs--;
     state_broadcast(p);
     state_unlock(p);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See magazine.h. Why a free may look at the map and at its block without the pool's lock:
- * 1. On the way to a piece the free reads pages and starts of the map, a block's slab, a slab's
- *    shape, and the piece's word. All these words are atomic. They are never zeroed with their
+ * 1. On the way to an item the free reads pages and starts of the map, a block's slab, a slab's
+ *    shape, and the item's word. All these words are atomic. They are never zeroed with their
  *    record, and lead into records, which are never unmapped. So a thread may follow whatever it
  *    finds there.
  * 2. For a live pointer, all of them were written before the block was handed out. They stay until
- *    the block is freed, by this thread. So they lead to the block's piece.
- * 3. For any other pointer they may lead to any piece. A thread frees a piece only if the piece's
+ *    the block is freed, by this thread. So they lead to the block's item.
+ * 3. For any other pointer they may lead to any item. A thread frees an item only if the item's
  *    word says that the program holds it at this very address. One thread takes that mark away, and
- *    only that thread frees the piece.
+ *    only that thread frees the item.
  * 4. A record belongs to one pool for ever. The address was a pool's before the pool handed it out.
  *    So once the mark is seen, the map names that pool, or one that had the address later. In the
  *    second case the record's mark is lost.
@@ -26,9 +26,9 @@
 
 #define TIMES_4(x) x, x, x, x
 #define TIMES_64(x) TIMES_4(TIMES_4(TIMES_4(x)))
-struct piece magazine_no_hint = {.row = MAGAZINE_NEVER};
+struct item magazine_no_hint = {.row = MAGAZINE_NEVER};
 struct magazine magazine_none = {.pool = (struct pool *)&magazine_none,
-                                 .recent = {TIMES_64(&magazine_no_hint)}};
+                                 .hints = {TIMES_64(&magazine_no_hint)}};
 /* The model again: gcc forgets the declaration's. */
 __thread struct magazine *magazine_mine __attribute__((tls_model("initial-exec"))) = &magazine_none;
 
@@ -45,48 +45,18 @@ static inline unsigned block_row(uint64_t units)
     return (uint32_t)units * UINT32_C(0x9e3779b1) >> 27;
 }
 
-static inline unsigned recent_of(uint64_t addr)
+static inline unsigned hint_of(uint64_t addr)
 {
     return (unsigned)((addr * 0x9e3779b97f4a7c15u) >> 58);
 }
 
-/* The classes of objects by their units. */
+/* The classes of objects by their units, four classes at a time. */
+#define TIMES_1(x) x
 #define TIMES_2(x) x, x
-static const uint8_t class_rows[] = {
-    MAGAZINE_NEVER,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-    14,
-    15,
-    16,
-    TIMES_2(17),
-    TIMES_2(18),
-    TIMES_2(19),
-    TIMES_2(20),
-    TIMES_2(21),
-    TIMES_2(22),
-    TIMES_2(23),
-    TIMES_2(24),
-    TIMES_4(25),
-    TIMES_4(26),
-    TIMES_4(27),
-    TIMES_4(28),
-    TIMES_4(29),
-    TIMES_4(30),
-    TIMES_4(31),
-    TIMES_4(32),
-};
+#define FOUR(times, x) times(x), times((x) + 1), times((x) + 2), times((x) + 3)
+static const uint8_t class_rows[] = {MAGAZINE_NEVER,    FOUR(TIMES_1, 1),  FOUR(TIMES_1, 5),
+                                     FOUR(TIMES_1, 9),  FOUR(TIMES_1, 13), FOUR(TIMES_2, 17),
+                                     FOUR(TIMES_2, 21), FOUR(TIMES_4, 25), FOUR(TIMES_4, 29)};
 _Static_assert(sizeof class_rows == 1 + (SLAB_MAX_BYTES >> UNIT_SHIFT),
                "a row for each size of an object");
 
@@ -126,24 +96,23 @@ static inline uint64_t ready_epoch(const struct pool *p)
     return atomic_load_explicit(&p->fences.ready, memory_order_acquire);
 }
 
-/* The program holds the piece from here on. Unlocks the magazine. */
+/* The program holds the item from here on. Unlocks the magazine. */
 static inline __attribute__((always_inline)) uint64_t hand_out(struct magazine *m,
                                                                struct magazine_row *row,
-                                                               struct piece *piece,
+                                                               struct item *item,
                                                                uint64_t size_bytes)
 {
-    int64_t cached = m->cached - piece->weight;
+    int64_t cached = m->cached - item->magazine_cost;
     row->newest -= sizeof row->cells[0];
     m->cached = cached;
     if (unlikely((uint32_t)cached < m->cached_least_units))
         m->cached_least_units = (uint32_t)cached;
     m->requested_bytes += (int64_t)size_bytes;
-    uint64_t addr = atomic_load_explicit(&piece->word, memory_order_relaxed),
-             serial = m->serial + 1;
+    uint64_t addr = atomic_load_explicit(&item->word, memory_order_relaxed), serial = m->serial + 1;
     m->serial = serial;
-    m->recent[piece->recent] = piece;
-    piece_begin(piece, size_bytes, serial);
-    atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
+    m->hints[item->hint] = item;
+    item_begin(item, size_bytes, serial);
+    atomic_store_explicit(&item->word, addr + ITEM_HELD, memory_order_release);
     magazine_unlock(m);
     return addr;
 }
@@ -159,8 +128,8 @@ static __attribute__((noinline)) uint64_t take_more(struct magazine *m, uint64_t
         magazine_unlock(m);
         return 0;
     }
-    m->cached -= PIECE_WEIGHT(0, row->units);
-    return hand_out(m, row, cell->piece, size_bytes);
+    m->cached -= MAGAZINE_COST(0, row->units);
+    return hand_out(m, row, cell->item, size_bytes);
 }
 
 /* The newest is not ready: the oldest is, or nothing in the row. The rest stays in the order of its
@@ -175,7 +144,7 @@ static __attribute__((noinline)) uint64_t take_oldest(struct magazine *m, struct
         return row == &m->rows[MAGAZINE_LARGE] ? take_more(m, size_bytes) : 0;
     }
     memmove(&row->cells[1], &row->cells[2], newest - sizeof oldest);
-    return hand_out(m, row, oldest.piece, size_bytes);
+    return hand_out(m, row, oldest.item, size_bytes);
 }
 
 /* The magazine is the pool's. */
@@ -189,7 +158,7 @@ static inline __attribute__((always_inline)) uint64_t take_from(const struct poo
     const struct magazine_cell *cell = cell_at(row, row->newest);
     if (unlikely(cell->epoch > ready_epoch(p)))
         return take_oldest(m, row, size_bytes);
-    return hand_out(m, row, cell->piece, size_bytes);
+    return hand_out(m, row, cell->item, size_bytes);
 }
 
 static inline __attribute__((always_inline)) uint64_t take(const struct pool *p, struct magazine *m,
@@ -227,21 +196,21 @@ uint64_t pool_alloc_fast(struct pool *p, uint64_t size_bytes)
     return likely(m->pool == p) ? take(p, m, size_bytes) : take_elsewhere(p, size_bytes);
 }
 
-/* The last step. False: the program does not hold the piece any more. */
+/* The last step. False: the program does not hold the item any more. */
 static inline __attribute__((always_inline)) bool put(struct magazine *m, struct magazine_row *row,
-                                                      uint64_t newest, struct piece *piece,
+                                                      uint64_t newest, struct item *item,
                                                       uint64_t addr, uint64_t epoch, int64_t cached)
 {
-    uint64_t held = addr + PIECE_HELD;
+    uint64_t held = addr + ITEM_HELD;
     if (unlikely(!atomic_compare_exchange_strong_explicit(
-            &piece->word, &held, addr, memory_order_acquire, memory_order_relaxed)))
+            &item->word, &held, addr, memory_order_acquire, memory_order_relaxed)))
         return false;
     struct magazine_cell *cell = cell_at(row, newest) + 1;
-    cell->piece = piece;
+    cell->item = item;
     cell->epoch = epoch;
     row->newest += sizeof *cell;
     m->cached = cached;
-    m->requested_bytes -= (int64_t)piece_requested_bytes(piece);
+    m->requested_bytes -= (int64_t)item_requested_bytes(item);
     m->frees++;
     return true;
 }
@@ -258,14 +227,14 @@ static void count_epoch(struct magazine *m, uint64_t epoch, uint64_t bytes)
     fence_want(&m->pool->fences, ++m->epoch_frees, m->epoch_bytes);
 }
 
-/* With one stream, the first free after a submission: it arms the open epoch. There is room. The
+/* With one stream, the first free after a submission: it marks the open epoch. There is room. The
  * magazine is locked; unlocks it. */
-static __attribute__((noinline)) bool give_first(struct magazine *m, struct piece *piece,
+static __attribute__((noinline)) bool give_first(struct magazine *m, struct item *item,
                                                  uint64_t addr, struct magazine_row *row,
                                                  int64_t cached)
 {
     uint64_t epoch = fence_join_unlocked(&m->pool->fences);
-    bool given = put(m, row, row->newest, piece, addr, epoch, cached);
+    bool given = put(m, row, row->newest, item, addr, epoch, cached);
     magazine_unlock(m);
     return given;
 }
@@ -273,15 +242,15 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct piec
 /* Into a row that may be of another size, or with several streams. With several streams large
  * blocks are left to the pool. It records their fences at once, and weighs how much memory waits.
  * The magazine is locked; unlocks it. */
-static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct piece *piece,
+static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct item *item,
                                                      uint64_t addr)
 {
-    struct magazine_row *row = row_at(m, piece_row(piece));
-    uint32_t units = piece_units(piece);
-    int64_t cached = m->cached + piece->weight;
+    struct magazine_row *row = row_at(m, item_row(item));
+    uint32_t units = item_units(item);
+    int64_t cached = m->cached + item->magazine_cost;
     if (row == &m->rows[MAGAZINE_LARGE] && row->newest && row->units == units) {
         row = &m->rows[MAGAZINE_MORE];
-        cached += PIECE_WEIGHT(0, units);
+        cached += MAGAZINE_COST(0, units);
     }
     if (row->newest >= row->last || (row->newest && row->units != units) || cached < 0) {
         magazine_unlock(m);
@@ -293,7 +262,7 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
     if (single || (ready != FENCE_READY_LOST && row < &m->rows[MAGAZINE_LARGE])) {
         uint64_t epoch = fence_join_unlocked(f);
         row->units = units;
-        given = put(m, row, row->newest, piece, addr, epoch, cached);
+        given = put(m, row, row->newest, item, addr, epoch, cached);
         if (given && !single)
             count_epoch(m, epoch, (uint64_t)units << UNIT_SHIFT);
     }
@@ -301,22 +270,22 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
     return given;
 }
 
-/* No piece starts at an odd address. One below a piece that is free, the sum is its word. */
-static inline bool is_held_at(const struct piece *piece, uint64_t addr)
+/* No item starts at an odd address. One below an item that is free, the sum is its word. */
+static inline bool is_held_at(const struct item *item, uint64_t addr)
 {
-    return likely(!(addr & PIECE_HELD)) &&
-           atomic_load_explicit(&piece->word, memory_order_acquire) == addr + PIECE_HELD;
+    return likely(!(addr & ITEM_HELD)) &&
+           atomic_load_explicit(&item->word, memory_order_acquire) == addr + ITEM_HELD;
 }
 
-/* The piece that the program holds at addr, or NULL: none was seen. Without the lock. */
-static struct piece *find_piece(const struct granule *g, uint64_t addr)
+/* The item that the program holds at addr, or NULL: none was seen. Without the lock. */
+static struct item *find_item(const struct granule *g, uint64_t addr)
 {
     struct block *b = map_block(g, addr);
-    if (!b || is_held_at(&b->piece, addr))
-        return b ? &b->piece : NULL;
+    if (!b || is_held_at(&b->item, addr))
+        return b ? &b->item : NULL;
     struct slab *s = block_slab(b);
-    struct piece *piece = s ? slab_piece_around(s, addr) : NULL;
-    return piece && is_held_at(piece, addr) ? piece : NULL;
+    struct item *item = s ? slab_item_around(s, addr) : NULL;
+    return item && is_held_at(item, addr) ? item : NULL;
 }
 
 /* A free of what the thread's first magazine has not handed out, or not lately. */
@@ -325,32 +294,32 @@ static __attribute__((noinline)) bool give_mapped(uint64_t addr)
     const struct granule *g = map_find(addr);
     struct pool *p = g ? atomic_load_explicit(&g->pool, memory_order_acquire) : NULL;
     struct magazine *m = p ? magazine_find_mine(p) : NULL;
-    struct piece *piece = m ? find_piece(g, addr) : NULL;
+    struct item *item = m ? find_item(g, addr) : NULL;
     bool ours =
-        piece && atomic_load_explicit(&g->pool, memory_order_relaxed) == p; /* still, or again */
-    return ours && try_lock(m) && give_carefully(m, piece, addr);
+        item && atomic_load_explicit(&g->pool, memory_order_relaxed) == p; /* still, or again */
+    return ours && try_lock(m) && give_carefully(m, item, addr);
 }
 
 bool pool_free_fast(uint64_t addr)
 {
     struct magazine *m = magazine_mine;
-    struct piece *piece = m->recent[recent_of(addr)];
-    if (unlikely(!is_held_at(piece, addr)))
+    struct item *item = m->hints[hint_of(addr)];
+    if (unlikely(!is_held_at(item, addr)))
         return give_mapped(addr);
     if (unlikely(!try_lock(m)))
         return false;
-    struct magazine_row *row = row_at(m, piece_row(piece));
+    struct magazine_row *row = row_at(m, item_row(item));
     uint64_t newest = row->newest;
-    int64_t weight = piece->weight, cached = m->cached + weight;
-    if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)weight))
-        return give_carefully(m, piece, addr);
+    int64_t cost = item->magazine_cost, cached = m->cached + cost;
+    if (unlikely(cached < 0 || newest >= row->last || row->units != (uint32_t)cost))
+        return give_carefully(m, item, addr);
     struct pool *p = m->pool;
     if (unlikely(ready_epoch(p) != FENCE_READY_ALL))
-        return give_carefully(m, piece, addr);
+        return give_carefully(m, item, addr);
     uint64_t epoch = fence_open_epoch(&p->fences);
-    if (unlikely(!fence_is_armed(&p->fences)))
-        return give_first(m, piece, addr, row, cached);
-    if (unlikely(!put(m, row, newest, piece, addr, epoch, cached))) {
+    if (unlikely(!fence_open_is_on_time(&p->fences)))
+        return give_first(m, item, addr, row, cached);
+    if (unlikely(!put(m, row, newest, item, addr, epoch, cached))) {
         magazine_unlock(m);
         return false;
     }
@@ -358,7 +327,7 @@ bool pool_free_fast(uint64_t addr)
     return true;
 }
 
-/* Does the pool serve all requests that a piece of this size would be handed out for? A magazine
+/* Does the pool serve all requests that an item of this size would be handed out for? A magazine
  * knows units and classes; MIN_BLOCK and MAX_BLOCK are bytes. */
 static bool serves_all(const struct pool_config *c, bool object, uint64_t most_bytes)
 {
@@ -369,22 +338,23 @@ static bool serves_all(const struct pool_config *c, bool object, uint64_t most_b
     return least_bytes >= c->min_block_bytes && most_bytes <= c->max_block_bytes;
 }
 
-void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units)
+void magazine_hand_out(struct pool *p, struct item *item, uint64_t addr, uint64_t units)
 {
-    piece->weight = PIECE_WEIGHT(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
-    if (piece->slot != PENDING_BLOCK)
-        piece_set_row(piece, class_rows[units]);
+    item->magazine_cost =
+        MAGAZINE_COST(units, units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT ? units : 0);
+    if (item->slot != PENDING_BLOCK)
+        item_set_row(item, class_rows[units]);
     else if (units <= MAGAZINE_BLOCK_BYTES >> UNIT_SHIFT)
-        piece_set_row(piece, MAGAZINE_BLOCKS + block_row(units));
+        item_set_row(item, MAGAZINE_BLOCKS + block_row(units));
     else
-        piece_set_row(piece, units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE
-                                                                         : MAGAZINE_NEVER);
-    if (unlikely(!serves_all(&p->config, piece->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
-        piece_set_row(piece, MAGAZINE_NEVER);
-    piece->recent = (uint8_t)recent_of(addr);
-    atomic_store_explicit(&piece->word, addr + PIECE_HELD, memory_order_release);
+        item_set_row(item,
+                     units <= MAGAZINE_LARGE_BYTES >> UNIT_SHIFT ? MAGAZINE_LARGE : MAGAZINE_NEVER);
+    if (unlikely(!serves_all(&p->config, item->slot != PENDING_BLOCK, units << UNIT_SHIFT)))
+        item_set_row(item, MAGAZINE_NEVER);
+    item->hint = (uint8_t)hint_of(addr);
+    atomic_store_explicit(&item->word, addr + ITEM_HELD, memory_order_release);
     if (likely(magazine_mine->pool == p))
-        magazine_mine->recent[piece->recent] = piece;
+        magazine_mine->hints[item->hint] = item;
 }
 
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes)

@@ -3,7 +3,7 @@
  * A magazine holds the blocks that one thread has just freed, so that the same thread gets them
  * again without the pool's lock. A thread has one magazine for each pool that it uses. To the rest
  * of the pool a block in a magazine is live: it keeps its place in the map and its chunk. Only its
- * word (PIECE_HELD, block.h) tells that the program does not hold it.
+ * word (ITEM_HELD, block.h) tells that the program does not hold it.
  *
  * With one stream all of a magazine is ready (single_stream.h), and it hands out the latest free
  * first. With several streams it hands out the oldest free of a size, which is the likeliest to be
@@ -16,7 +16,7 @@
  * trims. So memory in a magazine makes no other request fail or wait.
  *
  * Each magazine has a spin lock. Its thread holds it for some tens of instructions. A thread that
- * empties it holds it while up to a few hundred pieces go back to the pool. No thread holds it over
+ * empties it holds it while up to a few hundred items go back to the pool. No thread holds it over
  * a driver call. Order: the pool's lock, then a magazine's. magazine_pool.h has what happens to
  * magazines under the pool's lock.
  */
@@ -35,8 +35,8 @@ struct pool;
 
 #define MAGAZINE_SIZES 32 /* rows for blocks, by a hash of their size */
 #define MAGAZINE_DEPTH 7
-#define MAGAZINE_RECENT 64
-#define MAGAZINE_EMPTY PIECE_WEIGHT(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
+#define MAGAZINE_HINTS 64
+#define MAGAZINE_EMPTY MAGAZINE_COST(0, -(int64_t)(MAGAZINE_BYTES >> UNIT_SHIFT))
 
 /* The rows, in this order. First there is one for each class of objects, then MAGAZINE_SIZES for
  * blocks. Then there is one each for the large block, for more blocks of its size, and for what no
@@ -51,7 +51,7 @@ enum {
 };
 
 struct magazine_cell {
-    struct piece *piece;
+    struct item *item;
     uint64_t epoch; /* of the block's free */
 };
 
@@ -75,14 +75,14 @@ struct magazine {
     union {
         struct {
             _Atomic uint32_t locked;
-            /* What happened here since the pool's statistics were told: cached_least_units,
+            /* What happened here since the statistics of the pool were synced: cached_least_units,
              * requested_bytes, frees and serials (each allocation takes one). Memory that comes in
              * or goes out changes what the program holds by as much. */
-            uint32_t cached_least_units, cached_told_units;
+            uint32_t cached_least_units, cached_synced_units;
             unsigned epoch_frees;
-            int64_t cached; /* weight of all pieces in it; MAGAZINE_EMPTY: nothing */
+            int64_t cached; /* cost of all items in it; MAGAZINE_EMPTY: nothing */
             struct pool *pool;
-            uint64_t serial, serial_told, frees;
+            uint64_t serial, serial_synced, frees;
             int64_t requested_bytes;
             uint64_t epoch, epoch_bytes; /* several streams: of the latest frees into it */
             struct magazine *next;       /* the same thread's magazine of another pool */
@@ -90,9 +90,9 @@ struct magazine {
         };
         struct magazine_row rows[MAGAZINE_ROWS];
     };
-    /* Written by its thread: pieces that were handed out lately, by a hash of their address. A
-     * piece may have been freed since, and be the record of something else. */
-    struct piece *recent[MAGAZINE_RECENT];
+    /* Written by its thread: items that were handed out lately, by a hash of their address. An
+     * item may have been freed since, and be the record of something else. */
+    struct item *hints[MAGAZINE_HINTS];
     uint64_t last_serial; /* of a magazine that is used no more; last, see host_cache_init */
 };
 _Static_assert(offsetof(struct magazine, link) + sizeof(struct list) <= sizeof(struct magazine_row),
@@ -107,10 +107,10 @@ static inline uint32_t magazine_units(const struct magazine *m)
 extern __thread struct magazine *magazine_mine
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 /* magazine_none: the magazine of a thread without one. It belongs to no pool and stays empty.
- * magazine_no_hint: the piece of an address that was not handed out lately. Its word can match an
+ * magazine_no_hint: the item of an address that was not handed out lately. Its word can match an
  * address, its row takes nothing. */
 extern struct magazine magazine_none __attribute__((visibility("hidden")));
-extern struct piece magazine_no_hint __attribute__((visibility("hidden")));
+extern struct item magazine_no_hint __attribute__((visibility("hidden")));
 
 /* The thread's magazine for that pool; NULL: it has none. */
 static inline struct magazine *magazine_find_mine(const struct pool *p)
@@ -128,10 +128,10 @@ static inline void magazine_unlock(struct magazine *m)
 
 /* These want the pool's lock held. */
 
-/* Writes the piece's size, address and the mark that the program holds it. The other fields are
+/* Writes the item's size, address and the mark that the program holds it. The other fields are
  * written before. */
-void magazine_hand_out(struct pool *p, struct piece *piece, uint64_t addr, uint64_t units);
-/* Does the thread's own magazine hold a piece that would serve the request once it is ready? */
+void magazine_hand_out(struct pool *p, struct item *item, uint64_t addr, uint64_t units);
+/* Does the thread's own magazine hold an item that would serve the request once it is ready? */
 bool magazine_awaits(const struct pool *p, uint64_t size_bytes);
 
 #endif

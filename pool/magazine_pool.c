@@ -39,35 +39,35 @@ static inline void lock(struct magazine *m)
 }
 
 /* The peaks of requested bytes and of the number of blocks are those seen at such moments. */
-static void tell(struct pool *p, struct magazine *m)
+static void sync_stats(struct pool *p, struct magazine *m)
 {
     struct pool_stats *s = &p->stats;
-    uint64_t allocs = m->serial - m->serial_told, before = s->allocated_bytes;
-    uint64_t cached_told_bytes = (uint64_t)m->cached_told_units << UNIT_SHIFT;
+    uint64_t allocs = m->serial - m->serial_synced, before = s->allocated_bytes;
+    uint64_t cached_synced_bytes = (uint64_t)m->cached_synced_units << UNIT_SHIFT;
     s->allocated_peak_bytes =
         max_u64(s->allocated_peak_bytes,
-                before + cached_told_bytes - ((uint64_t)m->cached_least_units << UNIT_SHIFT));
-    s->allocated_bytes = before + cached_told_bytes - ((uint64_t)magazine_units(m) << UNIT_SHIFT);
+                before + cached_synced_bytes - ((uint64_t)m->cached_least_units << UNIT_SHIFT));
+    s->allocated_bytes = before + cached_synced_bytes - ((uint64_t)magazine_units(m) << UNIT_SHIFT);
     stats_raise(&s->requested_bytes, (uint64_t)m->requested_bytes);
     stats_raise(&s->live_blocks, allocs - m->frees);
     s->num_allocs += allocs;
     s->num_hits += allocs;
     s->num_frees += m->frees;
-    m->cached_told_units = m->cached_least_units = magazine_units(m);
+    m->cached_synced_units = m->cached_least_units = magazine_units(m);
     m->requested_bytes = 0;
     m->frees = 0;
     if (unlikely(m->serial >> (SERIALS_SHIFT - 1) & 1))
         m->serial = magazines_serials(); /* the other half serves until the next time */
-    m->serial_told = m->serial;
+    m->serial_synced = m->serial;
 }
 
-void magazines_tell(struct pool *p)
+void magazines_sync_own(struct pool *p)
 {
     struct magazine *m = magazine_find_mine(p);
-    if (!m || (m->serial == m->serial_told && !m->frees))
+    if (!m || (m->serial == m->serial_synced && !m->frees))
         return;
     lock(m);
-    tell(p, m);
+    sync_stats(p, m);
     magazine_unlock(m);
 }
 
@@ -76,7 +76,7 @@ void magazines_sync_stats(struct pool *p)
     list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
-        tell(p, m);
+        sync_stats(p, m);
         magazine_unlock(m);
     }
 }
@@ -129,14 +129,14 @@ void magazines_pass_all(struct pool *p)
 
 static void release(struct pool *p, const struct magazine_cell *cell)
 {
-    struct piece *piece = cell->piece;
-    if (piece->slot == PENDING_BLOCK) {
-        struct block *b = list_entry(piece, struct block, piece);
+    struct item *item = cell->item;
+    if (item->slot == PENDING_BLOCK) {
+        struct block *b = list_entry(item, struct block, item);
         zone_end_live(b);
         pending_settle_block(p, b, cell->epoch);
     } else {
-        piece->live = false;
-        pending_settle_object(p, piece->slab, piece->slot, cell->epoch);
+        item->live = false;
+        pending_settle_object(p, item->slab, item->slot, cell->epoch);
     }
 }
 
@@ -145,19 +145,19 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
     if (p->abandoned)
         return false; /* what a late free has left in it is forgotten */
     lock(m);
-    tell(p, m);
+    sync_stats(p, m);
     uint32_t before = magazine_units(m);
     for (uint32_t at = first; at < MAGAZINE_ROWS && magazine_units(m); at++) {
         struct magazine_row *row = &m->rows[at];
         uint32_t count = row->newest / sizeof row->cells[0];
         for (uint32_t i = 1; i <= count; i++) {
-            m->cached -= row->cells[i].piece->weight +
-                         (at == MAGAZINE_MORE ? PIECE_WEIGHT(0, row->units) : 0);
+            m->cached -= row->cells[i].item->magazine_cost +
+                         (at == MAGAZINE_MORE ? MAGAZINE_COST(0, row->units) : 0);
             release(p, &row->cells[i]);
         }
         row->newest = 0;
     }
-    m->cached_told_units = m->cached_least_units = magazine_units(m);
+    m->cached_synced_units = m->cached_least_units = magazine_units(m);
     bool any = magazine_units(m) != before;
     magazine_unlock(m);
     return any;
@@ -202,11 +202,11 @@ void magazines_forget_all(struct pool *p)
     list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
         lock(m);
-        tell(p, m);
+        sync_stats(p, m);
         for (uint32_t at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
             m->rows[at].newest = 0;
         m->cached = MAGAZINE_EMPTY;
-        m->cached_told_units = m->cached_least_units = 0;
+        m->cached_synced_units = m->cached_least_units = 0;
         magazine_unlock(m);
     }
 }
@@ -259,10 +259,10 @@ void magazines_ensure(struct pool *p)
         return;
     }
     m->pool = p;
-    m->serial = m->serial_told = m->last_serial ? m->last_serial : magazines_serials();
+    m->serial = m->serial_synced = m->last_serial ? m->last_serial : magazines_serials();
     m->cached = MAGAZINE_EMPTY;
-    for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
-        m->recent[i] = &magazine_no_hint;
+    for (unsigned i = 0; i < MAGAZINE_HINTS; i++)
+        m->hints[i] = &magazine_no_hint;
     for (unsigned i = MAGAZINE_OBJECTS; i < MAGAZINE_ROWS; i++) {
         m->rows[i].never = FENCE_READY_NEVER;
         unsigned depth = i == MAGAZINE_NEVER ? 0 : i == MAGAZINE_LARGE ? 1 : MAGAZINE_DEPTH;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * All magazines of a pool, and what happens to them seldom and under the pool's lock. Threads that
- * free get one, and give it back when they end. The statistics are told what was done in them. They
+ * free get one, and give it back when they end. The statistics learn what was done in them. They
  * are emptied into the pool. magazine.c has the quick ways in and out.
  *
  * All functions want the pool's lock held, and keep it unless they say so. Those that look into a
@@ -21,7 +21,7 @@ uint64_t magazines_serials(void);
 /* Gives the thread a magazine if it has none. Without host memory the thread goes without. */
 void magazines_ensure(struct pool *p);
 /* Brings the statistics up to date: with the thread's own magazine, or with all. */
-void magazines_tell(struct pool *p);
+void magazines_sync_own(struct pool *p);
 void magazines_sync_stats(struct pool *p);
 /* Returns when every thread that was inside a magazine at the time of the call has left it. */
 void magazines_pass_all(struct pool *p);

@@ -6,7 +6,6 @@
 
 #include "pool/block.h"
 #include "pool/chunk.h"
-#include "pool/fit.h"
 #include "pool/host_memory.h"
 #include "pool/tuning.h"
 #include "pool/zone.h"
@@ -25,7 +24,7 @@ struct leaf {
 };
 /* A block of the small zone that ends in a granule starts at most so many granules below. */
 #define SMALL_REACH 2
-_Static_assert(FIT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
+_Static_assert(SEGMENT_SHARED_MAX_BYTES <= SMALL_REACH * GRANULE_BYTES, "of any backing");
 
 _Atomic(struct granule *) map_roots[MAP_ROOTS];
 

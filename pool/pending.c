@@ -4,7 +4,7 @@
  */
 #include "pool/pending.h"
 
-#include "pool/fit.h"
+#include "pool/segment.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -13,11 +13,11 @@ void pending_init(struct pendings *q)
     *q = (struct pendings){.tail = &q->head};
 }
 
-/* The queue is in the order of epochs. A piece that comes late, out of a magazine, finds its place
+/* The queue is in the order of epochs. An item that comes late, out of a magazine, finds its place
  * within a bounded look, or waits a little longer. */
-static struct piece **place_of(struct pendings *q, uint64_t epoch)
+static struct item **place_of(struct pendings *q, uint64_t epoch)
 {
-    struct piece **at = &q->head;
+    struct item **at = &q->head;
     if (!q->head || epoch >= q->newest_epoch)
         return q->tail;
     for (int left = PENDING_LOOK; left > 0; left--) {
@@ -28,11 +28,11 @@ static struct piece **place_of(struct pendings *q, uint64_t epoch)
     return q->tail;
 }
 
-static void add(struct pool *p, struct piece *item, struct zone *z, uint64_t size_bytes,
+static void add(struct pool *p, struct item *item, struct zone *z, uint64_t size_bytes,
                 uint64_t epoch)
 {
     struct pendings *q = &p->pendings;
-    struct piece **at = place_of(q, epoch);
+    struct item **at = place_of(q, epoch);
     item->epoch = epoch;
     if (at == q->tail) {
         item->epoch = q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
@@ -53,13 +53,13 @@ static bool is_ready(struct pool *p, uint64_t epoch)
 
 void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
 {
-    if (is_ready(p, epoch) && !b->piece.exposed) {
-        b->piece.epoch = epoch;
+    if (is_ready(p, epoch) && !b->item.exposed) {
+        b->item.epoch = epoch;
         zone_give(b);
     } else {
         b->state = BLOCK_PENDING;
-        b->piece.slot = PENDING_BLOCK;
-        add(p, &b->piece, b->zone, b->size_bytes, epoch);
+        b->item.slot = PENDING_BLOCK;
+        add(p, &b->item, b->zone, b->size_bytes, epoch);
     }
 }
 
@@ -68,15 +68,15 @@ void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64
     if (is_ready(p, epoch)) {
         slab_give(p, s, slot, epoch);
     } else {
-        s->pieces[slot].slot = (uint16_t)slot;
-        s->pieces[slot].slab = s;
-        add(p, &s->pieces[slot], &p->small, s->object_bytes, epoch);
+        s->items[slot].slot = (uint16_t)slot;
+        s->items[slot].slab = s;
+        add(p, &s->items[slot], &p->small, s->object_bytes, epoch);
     }
 }
 
-static struct block *block_of(struct piece *item)
+static struct block *block_of(struct item *item)
 {
-    return list_entry(item, struct block, piece);
+    return list_entry(item, struct block, item);
 }
 
 bool pending_retire(struct pool *p)
@@ -84,7 +84,7 @@ bool pending_retire(struct pool *p)
     struct pendings *q = &p->pendings;
     int left = PENDING_BATCH;
     for (; left > 0 && q->head && is_ready(p, q->head->epoch); left--) {
-        struct piece *item = q->head;
+        struct item *item = q->head;
         q->head = item->next;
         if (!q->head)
             q->tail = &q->head;
@@ -94,7 +94,7 @@ bool pending_retire(struct pool *p)
             struct block *b = block_of(item);
             size_bytes = b->size_bytes;
             z = b->zone;
-            if (b->piece.exposed)
+            if (b->item.exposed)
                 zone_bury(b);
             else
                 zone_give(b);
@@ -122,7 +122,7 @@ bool pending_retire_all(struct pool *p)
 uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_bytes)
 {
     int left = PENDING_LOOK;
-    for (struct piece *item = p->pendings.head; item && left > 0; item = item->next, left--) {
+    for (struct item *item = p->pendings.head; item && left > 0; item = item->next, left--) {
         if (item->slot != PENDING_BLOCK) {
             if (z->kind == ZONE_SMALL && item->slab->object_bytes == size_bytes)
                 return item->epoch;
@@ -130,8 +130,8 @@ uint64_t pending_find(const struct pool *p, const struct zone *z, uint64_t size_
         }
         const struct block *b = block_of(item);
         bool whole = z->kind == ZONE_LARGE && !p->arena;
-        if (b->zone == z && !b->piece.exposed && b->size_bytes >= size_bytes &&
-            (!whole || fit_serves(b->size_bytes, size_bytes)))
+        if (b->zone == z && !b->item.exposed && b->size_bytes >= size_bytes &&
+            (!whole || segment_fits(b->size_bytes, size_bytes)))
             return item->epoch;
     }
     return 0;

@@ -12,8 +12,8 @@ struct pool;
 struct slab;
 
 struct pendings {
-    struct piece *head, **tail;
-    uint64_t newest_epoch; /* of the piece at the tail */
+    struct item *head, **tail;
+    uint64_t newest_epoch; /* of the item at the tail */
     unsigned passed;       /* requests since one asked what is complete */
     unsigned ask_after;    /* ask again after so many; each question in vain doubles it */
 };
@@ -58,7 +58,7 @@ bool pending_is_much(const struct pool *p, struct zone *z, uint64_t size_bytes);
 /* Asks what is complete, unless a free block fits exactly. order: later work may be ordered behind
  * the rest, because there is but one stream. Drops the lock. */
 void pending_look(struct pool *p, struct zone *z, uint64_t size_bytes, bool order);
-/* Should the request ask what is complete, because its magazine holds a piece that would serve it?
+/* Should the request ask what is complete, because its magazine holds an item that would serve it?
  * Questions in vain make the next one later: where the GPU is far behind, a question takes as long
  * as two requests. Without that the same replay asks 19200 times. */
 bool pending_may_ask(struct pool *p);

@@ -5,11 +5,10 @@
 #include "pool/segment.h"
 
 #include "pool/chunk.h"
-#include "pool/fit.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
+#include "pool/release.h"
 #include "pool/state.h"
-#include "pool/trim.h"
 #include "pool/tuning.h"
 
 #define NOTHING_SHIFT 63
@@ -33,16 +32,15 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
-        b->piece.slack_bytes =
-            b->size_bytes - min_u64(b->size_bytes, fit_segment_bytes(size_bytes));
-        p->slack_bytes += b->piece.slack_bytes;
+        b->item.slack_bytes = b->size_bytes - min_u64(b->size_bytes, segment_new_bytes(size_bytes));
+        p->slack_bytes += b->item.slack_bytes;
     }
     return b;
 }
 
 struct block *segment_take(struct pool *p, uint64_t size_bytes)
 {
-    return take(p, size_bytes, fit_most_bytes(size_bytes));
+    return take(p, size_bytes, segment_most_bytes(size_bytes));
 }
 
 /* The largest segment that a request takes where that saves another one; 0: it saves none. A
@@ -52,7 +50,7 @@ static uint64_t spare_bytes(const struct pool *p, uint64_t size_bytes)
 {
     const struct pool_stats *s = &p->stats;
     uint64_t peak = max_u64(s->requested_peak_bytes, s->requested_bytes + size_bytes);
-    uint64_t have = s->reserved_bytes + p->planned_bytes + fit_segment_bytes(size_bytes);
+    uint64_t have = s->reserved_bytes + p->planned_bytes + segment_new_bytes(size_bytes);
     uint64_t slack = s->allocated_bytes - s->requested_bytes,
              most_slack = peak >> SEGMENT_SLACK_SHIFT;
     bool full = have > p->backend->total_bytes >> SEGMENT_FULL_SHIFT;
@@ -67,7 +65,6 @@ static bool may_give_back(struct pool *p)
 {
     if (!p->backend->frees_beside)
         return fence_is_idle(p);
-    fence_seal(p);
     fence_poll(p);
     return p->fences.ordered_epoch <= p->fences.complete_epoch;
 }
@@ -77,7 +74,7 @@ struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
     const struct block *best = placement_find(&p->large.placement, size_bytes, UNIT_BYTES);
     /* With more excess, segments that do not fit go back instead, if they may. */
     if (!best || best->size_bytes > spare_bytes(p, size_bytes) ||
-        (excess_bytes(p, fit_segment_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) &&
+        (excess_bytes(p, segment_new_bytes(size_bytes), size_bytes, SEGMENT_IDLE_SHIFT) &&
          may_give_back(p)) ||
         p->fences.lost)
         return NULL;
@@ -105,42 +102,40 @@ static bool rounding_hurts(const struct pool *p)
 /* Notes what the next free that may wait has to give back. While segments go back, and until the
  * program is ahead of the GPU again, the GPU is idle. When frees gave memory back too often,
  * training took 1.4 times as long (H200). So one free gives back all that is beyond the peak, and
- * the next such free comes much later. Each SEGMENT_PATIENCE_NS of overdrawn move budget doubles
+ * the next such free comes much later. Each SEGMENT_PATIENCE_NS of overdrawn time budget doubles
  * what is allowed beyond the peak. Then the free keeps half of what is allowed. Once the pool has
  * half of the device, at most a quarter of the peak is allowed beyond it. */
-static void owe(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
+static void plan_release(struct pool *p, uint64_t more_bytes, uint64_t size_bytes)
 {
     unsigned shift = SEGMENT_KEPT_SHIFT, most_shift = 0;
     if (p->stats.reserved_bytes + more_bytes > p->backend->total_bytes >> SEGMENT_FULL_SHIFT)
         most_shift = SEGMENT_FULL_KEPT_SHIFT;
-    move_budget_is_left(&p->move_budget, p->backend->ops->now_ns(p->backend));
-    for (int64_t left_ns = p->move_budget.left_ns;
+    time_budget_is_left(&p->time_budget, p->backend->ops->now_ns(p->backend));
+    for (int64_t left_ns = p->time_budget.left_ns;
          left_ns < -SEGMENT_PATIENCE_NS && shift > most_shift; shift--)
         left_ns += SEGMENT_PATIENCE_NS;
-    p->owes_beyond_shift = 0;
+    p->release_beyond_shift = 0;
     if (!excess_bytes(p, more_bytes, size_bytes, shift))
         return;
-    p->owes_beyond_shift = shift < SEGMENT_KEPT_SHIFT ? shift + 1 : NOTHING_SHIFT;
+    p->release_beyond_shift = shift < SEGMENT_KEPT_SHIFT ? shift + 1 : NOTHING_SHIFT;
     atomic_store_explicit(&pool_release_due, true, memory_order_relaxed);
 }
 
 /* Waits for all work up to the latest free, as that free would do without the pool. Goes on while
- * work completes within each REPAY_WAIT_NS. After one wait in vain it makes no other, because the
+ * work completes within each RELEASE_WAIT_NS. After one wait in vain it makes no other, because the
  * work may never end. */
 static bool wait_for_frees(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t last = f->open_epoch - !fence_is_unsealed(f), before;
-    if (fence_was_vain(f, FENCE_WAIT_REPAY))
-        fence_poll(p);
-    if (fence_was_vain(f, FENCE_WAIT_REPAY))
+    if (fence_was_vain(f, FENCE_WAIT_RELEASE))
         return false;
     do {
         before = f->complete_epoch;
-        if (last > f->complete_epoch && !fence_wait(p, last, false, REPAY_WAIT_NS))
+        if (last > f->complete_epoch && !fence_wait(p, last, false, RELEASE_WAIT_NS))
             fence_poll(p);
     } while (last > f->complete_epoch && f->complete_epoch > before);
-    fence_note_vain(f, FENCE_WAIT_REPAY, last);
+    fence_note_vain(f, FENCE_WAIT_RELEASE, last);
     return last <= f->complete_epoch;
 }
 
@@ -151,44 +146,44 @@ void pool_release_at_free(uint64_t freed_addr)
     atomic_store_explicit(&pool_release_due, false, memory_order_relaxed);
     if (!p)
         return;
-    p->inside++;
-    unsigned beyond_shift = p->owes_beyond_shift;
+    p->threads_inside++;
+    unsigned beyond_shift = p->release_beyond_shift;
     if (beyond_shift && !p->fences.lost) {
-        p->owes_beyond_shift = 0;
+        p->release_beyond_shift = 0;
         uint64_t start_ns = p->backend->ops->now_ns(p->backend);
         bool complete = wait_for_frees(p);
         uint64_t waited_ns = p->backend->ops->now_ns(p->backend);
         pending_retire_all(p);
         uint64_t excess = excess_bytes(p, 0, 0, beyond_shift);
         if (excess && complete)
-            trim_release(p, excess, UINT64_MAX);
+            release_idle(p, excess, UINT64_MAX);
         uint64_t end_ns = p->backend->ops->now_ns(p->backend);
         uint64_t took_ns = end_ns - waited_ns;
-        took_ns += min_u64(waited_ns - start_ns, REPAY_WAIT_COUNTS_NS);
-        move_budget_spend(&p->move_budget, took_ns, false);
+        took_ns += min_u64(waited_ns - start_ns, RELEASE_WAIT_COUNTS_NS);
+        time_budget_spend(&p->time_budget, took_ns, false);
     }
     state_leave(p);
 }
 
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
-    uint64_t bytes = fit_segment_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
+    uint64_t bytes = segment_new_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
     if (z->kind == ZONE_SMALL)
         bytes = max_u64(bytes, shared_bytes(z));
-    else if (size_bytes <= FIT_SHARED_MAX_BYTES && p->small_max_bytes < FIT_SHARED_MAX_BYTES &&
-             rounding_hurts(p))
-        p->small_max_bytes = FIT_SHARED_MAX_BYTES; /* from the next request on */
+    else if (size_bytes <= SEGMENT_SHARED_MAX_BYTES &&
+             p->small_max_bytes < SEGMENT_SHARED_MAX_BYTES && rounding_hurts(p))
+        p->small_max_bytes = SEGMENT_SHARED_MAX_BYTES; /* from the next request on */
     /* Segments of other sizes are of no use now. If giving them back waits for all work of the
      * context, the request gives them back only while there is no work. A request must not wait for
      * a kernel that never ends. */
     uint64_t excess = excess_bytes(p, bytes, size_bytes, SEGMENT_IDLE_SHIFT);
     if (excess && excess < p->stats.reserved_bytes && may_give_back(p)) {
         pending_retire_all(p);
-        trim_release(p, excess, UINT64_MAX);
+        release_idle(p, excess, UINT64_MAX);
     }
     if (p->abandoned) /* while the lock was dropped */
         return GROW_FAILED;
-    owe(p, bytes, size_bytes);
+    plan_release(p, bytes, size_bytes);
     if (state_over_limit(p, bytes))
         return GROW_LIMIT;
     struct chunk *c = host_cache_get(&p->chunk_cache);
@@ -198,7 +193,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         return GROW_FAILED;
     }
     p->planned_bytes += bytes;
-    p->busy++;
+    p->unlocked_jobs++;
     state_unlock(p);
     int failed = p->backend->ops->segment_alloc(p->backend, bytes, &addr);
     /* The map needs whole granules; every driver so far aligns allocations of this size to them. */
@@ -209,7 +204,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         find_evict(addr, bytes);
     state_lock(p);
     p->planned_bytes -= bytes;
-    p->busy--;
+    p->unlocked_jobs--;
     state_broadcast(p);
     struct block *b = failed || odd ? NULL : zone_add_region(z, addr, bytes, BLOCK_BUSY);
     if (!b) {

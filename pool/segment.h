@@ -12,7 +12,7 @@
  * allocation of the driver's (shim/share).
  *
  * A segment is whole granules, so a block of 1.1 MiB wastes almost half. Once rounding has cost a
- * program an eighth of what it holds, blocks of up to FIT_SHARED_MAX_BYTES share segments. They
+ * program an eighth of what it holds, blocks of up to SEGMENT_SHARED_MAX_BYTES share segments. They
  * do not share before, because a block with a segment of its own is an allocation of the driver's
  * to the program and to other processes.
  */
@@ -21,6 +21,29 @@
 
 #include "pool/arena.h"
 #include "pool/tuning.h"
+
+/* The sizes of segments, in bytes: which segment a request takes, and which idle one serves it. */
+
+/* The size of a new segment for a request, in whole granules. From 32 MiB on there are sixteen
+ * sizes to a doubling, so that requests of slightly different sizes can use the same segment. */
+static inline uint64_t segment_new_bytes(uint64_t size_bytes)
+{
+    uint64_t step = UINT64_C(1) << (log2_floor(size_bytes) - SEGMENT_SIZES_SHIFT);
+    return round_up(size_bytes, max_u64(GRANULE_BYTES, step));
+}
+
+/* The largest segment that a request takes where there is no need to save memory. The slack is at
+ * most an eighth of the request, or the slack of a new segment if that is more. */
+static inline uint64_t segment_most_bytes(uint64_t size_bytes)
+{
+    return max_u64(segment_new_bytes(size_bytes), size_bytes + (size_bytes >> SEGMENT_FIT_SHIFT));
+}
+
+/* Does an idle segment of have_bytes serve the request? */
+static inline bool segment_fits(uint64_t have_bytes, uint64_t size_bytes)
+{
+    return have_bytes >= size_bytes && have_bytes <= segment_most_bytes(size_bytes);
+}
 
 /* An idle segment that fits, as a live block; NULL: none. */
 struct block *segment_take(struct pool *p, uint64_t size_bytes);

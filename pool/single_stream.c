@@ -87,9 +87,9 @@ bool single_stream_enter(struct pool *p, uint64_t mark, uint64_t stream, const a
     if (f->mode != FENCE_MULTI || f->lost || !f->watches || f->complete_epoch < mark ||
         f->late_epoch > f->complete_epoch || atomic_load(&f->sealing))
         return false;
-    /* Another thread may submit to the stream without the lock. If it did not find the pool eager,
-     * it has set the mark by now. If it sets the mark from now on, it finds a record under way, or
-     * the pool eager, and comes for the lock. */
+    /* Another thread may submit to the stream without the lock. If it found that nothing is
+     * recorded at once, it has set the mark by now. If it sets the mark from now on, it finds a
+     * record under way, or that records are made at once, and comes for the lock. */
     atomic_fetch_add(&f->sealing, 1);
     bool enters = atomic_load(&f->marks) != (FENCE_UNSEALED | FENCE_WORK_FOLLOWED);
     if (enters) {

@@ -76,8 +76,8 @@ static uint64_t object_count(uint64_t block_bytes, unsigned class_index)
 void slab_init_caches(struct host_cache caches[SLAB_CLASSES])
 {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
-        size_t pieces_bytes = object_count(slab_block_bytes(c), c) * sizeof(struct piece);
-        host_cache_init(&caches[c], offsetof(struct slab, pieces) + pieces_bytes,
+        size_t items_bytes = object_count(slab_block_bytes(c), c) * sizeof(struct item);
+        host_cache_init(&caches[c], offsetof(struct slab, items) + items_bytes,
                         offsetof(struct slab, shape));
     }
 }
@@ -92,13 +92,13 @@ bool slab_add(struct pool *p, struct block *b, unsigned class_index)
     s->object_bytes = (uint32_t)slab_object_bytes(class_index);
     uint64_t count = object_count(b->size_bytes, class_index);
     s->object_count = s->free_count = (uint8_t)count;
-    s->epoch = b->piece.epoch;
+    s->epoch = b->item.epoch;
     for (unsigned i = 0; i < SLAB_OBJECTS_MAX / 64; i++) {
         uint64_t here = count > 64ul * i ? min_u64(count - 64ul * i, 64) : 0;
         s->free_map[i] = here == 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
     slab_show(s);
-    atomic_store_explicit(&b->piece.slab, s, memory_order_release);
+    atomic_store_explicit(&b->item.slab, s, memory_order_release);
     map_set(b);
     list_init(&s->link);
     relink(p, s, 0);
@@ -110,8 +110,8 @@ static void destroy(struct pool *p, struct slab *s)
     struct block *b = s->block;
     list_remove(&s->link);
     map_clear(b);
-    b->piece.epoch = s->epoch;
-    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    b->item.epoch = s->epoch;
+    atomic_store_explicit(&b->item.slab, NULL, memory_order_relaxed);
     host_cache_put(&p->slab_caches[s->class_index], s);
     zone_give(b);
 }
@@ -122,10 +122,10 @@ static void bury(struct pool *p, struct slab *s)
     struct block *b = s->block;
     list_remove(&s->link);
     map_clear(b);
-    b->piece.epoch = s->epoch;
-    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    b->item.epoch = s->epoch;
+    atomic_store_explicit(&b->item.slab, NULL, memory_order_relaxed);
     for (unsigned i = 0; i < s->object_count; i++)
-        s->pieces[i].exposed = s->pieces[i].sync_memops = false;
+        s->items[i].exposed = s->items[i].sync_memops = false;
     host_cache_put(&p->slab_caches[s->class_index], s);
     zone_bury(b);
 }
@@ -138,7 +138,7 @@ static bool is_done(const struct slab *s)
 void slab_give(struct pool *p, struct slab *s, unsigned slot, uint64_t epoch)
 {
     s->epoch = max_u64(s->epoch, epoch);
-    if (unlikely(s->pieces[slot].exposed)) {
+    if (unlikely(s->items[slot].exposed)) {
         s->dead_count++;
         if (is_done(s))
             bury(p, s);

@@ -3,7 +3,7 @@
  * Slabs: blocks of the small zone carved into objects of one size, for requests up to
  * SLAB_MAX_BYTES. A bitmap in host memory tells which objects are free. An empty slab serves last,
  * so that it can go back. All functions want the pool's lock held, but for those that only compute
- * and slab_piece_around.
+ * and slab_item_around.
  */
 #ifndef POOL_SLAB_H
 #define POOL_SLAB_H
@@ -29,11 +29,11 @@ struct slab {
     uint8_t class_index, object_count, free_count;
     uint8_t dead_count; /* freed after they were known outside: never handed out again */
     /* From here on the record is never zeroed, see host_cache_init: a free reads it without the
-     * lock. A record serves one class for ever, so all its shapes have as many pieces. */
+     * lock. A record serves one class for ever, so all its shapes have as many items. */
     _Atomic uint64_t shape; /* see slab_show; stays as it was once the slab is gone */
-    struct piece pieces[];  /* of the objects; no free one is exposed or has sync_memops */
+    struct item items[];    /* of the objects; no free one is exposed or has sync_memops */
 };
-_Static_assert(sizeof(struct slab) == sizeof(struct piece), "see tests/bench/LATENCY.md");
+_Static_assert(sizeof(struct slab) == sizeof(struct item), "see tests/bench/LATENCY.md");
 
 /* Lists of their own for empty slabs: slab_release_empty walks over no others. That they serve last
  * is worth little: peak reserved of 78 synthetic programs would be 0.1 % higher in the mean. */
@@ -43,7 +43,7 @@ struct slabs {
 };
 
 void slab_init(struct slabs *s);
-/* A cache of records for each class, because a record has one piece for each object. */
+/* A cache of records for each class, because a record has one item for each object. */
 void slab_init_caches(struct host_cache caches[SLAB_CLASSES]);
 /* Steps of 512 bytes up to 8 KiB, then eight to a doubling: at most 12.5 % of a block is lost. */
 static inline unsigned slab_class(uint64_t size_bytes)
@@ -98,12 +98,12 @@ static inline int slab_slot_in(uint64_t shape, uint64_t addr)
     return slot < (shape & ((1u << SLAB_SHAPE_COUNT_BITS) - 1)) ? (int)slot : -1;
 }
 
-/* The piece of the slot that covers addr, or NULL. Without the lock, in any record that ever was a
- * slab's. The piece may be of another address, or of none; its word tells. */
-static inline struct piece *slab_piece_around(struct slab *s, uint64_t addr)
+/* The item of the slot that covers addr, or NULL. Without the lock, in any record that ever was a
+ * slab's. The item may be of another address, or of none; its word tells. */
+static inline struct item *slab_item_around(struct slab *s, uint64_t addr)
 {
     int slot = slab_slot_in(atomic_load_explicit(&s->shape, memory_order_relaxed), addr);
-    return slot >= 0 ? &s->pieces[slot] : NULL;
+    return slot >= 0 ? &s->items[slot] : NULL;
 }
 
 static inline int slab_slot_around(const struct slab *s, uint64_t addr)

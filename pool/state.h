@@ -4,8 +4,9 @@
  *
  * One lock per pool. No thread holds it over a driver call. A thread that holds it takes no other
  * lock but the spin locks of the pool's magazines. While a thread has dropped the lock, the block
- * that it works on is BUSY, and the fence is pinned. So no other thread touches them. `busy` counts
- * the threads that commit, move or release memory, and `changed` tells when one is through.
+ * that it works on is BUSY, and the fence is pinned. So no other thread touches them.
+ * `unlocked_jobs` counts the threads that commit, move or release memory, and `changed` tells when
+ * one is through.
  *
  * The parts of a pool are embedded by value: this header includes those of its parts.
  */
@@ -14,10 +15,10 @@
 
 #include "pool/fence.h"
 #include "pool/host_memory.h"
-#include "pool/move_budget.h"
 #include "pool/pending.h"
 #include "pool/pool.h"
 #include "pool/slab.h"
+#include "pool/time_budget.h"
 #include "pool/zone.h"
 
 #include <pthread.h>
@@ -31,16 +32,16 @@ struct pool {
     void *owner;
     bool arena; /* arena backing; else segments */
     bool abandoned;
-    bool evicted;         /* the driver gave its memory to others: the context has ended */
-    unsigned inside;      /* threads in a function that may drop the lock on its way */
-    unsigned busy;        /* threads that commit, move or release memory */
-    uint64_t settled;     /* how often one of those threads was through */
-    uint64_t released_ns; /* when idle memory went back last; 0: never */
-    uint64_t now_ns;      /* coarse clock, read at slow moments */
-    uint64_t serial;      /* of the last block handed out, but for magazines */
-    struct move_budget move_budget; /* time left for moving memory */
+    bool evicted;            /* the driver gave its memory to others: the context has ended */
+    unsigned threads_inside; /* threads in a function that may drop the lock on its way */
+    unsigned unlocked_jobs;  /* threads that commit, move or release memory */
+    uint64_t jobs_done;      /* how often one of those threads was through */
+    uint64_t released_ns;    /* when idle memory went back last; 0: never */
+    uint64_t now_ns;         /* coarse clock, read at slow moments */
+    uint64_t serial;         /* of the last block handed out, but for magazines */
+    struct time_budget time_budget; /* time left for saving memory */
     uint64_t planned_bytes;         /* threads without the lock are taking it from the driver */
-    unsigned owes_beyond_shift;     /* segment backing: see owe in segment.c; 0: nothing is owed */
+    unsigned release_beyond_shift;  /* segment backing: see plan_release in segment.c; 0: none */
     uint64_t small_max_bytes;       /* larger blocks are of the large zone; see segment.h */
     struct zone small, large;
     struct list ghosts; /* GHOST blocks */
@@ -87,12 +88,12 @@ static inline void state_unlock(struct pool *p)
 static inline void state_enter(struct pool *p)
 {
     state_lock(p);
-    p->inside++;
+    p->threads_inside++;
 }
 
 static inline void state_leave(struct pool *p)
 {
-    p->inside--;
+    p->threads_inside--;
     state_unlock(p);
 }
 
@@ -115,7 +116,7 @@ static inline void state_wait(struct pool *p)
 
 static inline void state_broadcast(struct pool *p)
 {
-    p->settled++;
+    p->jobs_done++;
     pthread_cond_broadcast(&p->changed);
 }
 

@@ -23,9 +23,8 @@
 #define FENCE_SUBMIT_TURNS (SPIN_YIELDS + 20) /* some 2 ms, where a record takes 1 us */
 
 /* Out of memory: how long a request waits where the program would fail at once without the pool */
-#define OOM_WAIT_NS                                                                                \
-    (10 * SECOND_NS)               /* a bound: work that the program's own frees would wait for    \
-                                    */
+/* A bound: work that the program's own frees would wait for. */
+#define OOM_WAIT_NS (10 * SECOND_NS)
 #define OOM_LATE_WAIT_NS SECOND_NS /* a bound: work that came after those frees */
 #define OOM_TRIES 8                /* after a change by another thread, before a wait: a bound */
 #define OOM_LAST_TRIES 64          /* and after the last wait: a bound */
@@ -38,26 +37,26 @@
 #define FENCE_RUN 15           /* submissions in turn that make it one stream */
 #define FENCE_LATELY 4096      /* epochs: some tens of batches; a bound */
 #define FENCE_PATIENCE_FREES 4 /* a record costs as much as the rest of a pair */
-#define FENCE_PATIENCE_BYTES                                                                       \
-    (UINT64_C(4) << 20) /* freed bytes that wait for more of their kind. With 128 MiB pairs of     \
-                         * 64 MiB with a kernel, 4 threads, take 18.3 us, not 21.0, and            \
-                         * synthetic programs on four streams peak at 1.21, not 1.16 */
+/* Freed bytes that wait for more of their kind. With 128 MiB pairs of 64 MiB with a kernel, 4
+ * threads, take 18.3 us, not 21.0, and synthetic programs on four streams peak at 1.21, not 1.16.
+ */
+#define FENCE_PATIENCE_BYTES (UINT64_C(4) << 20)
 #define FENCE_PATIENCE_SHIFT 3            /* .. or this part of what is reserved */
 #define LEAVE_TRIES 8                     /* where the driver has no event; a bound */
 #define LEAVE_TIMEOUT_NS (60 * SECOND_NS) /* drivers before CUDA 12.5; a bound */
 
 /* Pending memory (pending.c, alloc.c) */
-#define PENDING_LOOK 64      /* pieces of the queue that one request looks at: lock time */
-#define PENDING_BATCH 512    /* pieces retired at one go: 30 us of lock time */
+#define PENDING_LOOK 64      /* items of the queue that one request looks at: lock time */
+#define PENDING_BATCH 512    /* items retired at one go: 30 us of lock time */
 #define PENDING_SELDOM 64    /* requests between two questions in vain: one takes as long as two */
 #define PENDING_LOOK_SHIFT 6 /* more pending, of what is reserved: see pending_is_much */
-#define RUN_AHEAD_BYTES                                                                            \
-    (UINT64_C(256) << 20) /* several streams, H200: they keep their overlap; with 1 GiB pairs      \
-                           * beside busy streams take as long */
+/* Several streams, H200: they keep their overlap. With 1 GiB pairs beside busy streams take as
+ * long. */
+#define RUN_AHEAD_BYTES (UINT64_C(256) << 20)
 #define RUN_AHEAD_SHIFT 4 /* .. or this part of what is live */
-#define RUN_AHEAD_SMALL_SHIFT                                                                      \
-    2 /* .. but no more than this part of the peak: replay of 400 MiB live                         \
-       * on four streams peaks at 1.25, not at 1.41 */
+/* .. but no more than this part of the peak: replay of 400 MiB live on four streams peaks at 1.25,
+ * not at 1.41. */
+#define RUN_AHEAD_SMALL_SHIFT 2
 #define RUN_AHEAD_MIN_BYTES (UINT64_C(64) << 20) /* .. or so much; 200 MiB live: 1.3, not 2.1 */
 #define HOST_WAITS 16                            /* for one request: a bound */
 #define HOST_WAIT_NS (SECOND_NS / 10)            /* each: a bound */
@@ -93,60 +92,55 @@
 /* Growth of an arena (arena.c). Driver calls on an H200: to commit a chunk of 8 MiB takes 41 us,
  * and to give it back 36 us. A chunk of 64 MiB takes 43 us and 55 us. A gigabyte takes as long as
  * one handle or as one cuMemAlloc, half as long as two handles. */
-#define ARENA_CHUNK_MAX_BYTES                                                                      \
-    (UINT64_C(1) << 30)                            /* with 4 GiB a replay peaked at 1.30, not 1.08 \
-                                                    */
+/* With 4 GiB a replay peaked at 1.30, not 1.08. */
+#define ARENA_CHUNK_MAX_BYTES (UINT64_C(1) << 30)
 #define ARENA_FRAGMENTED_SHIFT 10                  /* of what is used, idle: then chunks are fine */
 #define ARENA_FRAGMENTED_BYTES (2 * GRANULE_BYTES) /* .. but for so little */
-#define ARENA_FINE_SHIFT                                                                           \
-    10 /* of the arena; replay: with 8 the mean of 39 is 1.033, not                                \
-        * 1.028, where driver calls take no time */
-#define ARENA_FINE_REQUEST_SHIFT                                                                   \
-    5 /* .. or of what the request misses; replay: with 4 a program                                \
-       * has 1.14, not 1.09 */
-#define ARENA_SPENT_SHIFT                                                                          \
-    8                               /* .. or this part of the arena, once the move budget is not   \
-                                     * full; replay: with 7 the mean of 39 is 1.038, not 1.031;    \
-                                     * with 9 it is 1.030, in 1.14 times the time */
+/* Fine chunks are this part of the arena. Replay: with 8 the mean of 39 is 1.033, not 1.028, where
+ * driver calls take no time. */
+#define ARENA_FINE_SHIFT 10
+/* .. or of what the request misses. Replay: with 4 a program has 1.14, not 1.09. */
+#define ARENA_FINE_REQUEST_SHIFT 5
+/* .. or this part of the arena, once the time budget is not full. Replay: with 7 the mean of 39 is
+ * 1.038, not 1.031; with 9 it is 1.030, in 1.14 times the time. */
+#define ARENA_SPENT_SHIFT 8
 #define ARENA_SPENT_REQUEST_SHIFT 4 /* .. or then this part of what the request misses */
-#define ARENA_SPENT_REQUEST_MAX_BYTES                                                              \
-    (UINT64_C(8) << 20) /* .. up to this; replay of                                                \
-                         * work_frugal.py graphs: 55 ms of driver calls, not 71, peak              \
-                         * 1.014, not 1.012; with 16 MiB 48 ms and 1.018; the mean of              \
-                         * 39 programs is the same, in 0.97 of the time */
-#define ARENA_COARSE 4  /* times larger than new chunks: taken apart, not moved */
-#define ARENA_SPARE_SHIFT                                                                          \
-    5                            /* beyond the peak, while the move budget is used up; replay:     \
-                                  * with 3 the mean of 39 is 1.044, not 1.035 */
+/* .. up to this. Replay of work_frugal.py graphs: 55 ms of driver calls, not 71, peak 1.014, not
+ * 1.012; with 16 MiB 48 ms and 1.018; the mean of 39 programs is the same, in 0.97 of the time. */
+#define ARENA_SPENT_REQUEST_MAX_BYTES (UINT64_C(8) << 20)
+#define ARENA_COARSE 4 /* times larger than new chunks: taken apart, not moved */
+/* Beyond the peak, while the time budget is used up. Replay: with 3 the mean of 39 is 1.044, not
+ * 1.035. */
+#define ARENA_SPARE_SHIFT 5
 #define ARENA_FULL_SHIFT 1       /* .. as far as this part of the device */
 #define ARENA_LARGE_STEP_SHIFT 7 /* the large zone grows by this part of all at least */
 #define ARENA_LARGE_STEP_MAX_BYTES (UINT64_C(64) << 20)
 #define ARENA_SMALL_STEP_SHIFT 5 /* the small zone, of itself: a small program stays small */
 #define ARENA_SMALL_STEP_MAX_BYTES (UINT64_C(32) << 20)
 
-/* The move budget (move_budget.c). Moves on a busy H200: 0.5 ms for access, 60 us for each
+/* The time budget (time_budget.c). Moves on a busy H200: 0.5 ms for access, 60 us for each
  * mapping. */
-#define MOVE_BUDGET_PART                                                                           \
-    128 /* one part in so many of the time; with 512 an earlier pool took a replay of gpt2 from    \
-         * 1.02 to 1.08 */
-#define MOVE_BUDGET_MAX_NS                                                                         \
-    INT64_C(20000000) /* saved up; a program begins with all of it; with 5 ms the workload conv    \
-                       * needs 5 percent more memory */
-#define MOVE_BUDGET_DEBT_MAX_NS INT64_C(4000000000) /* debt beyond it is forgotten: a bound */
+/* One part in so many of the time. With 512 an earlier pool took a replay of gpt2 from 1.02 to
+ * 1.08. */
+#define TIME_BUDGET_PART 128
+/* Saved up. A program begins with all of it. With 5 ms the workload conv needs 5 percent more
+ * memory. */
+#define TIME_BUDGET_MAX_NS INT64_C(20000000)
+#define TIME_BUDGET_DEBT_MAX_NS INT64_C(4000000000) /* debt beyond it is forgotten: a bound */
 
-/* Segments (segment.c, fit.h) */
-#define FIT_SHARED_MAX_BYTES (UINT64_C(4) << 20) /* blocks that may share a segment */
-#define FIT_SLACK_SHIFT 3         /* of a request: an idle segment may be so much larger */
-#define FIT_SIZES_SHIFT 4         /* sizes of new segments to a doubling */
+/* Segments (segment.c) */
+#define SEGMENT_SHARED_MAX_BYTES (UINT64_C(4) << 20) /* blocks that may share a segment */
+#define SEGMENT_FIT_SHIFT 3       /* of a request: an idle segment may be so much larger */
+#define SEGMENT_SIZES_SHIFT 4     /* sizes of new segments to a doubling */
 #define SEGMENT_SPARE_SHIFT 1     /* of a segment, at least: what a request may take of it */
 #define SEGMENT_SLACK_SHIFT 3     /* of the peak: slack of all live segments */
 #define SEGMENT_IDLE_SHIFT 3      /* beyond the peak, kept while the GPU is idle */
 #define SEGMENT_KEPT_SHIFT 3      /* beyond the peak, allowed: more goes back at a free */
 #define SEGMENT_FULL_SHIFT 1      /* of the device: from there on memory goes before time */
 #define SEGMENT_FULL_KEPT_SHIFT 2 /* .. so no more than this part is allowed */
-#define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see owe in segment.c */
-#define REPAY_WAIT_NS SECOND_NS                /* ends unless work was done: a bound */
-#define REPAY_WAIT_COUNTS_NS (20 * MS_NS)      /* of one wait, as cost: the host ran ahead */
+#define SEGMENT_PATIENCE_NS INT64_C(500000000) /* of debt; see plan_release in segment.c */
+#define RELEASE_WAIT_NS SECOND_NS              /* ends unless work was done: a bound */
+#define RELEASE_WAIT_COUNTS_NS (20 * MS_NS)    /* of one wait, as cost: the host ran ahead */
 
 /* Other walks under the lock */
 #define PEAK_LOOKS 512    /* free blocks at a peak of reserved memory, the largest first */

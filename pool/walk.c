@@ -22,10 +22,10 @@ static void add(struct walk *w, uint64_t addr, uint64_t size_bytes)
     w->count++;
 }
 
-static void add_held(struct walk *w, const struct piece *piece)
+static void add_held(struct walk *w, const struct item *item)
 {
-    if (piece_is_held(piece))
-        add(w, piece_addr(piece), piece_requested_bytes(piece));
+    if (item_is_held(item))
+        add(w, item_addr(item), item_requested_bytes(item));
 }
 
 static bool starts_here(const struct walk *w, const struct block *b)
@@ -39,10 +39,10 @@ static void add_block(struct walk *w, const struct block *b)
     if (!starts_here(w, b))
         return;
     if (b->state == BLOCK_LIVE)
-        add_held(w, &b->piece);
+        add_held(w, &b->item);
     const struct slab *s = b->state == BLOCK_SLAB ? block_slab(b) : NULL;
     for (unsigned i = 0; s && i < s->object_count; i++)
-        add_held(w, &s->pieces[i]);
+        add_held(w, &s->items[i]);
 }
 
 static void add_starts(struct walk *w, const _Atomic(struct block *) starts[2],

@@ -30,9 +30,9 @@ static struct block *block_new(struct zone *z, uint64_t addr, uint64_t size_byte
         b->size_bytes = size_bytes;
         b->zone = z;
         b->state = state;
-        atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
-        b->piece.epoch = b->piece.slack_bytes = 0;
-        b->piece.exposed = b->piece.sync_memops = false;
+        atomic_store_explicit(&b->item.slab, NULL, memory_order_relaxed);
+        b->item.epoch = b->item.slack_bytes = 0;
+        b->item.exposed = b->item.sync_memops = false;
         list_init(&b->link);
     }
     return b;
@@ -84,7 +84,7 @@ static void list_hole(struct block *b)
 struct block *zone_split(struct block *b, uint64_t addr)
 {
     struct block *upper = block_new(b->zone, addr, block_end(b) - addr, b->state);
-    upper->piece.epoch = b->piece.epoch;
+    upper->item.epoch = b->item.epoch;
     upper->was_free = b->was_free;
     upper->prev = b;
     upper->next = b->next;
@@ -106,7 +106,7 @@ static void absorb_next(struct block *b)
 {
     struct block *gone = b->next;
     b->size_bytes += gone->size_bytes;
-    b->piece.epoch = max_u64(b->piece.epoch, gone->piece.epoch);
+    b->item.epoch = max_u64(b->item.epoch, gone->item.epoch);
     b->next = gone->next;
     if (gone->next)
         gone->next->prev = b;
@@ -164,8 +164,8 @@ static void insert_free(struct block *b)
 {
     struct placement *pl = &b->zone->placement;
     b->state = BLOCK_FREE;
-    b->piece.exposed = b->piece.sync_memops = false;
-    atomic_store_explicit(&b->piece.slab, NULL, memory_order_relaxed);
+    b->item.exposed = b->item.sync_memops = false;
+    atomic_store_explicit(&b->item.slab, NULL, memory_order_relaxed);
     if (b->next && b->next->state == BLOCK_FREE) {
         placement_remove(pl, b->next);
         absorb_next(b);
@@ -183,7 +183,7 @@ void zone_end_live(struct block *b)
     struct pool *p = b->zone->pool;
     map_clear(b);
     if (!p->arena && b->zone->kind == ZONE_LARGE)
-        p->slack_bytes -= b->piece.slack_bytes;
+        p->slack_bytes -= b->item.slack_bytes;
 }
 
 /* Notes when the chunks of b were last used. The walk costs more than the rest of a free, so it is
@@ -220,7 +220,7 @@ void zone_bury(struct block *b)
 void zone_make_hole(struct block *b)
 {
     b->state = BLOCK_HOLE;
-    b->piece.epoch = 0;
+    b->item.epoch = 0;
     b = merge_same(b);
     list_hole(b);
 }

@@ -27,7 +27,7 @@ atomic_bool control_started;
 
 static _Atomic(struct duty *) duties;
 static _Atomic uint32_t wake; /* 1: a time was lowered since the last pass began */
-static atomic_bool put_off;   /* a duty waits for the end of the captures */
+static atomic_bool deferred;  /* a duty waits for the end of the captures */
 static atomic_bool permitted;
 
 static void wake_up(void)
@@ -69,11 +69,11 @@ uint64_t control_after(uint64_t now_ns, uint64_t interval_ns)
 /* *held: a duty was put off in this pass. */
 static bool is_calm(bool *held)
 {
-    atomic_store(&put_off, true); /* step 8 */
+    atomic_store(&deferred, true); /* step 8 */
     bool open = capture_open();
     *held |= open;
     if (!*held)
-        atomic_store(&put_off, false);
+        atomic_store(&deferred, false);
     return !open;
 }
 
@@ -126,6 +126,6 @@ void control_make_thread(void)
 
 void control_capture_closed(void)
 {
-    if (atomic_exchange(&put_off, false))
+    if (atomic_exchange(&deferred, false))
         wake_up();
 }

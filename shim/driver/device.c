@@ -17,11 +17,11 @@
 #include <time.h>
 
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
-static _Atomic(device_asker *) asker;
+static _Atomic(const struct device_lender *) lender;
 
-void device_set_asker(device_asker *to)
+void device_set_lender(const struct device_lender *to)
 {
-    atomic_store(&asker, to);
+    atomic_store(&lender, to);
 }
 
 static int row_reserve(struct backend *b, uint64_t size_bytes, uint64_t *addr)
@@ -206,13 +206,20 @@ static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total
     return (int)rc;
 }
 
-static bool row_ask_others(struct backend *b, uint64_t size_bytes, uint64_t *series)
+static bool row_ask_others(struct backend *b, uint64_t size_bytes, struct lend_attempt *attempt)
 {
-    device_asker *ask = atomic_load(&asker);
-    return ask && ask(device_self(b)->device, size_bytes, series);
+    const struct device_lender *l = atomic_load(&lender);
+    return l && l->ask(device_self(b)->device, size_bytes, attempt);
 }
 
-/* Steps of the coarse clock, 1 to 4 ms, are longer than what a move takes (move_budget.h). */
+static void row_ask_in_background(struct backend *b, uint64_t size_bytes)
+{
+    const struct device_lender *l = atomic_load(&lender);
+    if (l)
+        l->ask_in_background(device_self(b)->device, size_bytes);
+}
+
+/* Steps of the coarse clock, 1 to 4 ms, are longer than what a move takes (time_budget.h). */
 static uint64_t row_now_ns(struct backend *b)
 {
     return clock_now_ns();
@@ -237,6 +244,7 @@ static const struct backend_ops rows = {
     .fence_await = device_fence_await,
     .mem_info = row_mem_info,
     .ask_others = row_ask_others,
+    .ask_in_background = row_ask_in_background,
     .now_ns = row_now_ns,
 };
 

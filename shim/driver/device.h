@@ -24,10 +24,13 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
 /* Fills *d anew, for another context of its device. Nothing of the context before may be in use. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
 
-/* Sets the function that carries out ask_others (pool/backend.h) for a device. NULL, as at first:
- * there is none, and no process is asked. */
-typedef bool device_asker(CUdevice device, uint64_t size_bytes, uint64_t *series);
-void device_set_asker(device_asker *to);
+/* What carries out the rows ask_others and ask_in_background (pool/backend.h) for a device. NULL,
+ * as at first: nothing does, and no process is asked. */
+struct device_lender {
+    bool (*ask)(CUdevice device, uint64_t size_bytes, struct lend_attempt *attempt);
+    void (*ask_in_background)(CUdevice device, uint64_t size_bytes);
+};
+void device_set_lender(const struct device_lender *to);
 
 /* The device's primary context, alive or not, as a retain by the program gave it. NULL: no retain
  * was seen. */

@@ -322,7 +322,7 @@ static inline bool serve_free(CUdeviceptr dptr, CUresult *rc)
 }
 
 /* Quick frees skip this: the next slow free gives back the memory that is due. */
-static void repay(CUdeviceptr dptr)
+static void release_at_free(CUdeviceptr dptr)
 {
     if (likely(!atomic_load_explicit(&pool_release_due, memory_order_relaxed)))
         return;
@@ -343,7 +343,7 @@ static SHIM_COLD CUresult free_of_pool(CUdeviceptr dptr)
     CUresult rc;
     if (!serve_free(dptr, &rc))
         return pass_free(dptr);
-    repay(dptr);
+    release_at_free(dptr);
     return rc;
 }
 
@@ -473,7 +473,7 @@ static SHIM_COLD enum entry_freed runtime_free_slowly(void *p)
         return ENTRY_PASSED;
     if (free_in_pool(addr) != POOL_OK)
         return ENTRY_PASSED;
-    repay(addr);
+    release_at_free(addr);
     return ENTRY_FREED;
 }
 

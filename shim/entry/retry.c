@@ -34,7 +34,7 @@ SHIM_COLD bool retry_release(uint64_t devices, struct retry_steps *steps)
     uint64_t own = devices && atomic_load(&flush_at_oom) ? DEVICES_ALL : devices;
     while (own && steps->step < POOL_RELEASE_STEPS && !some)
         some = context_release(own, (enum pool_release)steps->step++);
-    some = some || lend_ask(devices, steps->bytes, &steps->series);
+    some = some || lend_ask(devices, steps->bytes, &steps->attempt);
     if (some) {
         counter_add(COUNTER_RETRY, 1);
         TRACE(OOM_STEP, .a = steps->bytes, .text = "idle memory went back; the call is made again");

@@ -23,6 +23,7 @@
 #ifndef SHIM_RETRY_H
 #define SHIM_RETRY_H
 
+#include "pool/backend.h"
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/devices.h"
@@ -42,8 +43,8 @@ bool retry_note_error(CUresult rc);
 /* The steps of one call of the program's; at first all zero. */
 struct retry_steps {
     unsigned step;
-    uint64_t series; /* see lend_ask */
-    uint64_t bytes;  /* what the call takes; 0: not known */
+    struct lend_attempt attempt; /* see lend_ask */
+    uint64_t bytes;              /* what the call takes; 0: not known */
 };
 /* Takes the next step for these devices. True: some memory went back, so the call is to be made
  * again. False: there is no more. Keeps errno. */

@@ -53,9 +53,6 @@
 #define REGROWTH_NS (1000 * MS)
 #define REGROWTH_STEP_NS (50 * MS)
 
-/* The bit of a series that has nothing left but its last try. */
-#define LAST UINT64_C(1)
-
 bool lend_is_on(void)
 {
     return state_is_on() && in_force()->share_ns;
@@ -141,7 +138,7 @@ static uint64_t wanted(const struct query *q, uint64_t bytes)
 }
 
 /* Asks neighbours on the device until one gives something. *some: there was one to ask. */
-static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *some)
+static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bool *some)
 {
     struct query q = {.device = device};
     struct place place;
@@ -152,9 +149,9 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
                                   .uuid = q.uuid.bytes,
                                   .uuid_text = q.uuid.text,
                                   .bytes = wanted(&q, bytes),
-                                  .until_ns = series,
+                                  .until_ns = deadline_ns,
                                   .waits = true};
-    while (clock_now_ns() < series) {
+    while (clock_now_ns() < deadline_ns) {
         uint64_t got;
         switch (neighbour_ask(&wish, in_force()->share_ns, &got)) {
         case NEIGHBOUR_GAVE:
@@ -176,30 +173,37 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t series, bool *s
     return false;
 }
 
-static bool ask_devices(uint64_t devices, uint64_t bytes, uint64_t *series)
+/* From now on the request has no more than GPUCACHE_SHARE. */
+static void begin(struct lend_attempt *attempt)
+{
+    attempt->deadline_ns = control_after(clock_now_ns(), in_force()->share_ns);
+}
+
+static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt)
 {
     int count = 0;
-    bool some = *series;
-    if (!*series)
-        *series = control_after(clock_now_ns(), in_force()->share_ns) & ~LAST;
+    bool some = attempt->deadline_ns;
+    if (!some)
+        begin(attempt);
     if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
-        if ((device_bit(device) & devices) && ask_device(device, bytes, *series, &some))
+        if ((device_bit(device) & devices) &&
+            ask_device(device, bytes, attempt->deadline_ns, &some))
             return true;
     /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
-    *series |= LAST;
+    attempt->last_try = true;
     if (some)
         clock_sleep(LAST_PAUSE_NS);
     return some;
 }
 
-bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series)
+bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt)
 {
-    if (!devices || !lend_is_on() || *series & LAST)
+    if (!devices || !lend_is_on() || attempt->last_try)
         return false;
     int saved_errno = errno, cancel = cancel_forbid();
-    bool again = ask_devices(devices, bytes, series);
+    bool again = ask_devices(devices, bytes, attempt);
     TRACE(LEND_ASK, .a = bytes, .b = again);
     cancel_allow(cancel);
     errno = saved_errno;
@@ -249,19 +253,15 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
 
 /* Other contexts of the process come first, and the driver's own pools: their memory costs no
  * question. */
-static bool ask_for_pool(CUdevice device, uint64_t bytes, uint64_t *series)
+static bool ask_for_pool(CUdevice device, uint64_t bytes, struct lend_attempt *attempt)
 {
-    if (!series) {
-        ask_in_background(device, bytes);
-        return false;
-    }
-    bool first = !*series;
+    bool first = !attempt->deadline_ns;
     if (first && (lend_is_on() ? context_release(device_bit(device), POOL_RELEASE_IDLE)
                                : async_pool_release(device))) {
-        *series = control_after(clock_now_ns(), in_force()->share_ns) & ~LAST;
+        begin(attempt);
         return true;
     }
-    return lend_ask(device_bit(device), bytes, series);
+    return lend_ask(device_bit(device), bytes, attempt);
 }
 
 /* Takes no part in allocations: the thread looks at figures that the pools keep anyway. */
@@ -358,5 +358,7 @@ uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct gpu_wait 
 
 void lend_start(void)
 {
-    device_set_asker(ask_for_pool);
+    static const struct device_lender lender = {.ask = ask_for_pool,
+                                                .ask_in_background = ask_in_background};
+    device_set_lender(&lender);
 }

@@ -22,6 +22,7 @@
 #ifndef SHIM_LEND_H
 #define SHIM_LEND_H
 
+#include "pool/backend.h"
 #include "shim/control/gpu_wait.h"
 #include "shim/driver/hooks.h"
 
@@ -34,9 +35,10 @@ void lend_start(void);
 bool lend_is_on(void);
 
 /* A call found no memory on one of these devices (a bit for each), and no pool of the process has
- * any to give back. bytes: what the call takes; 0: not known. *series is 0 at first. True: a
- * neighbour gave some back, so the call is to be made again. False: no more comes. Keeps errno. */
-bool lend_ask(uint64_t devices, uint64_t bytes, uint64_t *series);
+ * any to give back. bytes: what the call takes; 0: not known. *attempt is all zero at first. True:
+ * a neighbour gave some back, so the call is to be made again. False: no more comes. Keeps errno.
+ */
+bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt);
 
 /* The process is about to be locked for a checkpoint: asks it to give back all that is idle, and
  * waits at most that long. Any thread, no lock. Keeps errno. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A stream of bytes as a program on a pool in arena backing, on devices from 6 MiB to 256 GiB.
- * Driver calls take time, and the move budget is used up and comes back. While one growth has
+ * Driver calls take time, and the time budget is used up and comes back. While one growth has
  * dropped the lock, others allocate and free. Checks and entry as in fuzz_pool.c.
  */
 #include "pool/state.h"
@@ -147,13 +147,13 @@ static void step_limits(uint8_t how)
     pool_set_config(r->pool, &r->config);
 }
 
-/* The move budget is used up, or comes back. */
+/* The time budget is used up, or comes back. */
 static void step_budget(uint8_t how)
 {
     state_lock(r->pool);
-    struct move_budget *e = &r->pool->move_budget;
-    move_budget_is_left(e, model_now(r->model));
-    move_budget_spend(e, how & 0x10 ? MS(1000) : 0, how & 0x20);
+    struct time_budget *e = &r->pool->time_budget;
+    time_budget_is_left(e, model_now(r->model));
+    time_budget_spend(e, how & 0x10 ? MS(1000) : 0, how & 0x20);
     state_unlock(r->pool);
     if (!(how & 0x10))
         model_advance(r->model, MS(30) * (how >> 4));

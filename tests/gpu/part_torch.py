@@ -30,7 +30,7 @@ WORKLOADS = ("gpt", "conv", "unet", "lstm", "decode", "streams")
 QUICK = ("gpt", "streams")
 # Where times are compared: the processes of each peer for each workload, and how many rounds of
 # steps go before. In those, memory finds its place. Moves of memory take 20 ms in all
-# (pool/move_budget.c), a third of the time in the first 20 steps of unet.
+# (pool/time_budget.c), a third of the time in the first 20 steps of unet.
 PROCESSES, WARM = 4, 3
 
 

@@ -16,7 +16,7 @@ def table(text):
         cells = [cell.strip() for cell in line.strip('|').split('|')]
         if line.startswith('| `') and len(cells) == 3:
             new = cells[0].strip('`')
-            rows.update((old, new) for old in re.findall(r'`(\w+)`', cells[1]))
+            rows.update((old, new) for old in re.findall(r'`((?:\w+->)?\w+)`', cells[1]))
     return rows
 
 
@@ -35,6 +35,9 @@ def main():
     assert list(faults(table(doctored), {'a.c': 'x = old_name(1);'})) == \
         ['a.c:1: old_name is called new_name']
     assert not list(faults(table(doctored), {'a.c': 'my_old_name, old_names, new_name'}))
+    field = table(doctored.replace('old_name', 'p->old'))
+    assert list(faults(field, {'a.c': 'q->old, old, p->old'})) == \
+        ['a.c:1: p->old is called new_name']
     rows = table(text)
     sources = lint.sources('pool', 'shim', 'tests')
     found = list(faults(rows, sources))

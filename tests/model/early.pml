@@ -82,7 +82,7 @@ inline hand_out()
 inline lock() { atomic { !pool_lock -> pool_lock = 1 } }
 inline unlock() { pool_lock = 0 }
 
-/* fence_arm: who finds the mark finds it counted. */
+/* fence_mark_unsealed: who finds the mark finds it counted. */
 inline arm()
 {
     freed = 1;

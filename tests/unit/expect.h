@@ -37,6 +37,14 @@
             fail_msg("broken: %s", expect_words);                                                  \
     } while (0)
 
+/* The rig is emptied and destroyed, and nothing that the pool promises was broken. */
+#define EXPECT_ENDS(rig)                                                                           \
+    do {                                                                                           \
+        const char *expect_words = rig_destroy(rig);                                               \
+        if (expect_words)                                                                          \
+            fail_msg("broken: %s", expect_words);                                                  \
+    } while (0)
+
 #define RIG_BYTES MIB(512)
 
 static inline int expect_setup(void **state)

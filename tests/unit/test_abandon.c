@@ -4,12 +4,9 @@
  * at which the pool's lock is dropped for a call of the backend.
  */
 #include "pool/state.h"
-#include "tests/unit/expect.h"
+#include "tests/unit/ends.h"
 
-#include <sched.h>
-#include <semaphore.h>
 #include <stdatomic.h>
-#include <string.h>
 
 /* The context ends at call number `at` of a row that no thread is waited for in. */
 struct end {
@@ -41,36 +38,6 @@ static void ignore(void *arg, uint64_t addr, uint64_t size_bytes)
     (void)size_bytes;
 }
 
-static void trim(struct rig *r)
-{
-    pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(5)});
-}
-
-static void tick(struct rig *r)
-{
-    pool_tick(r->pool);
-}
-
-static void alloc_small(struct rig *r)
-{
-    rig_alloc(r, 3000);
-}
-
-static void alloc_large(struct rig *r)
-{
-    rig_alloc(r, MIB(24));
-}
-
-static void alloc_all(struct rig *r)
-{
-    rig_alloc(r, RIG_BYTES - MIB(64));
-}
-
-static void submit(struct rig *r)
-{
-    pool_submit(r->pool, 1);
-}
-
 static void leave_single(struct rig *r)
 {
     pool_leave_single_stream(r->pool);
@@ -86,23 +53,6 @@ static void (*const steps[])(struct rig *r) = {trim,      tick,   alloc_small,  
                                                alloc_all, submit, leave_single, free_one};
 enum { STEPS = sizeof steps / sizeof *steps, MOMENTS = 12 };
 
-/* Live, idle and pending blocks of both zones, slabs of them empty. */
-static void fill(struct rig *r)
-{
-    static const uint64_t sizes[] = {600, 5000, KIB(300), MIB(3), MIB(17)};
-    uint64_t addrs[20];
-    for (unsigned i = 0; i < 20; i++)
-        addrs[i] = rig_alloc(r, sizes[i % 5]);
-    for (unsigned i = 0; i < 20; i++) {
-        if (i % 2)
-            rig_launch(r, 1 + i % 3, MS(1 + i % 4), addrs[i]);
-        if (i % 3)
-            rig_free(r, addrs[i]);
-    }
-    rig_empty_magazines(r);
-    model_advance(r->model, MS(2));
-}
-
 /* Takes a step on a pool of r. At the moment end->at of the step the hook ends the pool. */
 static void end_inside(struct rig *r, unsigned step, struct end *end,
                        void (*hook)(struct model *m, enum model_row row))
@@ -111,7 +61,7 @@ static void end_inside(struct rig *r, unsigned step, struct end *end,
     r->config.sync_free = steps[step] == free_one;
     r->model->backend.single_stream = steps[step] == leave_single;
     rig_start(r);
-    fill(r);
+    ends_fill(r, false);
     end->pool = r->pool;
     r->model->hook_arg = end;
     r->model->hook = hook;
@@ -138,54 +88,27 @@ static void a_pool_may_end_whenever_its_lock_is_free(void **state)
                 if (end.ended && model_used_bytes(r->model))
                     fail_msg("backing %u, step %u, moment %u: memory is left", backing, step,
                              (unsigned)at);
-                /* An event that was just being recorded ends with its context. */
-                const char *words = rig_destroy(r);
-                if (words && strcmp(words, "a fence is left") != 0)
-                    fail_msg("backing %u, step %u, moment %u: %s", backing, step, (unsigned)at,
-                             words);
+                ends_destroy(r, "step and moment", 100 * step + at);
             }
     EXPECT(ended > 40, "it was tried at many moments");
 }
 
-/* A thread inside the driver for memory, and one that ends the pool meanwhile. */
-struct inside {
-    struct rig *rig;
-    enum model_row row;
-    sem_t there, go_on;
-};
-
 static void stop_inside(struct model *m, enum model_row row)
 {
-    struct inside *i = m->hook_arg;
-    if (row != i->row)
+    struct stopped *s = m->hook_arg;
+    if (row != s->row)
         return;
     m->hook = NULL;
-    sem_post(&i->there);
-    sem_wait(&i->go_on);
+    stopped_wait(s);
 }
 
 static void *grow(void *arg)
 {
-    struct inside *i = arg;
+    struct stopped *s = arg;
     uint64_t addr;
     int code;
-    pool_alloc(i->rig->pool, MIB(24), &addr, &code);
+    pool_alloc(s->rig->pool, MIB(24), &addr, &code);
     return NULL;
-}
-
-static void *end(void *arg)
-{
-    pool_abandon(arg);
-    return NULL;
-}
-
-static bool is_abandoned(struct pool *p, uint64_t *reserved_bytes)
-{
-    state_lock(p);
-    bool abandoned = p->abandoned;
-    *reserved_bytes = p->stats.reserved_bytes;
-    state_unlock(p);
-    return abandoned;
 }
 
 static void a_thread_with_memory_in_work_is_waited_for(void **state)
@@ -195,32 +118,15 @@ static void a_thread_with_memory_in_work_is_waited_for(void **state)
     (void)state;
     for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct rig *r = rig_create(RIG_BYTES);
-        struct inside i = {.rig = r, .row = rows[n]};
+        struct stopped s = {.rig = r, .row = rows[n]};
         r->config.backing = rows[n] == MODEL_ROW_segment_alloc ? BACKING_SEGMENT : BACKING_ARENA;
         rig_start(r);
         rig_alloc(r, MIB(6));
-        pthread_t grower, ender;
-        sem_init(&i.there, 0, 0);
-        sem_init(&i.go_on, 0, 0);
-        r->model->hook_arg = &i;
         r->model->hook = stop_inside;
-        EXPECT_EQ(pthread_create(&grower, NULL, grow, &i), 0, "a thread is made");
-        sem_wait(&i.there);
-        EXPECT_EQ(pthread_create(&ender, NULL, end, r->pool), 0, "a thread is made");
-        uint64_t reserved_bytes;
-        while (!is_abandoned(r->pool, &reserved_bytes))
-            sched_yield();
-        EXPECT_EQ(reserved_bytes, MIB(6), "nothing is taken away as long as one is inside");
-        sem_post(&i.go_on);
-        pthread_join(grower, NULL);
-        pthread_join(ender, NULL);
-        model_destroy_context(r->model);
+        stopped_begin(&s, grow);
+        EXPECT_EQ(stopped_end(&s), MIB(6), "nothing is taken away as long as one is inside");
         EXPECT_EQ(model_used_bytes(r->model), 0, "all memory went back, its own too");
-        sem_destroy(&i.there);
-        sem_destroy(&i.go_on);
-        const char *words = rig_destroy(r);
-        if (words)
-            fail_msg("row %u: %s", rows[n], words);
+        EXPECT_ENDS(r);
     }
 }
 
@@ -256,8 +162,7 @@ static void what_it_had_handed_out_is_nobodys(void **state)
             EXPECT_EQ(pool_free(addrs[i]), POOL_FOREIGN, "it is no pool's");
             EXPECT(!pool_alloc_fast(r->pool, sizes[i]), "and nothing comes out of the magazine");
         }
-        const char *words = rig_destroy(r);
-        EXPECT(!words, words);
+        EXPECT_ENDS(r);
     }
 }
 
@@ -288,7 +193,7 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
                     EXPECT(pool_is_vacant(r->pool) && pool_revive(r->pool), "nobody is inside");
                     EXPECT(!pool_is_vacant(r->pool), "it lives");
                 }
-                fill(r);
+                ends_fill(r, false);
                 for (unsigned i = 0; i < r->count; i++)
                     rig_launch(r, 1, MS(1), r->blocks[i].addr);
                 EXPECT(!rig_check(r), rig_check(r));
@@ -300,8 +205,7 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
                 EXPECT(life < 2 || !memcmp(batches, now, sizeof now), "no host memory was added");
             }
             EXPECT_EQ(rig_stats(r).num_allocs, LIVES * 20, "statistics go on");
-            const char *words = rig_destroy(r);
-            EXPECT(!words, words);
+            EXPECT_ENDS(r);
         }
 }
 
@@ -319,7 +223,7 @@ static void what_it_had_handed_out_stays_nobodys(void **state)
             EXPECT(pool_free(addrs[i]) != POOL_OK, "it is not this pool's");
             EXPECT(!pool_alloc_fast(r->pool, sizes[i]), "and nothing comes out of the magazine");
         }
-        fill(r);
+        ends_fill(r, false);
         for (unsigned i = 0; i < 3; i++) {
             struct pool_block found;
             bool lives = pool_lookup(addrs[i], &found) == POOL_OK && found.addr == addrs[i];
@@ -328,8 +232,7 @@ static void what_it_had_handed_out_stays_nobodys(void **state)
                 if (r->blocks[at].addr == addrs[i])
                     r->blocks[at] = r->blocks[--r->count];
         }
-        const char *words = rig_destroy(r);
-        EXPECT(!words, words);
+        EXPECT_ENDS(r);
     }
 }
 
@@ -376,13 +279,11 @@ static void a_pool_is_not_anothers_while_a_thread_is_inside(void **state)
                 /* The pool asked for an event of the old context. */
                 r->model->context_gone = r->model->broken = false;
                 EXPECT(pool_revive(r->pool), "now it is through");
-                fill(r);
+                ends_fill(r, false);
                 EXPECT(!rig_check(r), rig_check(r));
             }
             ended += end.ended;
-            const char *words = rig_destroy(r);
-            if (words && strcmp(words, "a fence is left") != 0)
-                fail_msg("step %u, moment %u: %s", step, (unsigned)at, words);
+            ends_destroy(r, "step and moment", 100 * step + at);
             if (!end.ended)
                 break;
         }
@@ -432,9 +333,7 @@ static void threads_may_be_inside_a_pool_that_ends(void **state)
         for (unsigned i = 0; i < 3; i++)
             pthread_join(threads[i], NULL);
         EXPECT(pool_alloc(r->pool, KIB(1), &addr, &code) != POOL_OK, "it is at its end");
-        const char *words = rig_destroy(r);
-        if (words && strcmp(words, "a fence is left") != 0)
-            fail_msg("round %u: %s", round, words);
+        ends_destroy(r, "round", round);
     }
 }
 
@@ -462,8 +361,7 @@ static void a_pool_is_looked_at_while_it_is_revived(void **state)
     }
     atomic_store(&looked_enough, true);
     pthread_join(thread, NULL);
-    const char *words = rig_destroy(r);
-    EXPECT(!words, words);
+    EXPECT_ENDS(r);
 }
 
 int main(void)

@@ -10,25 +10,38 @@
  */
 static struct {
     struct rig *rig;
-    uint64_t gives_bytes, asked_bytes, series;
-    unsigned calls, calls_without_wait;
+    uint64_t gives_bytes, asked_bytes, deadline_ns;
+    unsigned calls, calls_in_background;
+    uint64_t creates; /* of the pool, when the context broke */
+    bool breaks;      /* the context does, while others are asked */
 } others;
 
 static struct backend_ops ops;
 
-static bool ask_others(struct backend *b, uint64_t size_bytes, uint64_t *series)
+static void note_call(uint64_t size_bytes)
 {
-    struct model *m = others.rig->model;
-    others.calls++;
     others.asked_bytes = size_bytes;
     /* Would hang if the thread held the pool's lock. */
     EXPECT_EQ(pool_idle_bytes(others.rig->pool), 0, "the own idle memory came first");
-    if (!series) {
-        others.calls_without_wait++;
-        return false;
+}
+
+static void ask_in_background(struct backend *b, uint64_t size_bytes)
+{
+    others.calls_in_background++;
+    note_call(size_bytes);
+}
+
+static bool ask_others(struct backend *b, uint64_t size_bytes, struct lend_attempt *attempt)
+{
+    struct model *m = others.rig->model;
+    others.calls++;
+    note_call(size_bytes);
+    EXPECT_EQ(attempt->deadline_ns, others.deadline_ns, "0 at first, then what the row stored");
+    attempt->deadline_ns = ++others.deadline_ns;
+    if (others.breaks) {
+        pool_lose(others.rig->pool);
+        others.creates = model_calls(m, MODEL_ROW_create);
     }
-    EXPECT_EQ(*series, others.series, "0 at first, then what the row stored");
-    *series = ++others.series;
     uint64_t gives = others.gives_bytes < m->other_bytes ? others.gives_bytes : m->other_bytes;
     m->other_bytes -= gives;
     return gives > 0;
@@ -38,6 +51,7 @@ static struct rig *start(struct rig *r, uint64_t other_bytes, uint64_t gives_byt
 {
     ops = *r->model->backend.ops;
     ops.ask_others = ask_others;
+    ops.ask_in_background = ask_in_background;
     r->model->backend.ops = &ops;
     r->model->other_bytes = other_bytes;
     memset(&others, 0, sizeof others);
@@ -63,8 +77,7 @@ static void others_are_asked_until_enough_came(void **state)
         EXPECT_EQ(s.num_oom_borrowed, 1, "counted");
         EXPECT_EQ(s.num_ooms + s.num_oom_released, 0, "and nothing else");
         rig_launch(r, 0, 0, live);
-        const char *words = rig_destroy(r);
-        EXPECT(!words, words);
+        EXPECT_ENDS(r);
     }
 }
 
@@ -73,7 +86,7 @@ static void the_program_gets_the_error_once_no_more_comes(void **state)
     struct rig *r = start(*state, MIB(480), MIB(16));
     rig_alloc(r, MIB(2));
     EXPECT(!rig_alloc(r, MIB(512)), "2 MiB more than there is");
-    others.series = 0;
+    others.deadline_ns = 0;
     others.gives_bytes = 0;
     unsigned calls = others.calls;
     r->model->other_bytes = MIB(480);
@@ -106,7 +119,7 @@ static void where_the_driver_serves_the_program_instead_nobody_is_asked(void **s
     ops.create = refuse;
     EXPECT(!rig_alloc(r, MIB(8)) && r->status == POOL_NOMEM, "the pool gets no memory");
     EXPECT_EQ(others.calls, 1, "and cannot know why");
-    others.series = 0;
+    others.deadline_ns = 0;
     EXPECT(!rig_alloc(r, MIB(8)) && r->status == POOL_NOMEM, "nor at the next request");
     EXPECT_EQ(others.calls, 1, "but the device has enough");
     EXPECT_EQ(rig_stats(r).num_oom_passed, 2, "which the driver gives the program");
@@ -126,11 +139,12 @@ static void a_shortage_that_stays_is_told_without_a_wait(void **state)
     rig_alloc(r, MIB(20));
     rig_free(r, rig_alloc(r, MIB(8)));
     pool_tick(r->pool);
-    EXPECT_EQ(others.calls_without_wait, 1, "112 MiB are free");
+    EXPECT_EQ(others.calls_in_background, 1, "112 MiB are free");
     EXPECT_EQ(others.asked_bytes, MIB(200) - MIB(512 - 400 - 20), "after the own idle memory");
     r->model->other_bytes = MIB(100);
     pool_tick(r->pool);
-    EXPECT_EQ(others.calls, 1, "enough is free");
+    EXPECT_EQ(others.calls_in_background, 1, "enough is free");
+    EXPECT_EQ(others.calls, 0, "and nobody waits");
 }
 
 static void a_trim_gives_no_more_than_it_was_asked_for(void **state)
@@ -147,6 +161,28 @@ static void a_trim_gives_no_more_than_it_was_asked_for(void **state)
     EXPECT_EQ(pool_trim(r->pool, &trim), MIB(56), "no more than there is");
 }
 
+/* The context breaks: while the driver is asked, or while others are. */
+static void a_lost_pool_asks_nobody_and_takes_nothing(void **state)
+{
+    for (int later = 0; later < 2; later++) {
+        struct rig *r = start(rig_create(RIG_BYTES), MIB(480), MIB(16));
+        rig_alloc(r, MIB(2));
+        rig_launch(r, 1, MS(1), rig_alloc(r, MIB(2)));
+        if (later) {
+            others.breaks = true;
+        } else {
+            rig_free_all(r);
+            r->model->broken = true;
+            others.creates = model_calls(r->model, MODEL_ROW_create);
+        }
+        r->lost = true;
+        EXPECT(!rig_alloc(r, MIB(64)) && r->status == POOL_PASS, "the driver says why");
+        EXPECT_EQ(others.calls, later, "nobody is asked once the context is lost");
+        EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), others.creates, "nothing is taken");
+        rig_destroy(r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +191,7 @@ int main(void)
         RIG_TEST(a_limit_of_the_pools_own_asks_nobody),
         RIG_TEST(where_the_driver_serves_the_program_instead_nobody_is_asked),
         RIG_TEST(a_shortage_that_stays_is_told_without_a_wait),
+        cmocka_unit_test(a_lost_pool_asks_nobody_and_takes_nothing),
         RIG_TEST(a_trim_gives_no_more_than_it_was_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

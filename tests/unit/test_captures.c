@@ -116,6 +116,42 @@ static void captures_in_turn_are_all_awaited(void **state)
     EXPECT_EQ(more, 0, "after the others");
 }
 
+/* Another thread frees one block when the driver has refused the pool memory twice. Beside the
+ * record of that free it frees a second block, and begins a capture. */
+struct beside {
+    struct rig *rig;
+    uint64_t first, second;
+    int refusals, records;
+};
+
+static void free_twice_and_capture(struct model *m, enum model_row row)
+{
+    struct beside *b = m->hook_arg;
+    end_it_when_awaited(m, row);
+    if (row == MODEL_ROW_create && ++b->refusals == 2)
+        rig_free(b->rig, b->first);
+    if (row != MODEL_ROW_fence_record || b->refusals != 2)
+        return;
+    if (++b->records == 1)
+        rig_free(b->rig, b->second);
+    else if (b->records == 2)
+        model_capture_begin(m);
+}
+
+static void a_capture_that_comes_before_the_wait_is_awaited_too(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(32);
+    rig_start(r);
+    struct beside b = {r, rig_alloc(r, MIB(16)), rig_alloc(r, MIB(8)), 0, 0};
+    rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(5000), b.first);
+    r->model->hook_arg = &b;
+    r->model->hook = free_twice_and_capture;
+    EXPECT_EQ(rig_alloc(r, MIB(16)), b.first, "its free had waited for the work, not the capture");
+    r->model->hook = NULL;
+}
+
 static void a_capture_without_end_is_not_awaited_for_ever(void **state)
 {
     struct rig *r = *state;
@@ -177,6 +213,7 @@ int main(void)
         cmocka_unit_test(short_memory_awaits_the_end_of_a_capture),
         RIG_TEST(what_was_freed_beside_a_capture_is_waited_for_as_natively),
         RIG_TEST(captures_in_turn_are_all_awaited),
+        RIG_TEST(a_capture_that_comes_before_the_wait_is_awaited_too),
         RIG_TEST(a_capture_without_end_is_not_awaited_for_ever),
         RIG_TEST(a_capture_of_the_threads_own_is_not_awaited),
         RIG_TEST(a_capture_that_nobody_knows_of_is_not_awaited),

@@ -82,10 +82,10 @@ static void broken_blocks_are_named(void **state)
     struct granule *g = map_find(live->addr);
     int at = g->starts[0] == live ? 0 : 1;
     BROKEN(g->start_units[at], 0, "a live block is found by its address");
-    BROKEN(live->piece.requested_bytes, MIB(300), "a block holds what was asked for");
-    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1,
+    BROKEN(live->item.requested_bytes, MIB(300), "a block holds what was asked for");
+    BROKEN(live->item.requested_bytes, live->item.requested_bytes - 1,
            "requested bytes are counted");
-    BROKEN(free_block->piece.epoch, 1000, "no block is freed in a later epoch");
+    BROKEN(free_block->item.epoch, 1000, "no block is freed in a later epoch");
     BROKEN(free_block->state, BLOCK_LIVE, "a live block is found by its address");
     g = map_find(pending->addr);
     at = g->starts[0] ? 1 : 0;
@@ -105,7 +105,7 @@ static void broken_slabs_are_named(void **state)
     struct slab *s = block_slab(b);
     BROKEN(s->free_count, (uint16_t)(s->free_count - 1),
            "a slab's count of free objects is that of its bitmap");
-    BROKEN(s->pieces[5].live, true, "a free object is not live");
+    BROKEN(s->items[5].live, true, "a free object is not live");
     BROKEN(s->block, block_in(&r->pool->small, BLOCK_FREE),
            "a slab and its block point to each other");
     struct granule *g = map_find(b->addr);
@@ -207,9 +207,9 @@ static void broken_sums_are_named(void **state)
            "what is reserved and planned is within the limit");
     r->pool->most_reserved_bytes = s->reserved_bytes;
     EXPECT_SOUND(r);
-    r->pool->busy++;
+    r->pool->unlocked_jobs++;
     BROKEN(r->pool->planned_bytes, MIB(2), "what is reserved and planned is within the limit");
-    r->pool->busy--;
+    r->pool->unlocked_jobs--;
 }
 
 static void broken_fences_are_named(void **state)
@@ -273,7 +273,7 @@ static void broken_segments_are_named(void **state)
     BROKEN(live->size_bytes, live->size_bytes + 512, "a segment's blocks cover it");
     BROKEN(live->zone, small, "blocks know their zone");
     BROKEN(c->addr, c->addr + MIB(2), "every granule of a chunk names it");
-    BROKEN(live->piece.requested_bytes, live->piece.requested_bytes - 1,
+    BROKEN(live->item.requested_bytes, live->item.requested_bytes - 1,
            "requested bytes are counted");
     BROKEN(live->state, BLOCK_DEAD, "the map leads to what is live only");
     BROKEN(r->pool->slack_bytes, r->pool->slack_bytes + 512, "the slack of segments is counted");
@@ -348,31 +348,31 @@ static void broken_magazines_are_named(void **state)
     BROKEN(blocks->units, blocks->units + 1, "a row of a magazine holds one size");
     BROKEN(block->epoch, r->pool->fences.open_epoch + 1,
            "nothing in a magazine was freed in a later epoch");
-    BROKEN(block->piece, object->piece, "what lies in a magazine lies in its own row");
-    BROKEN(m->rows[MAGAZINE_LARGE].cells[1].piece->row, MAGAZINE_NEVER,
+    BROKEN(block->item, object->item, "what lies in a magazine lies in its own row");
+    BROKEN(m->rows[MAGAZINE_LARGE].cells[1].item->row, MAGAZINE_NEVER,
            "what lies in a magazine lies in its own row");
     struct pool_stats *s = &r->pool->stats;
     uint64_t allocated_bytes = s->allocated_bytes, requested_bytes = s->requested_bytes;
     s->allocated_bytes += KIB(300);
-    s->requested_bytes += block->piece->requested_bytes;
+    s->requested_bytes += block->item->requested_bytes;
     s->live_blocks++;
-    atomic_fetch_add(&block->piece->word, PIECE_HELD);
+    atomic_fetch_add(&block->item->word, ITEM_HELD);
     expect_words(r, "what lies in a magazine is not the program's");
-    atomic_fetch_sub(&block->piece->word, PIECE_HELD);
+    atomic_fetch_sub(&block->item->word, ITEM_HELD);
     s->allocated_bytes = allocated_bytes;
     s->requested_bytes = requested_bytes;
     s->live_blocks--;
-    struct slab *slab = list_entry(object->piece - object->piece->slot, struct slab, pieces);
-    BROKEN(slab->pieces[object->piece->slot].live, false,
+    struct slab *slab = list_entry(object->item - object->item->slot, struct slab, items);
+    BROKEN(slab->items[object->item->slot].live, false,
            "what lies in a magazine is live to the pool");
     /* Another one's record at the end of a row, and none there. */
     uint16_t newest = blocks->newest;
-    int64_t weight = block->piece->weight;
+    int64_t cost = block->item->magazine_cost;
     blocks->newest = (uint16_t)(newest - sizeof *block);
-    m->cached -= weight;
+    m->cached -= cost;
     expect_words(r, "what is live, and not the program's, lies in one magazine");
     blocks->newest = newest;
-    m->cached += weight;
+    m->cached += cost;
     EXPECT_SOUND(r);
 }
 

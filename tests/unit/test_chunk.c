@@ -24,8 +24,8 @@ static uint64_t seize(struct rig *r, uint64_t want_bytes, bool fit)
     struct chunk *list = chunk_seize_idle(&r->pool->large, want_bytes, UINT64_MAX, fit, &got);
     uint64_t sum = 0;
     for (struct chunk *c = list; c; c = c->plan) {
-        EXPECT(c->cover->state == BLOCK_BUSY && c->cover->addr == c->addr &&
-                   c->cover->size_bytes == c->size_bytes,
+        EXPECT(c->busy_block->state == BLOCK_BUSY && c->busy_block->addr == c->addr &&
+                   c->busy_block->size_bytes == c->size_bytes,
                "a seized chunk has one BUSY block of its own");
         sum += c->size_bytes;
     }

@@ -5,13 +5,9 @@
  * thread inside may read).
  */
 #include "pool/map.h"
-#include "pool/state.h"
-#include "tests/unit/expect.h"
+#include "tests/unit/ends.h"
 
-#include <pthread.h>
-#include <string.h>
-
-enum { BLOCKS = 20, MOMENTS = 16, SECONDS = BLOCKS };
+enum { MOMENTS = 16, SECONDS = ENDS_BLOCKS };
 
 /* At moment `at` of a step the context ends. The pool of the next one takes what the driver has,
  * and gives some of it back. */
@@ -22,8 +18,6 @@ struct next {
     unsigned count, taken; /* of the first pool's ranges */
     uint64_t at, moments;
 };
-
-static const uint64_t sizes[] = {600, 5000, KIB(300), MIB(3), MIB(17)};
 
 static void begin_next(struct next *n)
 {
@@ -36,7 +30,7 @@ static void begin_next(struct next *n)
     n->pool = pool_create(&m->backend, &r->config, n);
     for (unsigned i = 0; i < SECONDS; i++) {
         int code;
-        EXPECT_EQ(pool_alloc(n->pool, sizes[i % 5], &n->addrs[i], &code), POOL_OK,
+        EXPECT_EQ(pool_alloc(n->pool, ends_sizes[i % 5], &n->addrs[i], &code), POOL_OK,
                   "there is memory");
         for (unsigned k = 0; k < r->count; k++)
             n->taken += r->blocks[k].addr / GRANULE_BYTES == n->addrs[i] / GRANULE_BYTES;
@@ -68,39 +62,9 @@ static void at_a_free(struct model *m, uint64_t addr)
     begin_next(n);
 }
 
-static void trim(struct rig *r)
-{
-    pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(5)});
-}
-
-static void tick(struct rig *r)
-{
-    pool_tick(r->pool);
-}
-
 static void release(struct rig *r)
 {
     pool_release(r->pool, POOL_RELEASE_PENDING);
-}
-
-static void alloc_small(struct rig *r)
-{
-    rig_alloc(r, 3000);
-}
-
-static void alloc_large(struct rig *r)
-{
-    rig_alloc(r, MIB(24));
-}
-
-static void alloc_all(struct rig *r)
-{
-    rig_alloc(r, RIG_BYTES - MIB(64));
-}
-
-static void submit(struct rig *r)
-{
-    pool_submit(r->pool, 1);
 }
 
 static void free_some(struct rig *r)
@@ -114,24 +78,6 @@ static void free_some(struct rig *r)
 static void (*const steps[])(struct rig *r) = {trim,        tick,      release, alloc_small,
                                                alloc_large, alloc_all, submit,  free_some};
 enum { STEPS = sizeof steps / sizeof *steps };
-
-/* Live, idle, pending and exposed blocks of both zones. */
-static void fill(struct rig *r)
-{
-    uint64_t addrs[BLOCKS];
-    for (unsigned i = 0; i < BLOCKS; i++)
-        addrs[i] = rig_alloc(r, sizes[i % 5]);
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        if (i % 2)
-            rig_launch(r, 1 + i % 3, MS(1 + i % 4), addrs[i]);
-        if (i == 2 || i == 7)
-            rig_expose(r, addrs[i]);
-        if (i % 3)
-            rig_free(r, addrs[i]);
-    }
-    rig_empty_magazines(r);
-    model_advance(r->model, MS(2));
-}
 
 static const char *finish(struct rig *r, struct next *n)
 {
@@ -168,7 +114,7 @@ static void a_thread_inside_reads_nothing_of_the_next_pool(void **state)
                 r->config.max_idle_bytes = MIB(4);
                 r->config.min_free_bytes = MIB(1);
                 rig_start(r);
-                fill(r);
+                ends_fill(r, true);
                 r->model->hook_arg = &n;
                 if (freed)
                     r->model->hook_freed = at_a_free;
@@ -196,12 +142,13 @@ static void what_the_next_pool_has_is_not_handed_out(void **state)
     uint64_t addr;
     int code;
     for (unsigned i = 0; i < 5; i++)
-        rig_alloc(r, sizes[i]);
+        rig_alloc(r, ends_sizes[i]);
     rig_free_all(r);
     rig_empty_magazines(r);
     begin_next(&n);
     for (unsigned i = 0; i < 5; i++)
-        EXPECT_EQ(pool_alloc(r->pool, sizes[i], &addr, &code), POOL_PASS, "its context is over");
+        EXPECT_EQ(pool_alloc(r->pool, ends_sizes[i], &addr, &code), POOL_PASS,
+                  "its context is over");
     const char *words = finish(r, &n);
     *state = rig_create(RIG_BYTES);
     EXPECT(!words || !strcmp(words, "a fence is left"), words);
@@ -213,7 +160,7 @@ static void *use(void *arg)
     uint64_t addr;
     int code;
     for (unsigned i = 0; i < 4000; i++) {
-        if (pool_alloc(p, sizes[i % 5] + i % 7 * KIB(1), &addr, &code) == POOL_OK && i % 8)
+        if (pool_alloc(p, ends_sizes[i % 5] + i % 7 * KIB(1), &addr, &code) == POOL_OK && i % 8)
             pool_free(addr);
         if (i % 64 == 0)
             pool_trim(p, &(struct pool_trim){.keep_bytes = MIB(8)});
@@ -235,7 +182,7 @@ static void two_pools_may_meet_at_a_range(void **state)
         r->config.backing = BACKING_SEGMENT;
         r->config.max_idle_bytes = MIB(4);
         rig_start(r);
-        fill(r);
+        ends_fill(r, true);
         EXPECT_EQ(pthread_create(&threads[0], NULL, use, r->pool), 0, "a thread is made");
         begin_next(&n);
         EXPECT_EQ(pthread_create(&threads[1], NULL, use, n.pool), 0, "a thread is made");

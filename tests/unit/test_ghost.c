@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/ghost.c: memory that moves while old work uses it, and the old mappings that stay for that
- * work. The file is included, so that the tests choose how many ghosts are looked at together.
+ * Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay
+ * for that work. The file is included, so that the tests choose how many ghosts are looked at
+ * together.
  */
 #include "pool/tuning.h"
 
 static int at_once = GHOSTS_AT_ONCE;
 #undef GHOSTS_AT_ONCE
 #define GHOSTS_AT_ONCE at_once
-#include "pool/ghost.c"
-#include "tests/unit/expect.h"
-
-#include <pthread.h>
-#include <sched.h>
-#include <semaphore.h>
-#include <unistd.h>
+#include "pool/chunk.c"
+#include "tests/unit/ends.h"
 
 static struct rig *ordering(void **state)
 {
@@ -110,76 +106,34 @@ static void addresses_of_moved_memory_do_not_run_out(void **state)
     EXPECT_SOUND(r);
 }
 
-/* A thread inside the driver to unmap a ghost, and one that ends the pool meanwhile. */
-struct inside {
-    struct rig *rig;
-    sem_t there, go_on;
-};
-
 static void stop_at_unmap(struct model *m)
 {
-    struct inside *i = m->hook_arg;
     m->hook_unmap = NULL;
-    sem_post(&i->there);
-    sem_wait(&i->go_on);
-}
-
-static void *end(void *arg)
-{
-    pool_abandon(arg);
-    return NULL;
+    stopped_wait(m->hook_arg);
 }
 
 static void *reap(void *arg)
 {
-    struct inside *i = arg;
-    pool_trim(i->rig->pool, &(struct pool_trim){.keep_bytes = GIB(1)});
+    struct stopped *s = arg;
+    pool_trim(s->rig->pool, &(struct pool_trim){.keep_bytes = GIB(1)});
     return NULL;
-}
-
-static bool is_abandoned(struct pool *p, uint64_t *reserved_bytes)
-{
-    state_lock(p);
-    bool abandoned = p->abandoned;
-    *reserved_bytes = p->stats.reserved_bytes;
-    state_unlock(p);
-    return abandoned;
 }
 
 /* A ghost is in no list while it is unmapped. */
 static void a_thread_that_unmaps_a_ghost_is_waited_for(void **state)
 {
     struct rig *r = ordering(state);
-    struct inside i = {.rig = r};
-    pthread_t reaper, ender;
+    struct stopped s = {.rig = r};
     uint64_t a[8];
     free_behind_work(r, a, 8, 8, 2);
     rig_alloc(r, MIB(12));
     EXPECT_EQ(r->pool->ghost_bytes, MIB(12), "memory moved below running work");
     model_drain(r->model);
-    sem_init(&i.there, 0, 0);
-    sem_init(&i.go_on, 0, 0);
-    r->model->hook_arg = &i;
     r->model->hook_unmap = stop_at_unmap;
-    EXPECT_EQ(pthread_create(&reaper, NULL, reap, &i), 0, "a thread is made");
-    sem_wait(&i.there);
+    stopped_begin(&s, reap);
     EXPECT_EQ(r->pool->ghost_bytes, 0, "it has the ghosts");
-    EXPECT_EQ(pthread_create(&ender, NULL, end, r->pool), 0, "a thread is made");
-    uint64_t reserved_bytes;
-    while (!is_abandoned(r->pool, &reserved_bytes))
-        sched_yield();
-    for (unsigned turn = 0; turn < 20 && reserved_bytes; turn++) {
-        usleep(1000);
-        is_abandoned(r->pool, &reserved_bytes);
-    }
-    EXPECT(reserved_bytes, "nothing is taken away as long as it is at work");
-    sem_post(&i.go_on);
-    pthread_join(reaper, NULL);
-    pthread_join(ender, NULL);
-    model_destroy_context(r->model);
+    EXPECT(stopped_end(&s), "nothing is taken away as long as it is at work");
     r->count = 0;
-    sem_destroy(&i.there);
-    sem_destroy(&i.go_on);
 }
 
 /* Where the stack is when ghosts are unmapped. */

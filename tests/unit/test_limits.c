@@ -1,70 +1,87 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * MIN_BLOCK and MAX_BLOCK beside magazines.
+ * pool/limits.c: idle memory back to the driver, over limits and after a time.
  */
+#include "pool/limits.h"
+
 #include "tests/unit/expect.h"
 
-/* A magazine knows a request's class, or its units; the limits are bytes in the middle of those. */
-static void what_the_limits_leave_to_the_driver_comes_out_of_no_magazine(void **state)
+static void an_idle_pool_has_no_timer(void **state)
 {
-    (void)state;
-    static const struct {
-        uint64_t min_bytes, max_bytes, served_bytes, refused_bytes;
-    } cases[] = {
-        {0, 1000, 1000, 1020},
-        {0, 1000, 513, 1001},
-        {0, KIB(20) + 100, KIB(20) + 50, KIB(20) + 200},
-        {0, KIB(300) + 100, KIB(300) + 100, KIB(300) + 200},
-        {0, MIB(5) + 1, MIB(5) + 1, MIB(5) + 2},
-        {1000, UINT64_MAX, 1010, 990},
-        {KIB(20) + 100, UINT64_MAX, KIB(20) + 100, KIB(20) + 99},
-        {KIB(300) + 100, UINT64_MAX, KIB(300) + 400, KIB(300) + 1},
-    };
-    for (unsigned way = 0; way < 4; way++)
-        for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-            struct rig *r = rig_create(RIG_BYTES);
-            uint64_t addrs[3], addr;
-            int code;
-            r->model->backend.single_stream = way & 1;
-            r->config.backing = way & 2 ? BACKING_SEGMENT : BACKING_ARENA;
-            r->config.min_block_bytes = cases[i].min_bytes;
-            r->config.max_block_bytes = cases[i].max_bytes;
-            rig_start(r);
-            for (unsigned k = 0; k < 3; k++)
-                EXPECT(addrs[k] = rig_alloc(r, cases[i].served_bytes), "within the limits");
-            for (unsigned k = 0; k < 3; k++)
-                rig_free(r, addrs[k]);
-            EXPECT_EQ(pool_alloc(r->pool, cases[i].refused_bytes, &addr, &code), POOL_PASS,
-                      "beyond a limit");
-            EXPECT(rig_alloc(r, cases[i].served_bytes), "within the limits, still");
-            const char *words = rig_destroy(r);
-            EXPECT(!words, words);
-        }
+    struct rig *r = expect_arena(state);
+    EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing to look at");
+    rig_alloc(r, MIB(8));
+    rig_free_all(r);
+    EXPECT_EQ(pool_tick(r->pool), 0, "without limits everything is kept");
 }
 
-/* Limits that no class or unit lies across cost nothing. */
-static void limits_elsewhere_leave_magazines_alone(void **state)
+static void idle_memory_over_the_limit_goes_back(void **state)
 {
     struct rig *r = *state;
-    r->config.min_block_bytes = 513;
-    r->config.max_block_bytes = MIB(4);
-    r->model->backend.single_stream = true;
+    r->config.max_idle_bytes = MIB(16);
     rig_start(r);
-    static const uint64_t sizes[] = {600, 1024, KIB(20) + 50, KIB(300), MIB(4)};
-    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        rig_free(r, rig_alloc(r, sizes[i]));
-        uint64_t a = rig_alloc(r, sizes[i]);
-        rig_free(r, a);
-        EXPECT_EQ(pool_alloc_fast(r->pool, sizes[i]), a, "out of the magazine");
-        EXPECT(pool_free_fast(a), "and into it");
+    EXPECT(pool_tick_ns(r->pool), "the limit wants looking at");
+    for (int i = 0; i < 8; i++)
+        rig_alloc(r, MIB(8));
+    EXPECT_EQ(pool_tick(r->pool), 0, "nothing is idle");
+    rig_free_all(r);
+    EXPECT_EQ(pool_tick(r->pool), MIB(48), "what is over the limit");
+    EXPECT_EQ(pool_tick(r->pool), 0, "once");
+}
+
+static void others_are_left_their_part(void **state)
+{
+    struct rig *r = *state;
+    r->config.min_free_bytes = MIB(300);
+    rig_start(r);
+    for (int i = 0; i < 20; i++)
+        rig_alloc(r, MIB(8));
+    rig_free_all(r);
+    EXPECT_EQ(pool_tick(r->pool), 0, "352 of 512 MiB are free");
+    r->model->other_bytes = MIB(100);
+    EXPECT_EQ(pool_tick(r->pool), MIB(48), "252 were: 48 are missing");
+    r->model->other_bytes = 0;
+}
+
+static void memory_unused_for_long_goes_back(void **state)
+{
+    struct rig *r = *state;
+    r->config.idle_timeout_ns = MS(1000);
+    rig_start(r);
+    EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth of the time");
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(6));
+    rig_free(r, b);
+    pool_tick(r->pool);
+    for (int i = 0; i < 7; i++) {
+        model_advance(r->model, MS(125));
+        EXPECT_EQ(pool_tick(r->pool), 0, "not yet");
     }
+    model_advance(r->model, MS(250));
+    EXPECT_EQ(pool_tick(r->pool), MIB(6), "unused for a second");
+    rig_free(r, a);
+}
+
+static void memory_in_use_now_and_then_stays(void **state)
+{
+    struct rig *r = *state;
+    r->config.idle_timeout_ns = MS(1000);
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(8));
+    rig_free(r, a);
+    for (int i = 0; i < 20; i++) {
+        model_advance(r->model, MS(500));
+        EXPECT_EQ(pool_tick(r->pool), 0, "a steady loop does not thrash");
+        rig_free(r, rig_alloc(r, MIB(8)));
+    }
+    EXPECT_EQ(rig_stats(r).num_device_alloc, 1, "taken once");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_the_limits_leave_to_the_driver_comes_out_of_no_magazine),
-        RIG_TEST(limits_elsewhere_leave_magazines_alone),
+        RIG_TEST(an_idle_pool_has_no_timer),        RIG_TEST(idle_memory_over_the_limit_goes_back),
+        RIG_TEST(others_are_left_their_part),       RIG_TEST(memory_unused_for_long_goes_back),
+        RIG_TEST(memory_in_use_now_and_then_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

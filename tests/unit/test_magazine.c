@@ -221,13 +221,13 @@ static void the_record_of_another_block_is_left_alone(void **state)
     for (int i = 0; i < 2; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
         struct magazine *m = magazine(r);
-        struct piece *of_a = NULL, *of_b = NULL;
-        for (unsigned at = 0; at < MAGAZINE_RECENT; at++) {
-            of_a = piece_addr(m->recent[at]) == a ? m->recent[at] : of_a;
-            of_b = piece_addr(m->recent[at]) == b ? m->recent[at] : of_b;
+        struct item *of_a = NULL, *of_b = NULL;
+        for (unsigned at = 0; at < MAGAZINE_HINTS; at++) {
+            of_a = item_addr(m->hints[at]) == a ? m->hints[at] : of_a;
+            of_b = item_addr(m->hints[at]) == b ? m->hints[at] : of_b;
         }
         EXPECT(of_a && of_b && of_a != of_b, "both are known");
-        m->recent[of_a->recent] = of_b;
+        m->hints[of_a->hint] = of_b;
         rig_free(r, a);
         EXPECT_EQ(pool_free(a), POOL_INVALID, "it is freed");
         struct pool_block block;

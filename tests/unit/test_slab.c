@@ -130,7 +130,7 @@ static void slots_are_found_from_addresses(void **state)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 20000);
-    struct slab *s = map_block(map_find(a), a)->piece.slab;
+    struct slab *s = map_block(map_find(a), a)->item.slab;
     for (unsigned i = 0; i < s->object_count; i++) {
         EXPECT_EQ(slab_slot_around(s, slab_object_addr(s, i)), i, "an object's first byte");
         EXPECT_EQ(slab_slot_around(s, slab_object_addr(s, i) + s->object_bytes - 1), i, "its last");

@@ -73,12 +73,12 @@ static bool submit_while_a_record_is_refused(unsigned at)
     finish_the_record(&s);
     r->model->hook = NULL;
     EXPECT(fence_is_unsealed(f), "the record was refused");
-    EXPECT(!passed || !fence_is_armed(f), "the submission is known to have come after the free");
+    EXPECT(!passed || !fence_open_is_on_time(f),
+           "the submission is known to have come after the free");
     model_capture_end(r->model);
     sem_destroy(&s.recording);
     sem_destroy(&s.go_on);
-    const char *words = rig_destroy(r);
-    EXPECT(!words, words);
+    EXPECT_ENDS(r);
     return happened;
 }
 

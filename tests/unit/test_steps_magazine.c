@@ -115,8 +115,8 @@ static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **
         m.again = 0;
         EXPECT_EQ(pool_alloc(r->pool, MIB(4), &m.addr, &code), POOL_OK, "there is memory");
         /* As if the thread was not handed the block lately. */
-        for (unsigned i = 0; i < MAGAZINE_RECENT; i++)
-            magazine_mine->recent[i] = &magazine_no_hint;
+        for (unsigned i = 0; i < MAGAZINE_HINTS; i++)
+            magazine_mine->hints[i] = &magazine_no_hint;
         steps_mine = &steps;
         enum pool_status mine = pool_free(m.addr);
         steps_mine = NULL;

@@ -103,6 +103,37 @@ static void a_request_waits_for_memory_on_its_way_to_the_driver(void **state)
     EXPECT_SOUND(r);
 }
 
+/* Where the driver is at its end, another thread gives memory back each time just too late. */
+struct late {
+    struct rig *rig;
+    uint64_t exposed[4];
+    int left;
+};
+
+static void free_too_late(struct model *m, enum model_row row)
+{
+    struct late *l = m->hook_arg;
+    if (row != MODEL_ROW_segment_alloc || !l->left)
+        return;
+    rig_free(l->rig, l->exposed[--l->left]);
+    model_fail(m, MODEL_ROW_segment_alloc, 1, MODEL_NOMEM);
+}
+
+static void as_long_as_memory_comes_back_a_request_tries_again(void **state)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = MIB(64);
+    r = expect_segments(state);
+    struct late l = {.rig = r, .left = 4};
+    for (int i = 0; i < 4; i++)
+        rig_expose(r, l.exposed[i] = rig_alloc(r, MIB(8)));
+    r->model->hook_arg = &l;
+    r->model->hook = free_too_late;
+    EXPECT(rig_alloc(r, MIB(16)), "at last it is there");
+    EXPECT_EQ(l.left, 0, "after four refusals");
+    r->model->hook = NULL;
+}
+
 /* While one thread leaves the stream, another one is about to submit work to a third stream. */
 struct leaving {
     struct leaver second;
@@ -170,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_release_waits_for_memory_on_its_way_to_the_driver),
         RIG_TEST(a_request_waits_for_memory_on_its_way_to_the_driver),
+        RIG_TEST(as_long_as_memory_comes_back_a_request_tries_again),
         RIG_TEST(leaving_waits_for_a_thread_that_leaves),
         RIG_TEST(a_submission_waits_for_a_record_under_way),
     };

@@ -155,7 +155,7 @@ static void a_free_that_waited_frees_nothing_of_another_pool(void **state)
 }
 
 /* Frees addresses one below a multiple of a unit, all over blocks and slabs whose records had other
- * lives. At such an address the word of a free piece is the same number as that of a held piece. */
+ * lives. At such an address the word of a free item is the same number as that of a held item. */
 static void free_below_units(struct rig *r)
 {
     static const uint64_t sizes[][4] = {{33000, KIB(64), 100000, 40000},
@@ -181,17 +181,17 @@ static void free_below_units(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-static void one_below_a_free_piece_is_no_start(void **state)
+static void one_below_a_free_item_is_no_start(void **state)
 {
     free_below_units(expect_arena(state));
 }
 
-static void one_below_a_free_piece_in_segments(void **state)
+static void one_below_a_free_item_in_segments(void **state)
 {
     free_below_units(expect_segments(state));
 }
 
-static void one_below_a_free_piece_with_one_stream(void **state)
+static void one_below_a_free_item_with_one_stream(void **state)
 {
     free_below_units(expect_single(state));
 }
@@ -202,9 +202,9 @@ int main(void)
         RIG_TEST(wrong_frees_beside_slabs_that_come_and_go),
         RIG_TEST(wrong_frees_beside_slabs_in_segments),
         RIG_TEST(wrong_frees_with_one_stream),
-        RIG_TEST(one_below_a_free_piece_is_no_start),
-        RIG_TEST(one_below_a_free_piece_in_segments),
-        RIG_TEST(one_below_a_free_piece_with_one_stream),
+        RIG_TEST(one_below_a_free_item_is_no_start),
+        RIG_TEST(one_below_a_free_item_in_segments),
+        RIG_TEST(one_below_a_free_item_with_one_stream),
         RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,12 +62,12 @@ static void merged_memory_has_the_newest_epoch_of_its_parts(void **state)
     struct block *a = zone_take(z, MIB(3), 512, BLOCK_PENDING);
     struct block *b = zone_take(z, MIB(3), 512, BLOCK_PENDING);
     struct block *c = zone_take(z, MIB(3), 512, BLOCK_PENDING);
-    b->piece.epoch = 1;
+    b->item.epoch = 1;
     zone_give(c);
     zone_give(a);
     zone_give(b);
-    EXPECT_EQ(z->first->piece.epoch, 1, "memory is as young as its youngest part");
-    z->first->piece.epoch = 0;
+    EXPECT_EQ(z->first->item.epoch, 1, "memory is as young as its youngest part");
+    z->first->item.epoch = 0;
 }
 
 static void an_aligned_block_leaves_what_is_before_it(void **state)

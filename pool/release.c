@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See trim.h, and pool_trim and pool_tick in pool.h.
+ * See release.h, and pool_trim and pool_release in pool.h.
  */
-#include "pool/trim.h"
+#include "pool/release.h"
 
 #include "pool/chunk.h"
-#include "pool/ghost.h"
 #include "pool/magazine_pool.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-/* Reserved, and neither live nor pending. */
-static uint64_t idle_bytes(const struct pool *p)
+uint64_t release_idle_bytes(const struct pool *p)
 {
     uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;
     return p->stats.reserved_bytes > used ? p->stats.reserved_bytes - used : 0;
 }
 
-uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
+uint64_t release_idle(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
 {
     struct zone *zones[] = {&p->large, &p->small};
     uint64_t back = 0;
@@ -35,22 +33,17 @@ uint64_t trim_release(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
     return back;
 }
 
-/* Learns what is complete; waits at most wait_ns for everything freed so far. */
-static void settle(struct pool *p, uint64_t wait_ns)
+void release_settle(struct pool *p, uint64_t wait_ns)
 {
     struct fences *f = &p->fences;
     magazines_empty_all(p);
     fence_seal(p);
-    /* A full ring refuses another fence until some are known done. */
-    if (fence_poll(p) && fence_is_unsealed(f)) {
-        fence_seal(p);
-        fence_poll(p);
-    }
+    fence_poll(p);
     uint64_t last = f->open_epoch - 1;
     if (wait_ns && last > f->complete_epoch)
         fence_wait(p, last, true, wait_ns);
     pending_retire_all(p);
-    ghost_reap(p, false);
+    chunk_reap_ghosts(p, false);
 }
 
 /* First waits for work that the frees would wait for without the pool. Then, for a moment, behind
@@ -62,13 +55,13 @@ static void await_fences(struct pool *p)
     struct fences *f = &p->fences;
     magazines_empty_all(p);
     fence_seal_patiently(p, OOM_WAIT_NS);
-    fence_poll(p);
     if (fence_is_running(f))
         fence_wait(p, fence_newest_waitable(f), false, OOM_WAIT_NS);
     if (fence_is_running(f))
         fence_wait(p, fence_newest_recorded(f), true, OOM_LATE_WAIT_NS);
+    fence_poll(p); /* some work may have ended all the same */
     pending_retire_all(p);
-    ghost_reap(p, false);
+    chunk_reap_ghosts(p, false);
 }
 
 static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
@@ -82,7 +75,8 @@ static void count_flush(struct pool *p, uint64_t start_ns, uint64_t back)
 /* Several threads may come at once, each after a call of the driver that failed. None is told that
  * nothing came back while idle memory is on its way to the driver:
  * 1. Memory that another thread gave back between the failure and this lock shows in released_ns.
- * 2. Memory that another thread holds is busy. This thread waits for it, and it counts in settled.
+ * 2. Memory that another thread holds is busy. This thread waits for it, and it counts in
+ * jobs_done.
  * 3. Memory that is neither idle nor held is live, or behind a fence that the second step waits
  *    for. A thread whose call is made again after the second step competes only with what others
  *    took. */
@@ -91,19 +85,19 @@ bool pool_release(struct pool *p, enum pool_release step)
     bool some = false;
     state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes + p->planned_bytes + p->released_ns) {
-        uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), settled = p->settled;
+        uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend), done = p->jobs_done;
         some = p->released_ns && start_ns - p->released_ns < RELEASED_LATELY_NS;
         if (step == POOL_RELEASE_PENDING)
             await_fences(p);
         else
-            settle(p, 0);
-        uint64_t back = trim_release(p, UINT64_MAX, UINT64_MAX);
+            release_settle(p, 0);
+        uint64_t back = release_idle(p, UINT64_MAX, UINT64_MAX);
         count_flush(p, start_ns, back);
         /* What others hold is on its way back, as a rule. Each of their turns is a few driver
          * calls. */
-        while (p->busy && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
+        while (p->unlocked_jobs && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
             state_wait(p);
-        some = some || back || p->settled != settled;
+        some = some || back || p->jobs_done != done;
     }
     state_leave(p);
     return some;
@@ -115,11 +109,11 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
     state_enter(p);
     if (!p->abandoned) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
-        settle(p, t->wait_ns);
-        uint64_t idle = idle_bytes(p);
+        release_settle(p, t->wait_ns);
+        uint64_t idle = release_idle_bytes(p);
         if (idle > t->keep_bytes) {
             uint64_t most = t->most_bytes ? t->most_bytes : UINT64_MAX;
-            back = trim_release(p, min_u64(idle - t->keep_bytes, most),
+            back = release_idle(p, min_u64(idle - t->keep_bytes, most),
                                 p->now_ns - min_u64(t->idle_ns, p->now_ns));
         }
         count_flush(p, start_ns, back);
@@ -133,7 +127,7 @@ uint64_t pool_settle(struct pool *p)
     uint64_t mark = 0;
     state_enter(p);
     if (!p->abandoned) {
-        settle(p, 0);
+        release_settle(p, 0);
         mark = p->fences.open_epoch - 1;
     }
     state_leave(p);
@@ -163,78 +157,4 @@ uint64_t pool_behind_work_bytes(struct pool *p)
         p->abandoned ? 0 : chunk_behind_work_bytes(&p->large) + chunk_behind_work_bytes(&p->small);
     state_leave(p);
     return bytes;
-}
-
-/* MAX_RESERVED may have been lowered below what is reserved. Live memory stays, so what is over the
- * limit goes back as it becomes idle. */
-void trim_set_tick(struct pool *p)
-{
-    const struct pool_config *c = &p->config;
-    uint64_t tick = 0;
-    p->most_reserved_bytes =
-        max_u64(c->max_reserved_bytes, p->stats.reserved_bytes + p->planned_bytes);
-    if (c->max_idle_bytes != UINT64_MAX || c->min_free_bytes ||
-        p->most_reserved_bytes > c->max_reserved_bytes)
-        tick = 100 * MS_NS;
-    if (c->idle_timeout_ns) {
-        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS_NS);
-        tick = tick ? min_u64(tick, eighth) : eighth;
-    }
-    atomic_store_explicit(&p->tick_ns, tick, memory_order_relaxed);
-}
-
-uint64_t pool_tick_ns(const struct pool *p)
-{
-    return atomic_load_explicit(&p->tick_ns, memory_order_relaxed);
-}
-
-/* Bytes by which the driver's free memory is below MIN_FREE. */
-static uint64_t free_shortage(struct pool *p)
-{
-    uint64_t free_bytes, total_bytes, min = p->config.min_free_bytes;
-    if (!min)
-        return 0;
-    state_unlock(p);
-    int code = p->backend->ops->mem_info(p->backend, &free_bytes, &total_bytes);
-    state_lock(p);
-    return code || free_bytes >= min ? 0 : min - free_bytes;
-}
-
-/* The device stays short of MIN_FREE: others may give some. The control thread does not wait. */
-static void ask_for(struct pool *p, uint64_t short_bytes)
-{
-    struct backend *b = p->backend;
-    if (!b->ops->ask_others)
-        return;
-    state_unlock(p);
-    b->ops->ask_others(b, short_bytes, NULL);
-    state_lock(p);
-}
-
-uint64_t pool_tick(struct pool *p)
-{
-    const struct pool_config *c = &p->config;
-    uint64_t back = 0;
-    state_enter(p);
-    if (!p->abandoned && p->stats.reserved_bytes) {
-        p->now_ns = p->backend->ops->now_ns(p->backend);
-        settle(p, 0);
-        uint64_t idle = idle_bytes(p), over = 0, short_bytes = free_shortage(p);
-        if (idle > c->max_idle_bytes)
-            over = idle - c->max_idle_bytes;
-        if (p->stats.reserved_bytes > c->max_reserved_bytes)
-            over = max_u64(over, p->stats.reserved_bytes - c->max_reserved_bytes);
-        over = max_u64(over, short_bytes);
-        if (over)
-            back += trim_release(p, over, UINT64_MAX);
-        if (short_bytes > back)
-            ask_for(p, short_bytes - back);
-        /* Chunks have no stamp from the time before. */
-        if (c->idle_timeout_ns && p->now_ns - p->stamped_since_ns > c->idle_timeout_ns)
-            back += trim_release(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
-        p->stats.flushed_bytes += back;
-    }
-    trim_set_tick(p);
-    state_leave(p);
-    return back;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * pool/trim.c: idle memory back to the driver, on request, over limits, after a time.
+ * pool/release.c: idle memory back to the driver, on request.
  */
-#include "pool/trim.h"
+#include "pool/release.h"
 
 #include "tests/unit/expect.h"
 
@@ -144,6 +144,19 @@ static void the_wait_of_a_driver_without_memory_is_bounded(void **state)
     EXPECT(model_now(r->model) - before <= MS(11000), "10 s, and one for what came later");
 }
 
+/* Each fence is recorded at the submission after the free. */
+static void what_is_complete_goes_back_beside_longer_work(void **state)
+{
+    struct rig *r = expect_arena(state);
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
+    rig_launch(r, 1, MS(3000), a);
+    rig_free(r, a);
+    rig_launch(r, 2, MS(1000000), b);
+    rig_free(r, b);
+    EXPECT(pool_release(r->pool, POOL_RELEASE_PENDING), "the first is complete after 3 s");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "it went back");
+}
+
 static void a_lost_pool_serves_nothing(void **state)
 {
     struct rig *r = expect_arena(state);
@@ -161,76 +174,6 @@ static void a_lost_pool_serves_nothing(void **state)
     pool_lose(r->pool);
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "once");
     r->lost = true;
-}
-
-static void an_idle_pool_has_no_timer(void **state)
-{
-    struct rig *r = expect_arena(state);
-    EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing to look at");
-    rig_alloc(r, MIB(8));
-    rig_free_all(r);
-    EXPECT_EQ(pool_tick(r->pool), 0, "without limits everything is kept");
-}
-
-static void idle_memory_over_the_limit_goes_back(void **state)
-{
-    struct rig *r = *state;
-    r->config.max_idle_bytes = MIB(16);
-    rig_start(r);
-    EXPECT(pool_tick_ns(r->pool), "the limit wants looking at");
-    for (int i = 0; i < 8; i++)
-        rig_alloc(r, MIB(8));
-    EXPECT_EQ(pool_tick(r->pool), 0, "nothing is idle");
-    rig_free_all(r);
-    EXPECT_EQ(pool_tick(r->pool), MIB(48), "what is over the limit");
-    EXPECT_EQ(pool_tick(r->pool), 0, "once");
-}
-
-static void others_are_left_their_part(void **state)
-{
-    struct rig *r = *state;
-    r->config.min_free_bytes = MIB(300);
-    rig_start(r);
-    for (int i = 0; i < 20; i++)
-        rig_alloc(r, MIB(8));
-    rig_free_all(r);
-    EXPECT_EQ(pool_tick(r->pool), 0, "352 of 512 MiB are free");
-    r->model->other_bytes = MIB(100);
-    EXPECT_EQ(pool_tick(r->pool), MIB(48), "252 were: 48 are missing");
-    r->model->other_bytes = 0;
-}
-
-static void memory_unused_for_long_goes_back(void **state)
-{
-    struct rig *r = *state;
-    r->config.idle_timeout_ns = MS(1000);
-    rig_start(r);
-    EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth of the time");
-    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(6));
-    rig_free(r, b);
-    pool_tick(r->pool);
-    for (int i = 0; i < 7; i++) {
-        model_advance(r->model, MS(125));
-        EXPECT_EQ(pool_tick(r->pool), 0, "not yet");
-    }
-    model_advance(r->model, MS(250));
-    EXPECT_EQ(pool_tick(r->pool), MIB(6), "unused for a second");
-    rig_free(r, a);
-}
-
-static void memory_in_use_now_and_then_stays(void **state)
-{
-    struct rig *r = *state;
-    r->config.idle_timeout_ns = MS(1000);
-    rig_start(r);
-    uint64_t a = rig_alloc(r, MIB(8));
-    rig_free(r, a);
-    for (int i = 0; i < 20; i++) {
-        model_advance(r->model, MS(500));
-        EXPECT_EQ(pool_tick(r->pool), 0, "a steady loop does not thrash");
-        rig_free(r, rig_alloc(r, MIB(8)));
-    }
-    EXPECT_EQ(rig_stats(r).num_device_alloc, 1, "taken once");
 }
 
 static void a_flush_synchronises_nothing_in_an_arena(void **state)
@@ -268,12 +211,8 @@ int main(void)
         RIG_TEST(a_wait_in_turns_is_for_what_was_freed_before_it),
         RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending),
         RIG_TEST(the_wait_of_a_driver_without_memory_is_bounded),
+        RIG_TEST(what_is_complete_goes_back_beside_longer_work),
         RIG_TEST(a_lost_pool_serves_nothing),
-        RIG_TEST(an_idle_pool_has_no_timer),
-        RIG_TEST(idle_memory_over_the_limit_goes_back),
-        RIG_TEST(others_are_left_their_part),
-        RIG_TEST(memory_unused_for_long_goes_back),
-        RIG_TEST(memory_in_use_now_and_then_stays),
         RIG_TEST(a_flush_synchronises_nothing_in_an_arena),
         RIG_TEST(a_flush_in_a_capture_gives_what_is_known_idle),
     };

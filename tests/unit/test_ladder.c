@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The ladder of pool/alloc.c: which calls of the driver a request makes, in which order, until it
+ * has memory, and which statistic counts it.
+ */
+#include "tests/unit/expect.h"
+
+#include <string.h>
+
+/* The calls of the latest request, a letter each: q asks whether a fence is done, o orders, w waits
+ * on the host, g gets memory of the driver, b gives some back, a asks others. Calls of one kind in
+ * a row are one letter. */
+static char trace[64];
+static struct rig *rig;
+
+static void note(char letter)
+{
+    size_t length = strlen(trace);
+    if ((!length || trace[length - 1] != letter) && length + 1 < sizeof trace)
+        trace[length] = letter;
+}
+
+static void note_row(struct model *m, enum model_row row)
+{
+    static const char letters[MODEL_ROWS] = {
+        [MODEL_ROW_create] = 'g',      [MODEL_ROW_segment_alloc] = 'g',
+        [MODEL_ROW_fence_query] = 'q', [MODEL_ROW_fence_order] = 'o',
+        [MODEL_ROW_fence_wait] = 'w',
+    };
+    if (letters[row])
+        note(letters[row]);
+}
+
+static void note_unmap(struct model *m)
+{
+    note('b');
+}
+
+static void note_freed(struct model *m, uint64_t addr)
+{
+    note('b');
+}
+
+static bool ask_others(struct backend *b, uint64_t size_bytes, struct lend_attempt *attempt)
+{
+    note('a');
+    return !attempt->last_try && (attempt->last_try = true);
+}
+
+/* 32 MiB that work of that long uses, freed. Another stream has work then. */
+static void free_behind(uint64_t work_ns)
+{
+    uint64_t a = rig_alloc(rig, MIB(32));
+    rig_launch(rig, 1, work_ns, a);
+    rig_free(rig, a);
+    rig_launch(rig, 2, work_ns, 0);
+}
+
+static void complete(void)
+{
+    free_behind(MS(1));
+    model_advance(rig->model, MS(2));
+}
+
+static void pending(void)
+{
+    free_behind(MS(50));
+}
+
+static void pending_and_full(void)
+{
+    rig_alloc(rig, MIB(32));
+    pending();
+}
+
+/* Four segments that fit no request of the scenes. */
+static void idle_and_full(void)
+{
+    uint64_t a[4];
+    for (int i = 0; i < 4; i++)
+        a[i] = rig_alloc(rig, MIB(8));
+    rig_alloc(rig, MIB(32));
+    for (int i = 0; i < 4; i++)
+        rig_free(rig, a[i]);
+    rig_launch(rig, 1, 0, 0);
+    model_advance(rig->model, 1);
+    rig_launch(rig, 2, MS(1), 0);
+}
+
+static void full(void)
+{
+    rig_alloc(rig, MIB(40));
+}
+
+#define COUNTS(name) offsetof(struct pool_stats, name)
+
+/* A device of 64 MiB, or a limit of as much. */
+static const struct {
+    const char *step;
+    enum pool_backing backing;
+    enum pool_reuse reuse;
+    bool limited;
+    void (*begin)(void);
+    uint64_t bytes;
+    const char *trace;
+    enum pool_status status;
+    size_t counts; /* the statistic that rises by one */
+} scenes[] = {
+    {"4: what is complete", BACKING_ARENA, REUSE_AUTO, false, complete, MIB(32), "q", POOL_OK,
+     COUNTS(num_hits)},
+    {"8: the host waits, and keeps the overlap", BACKING_ARENA, REUSE_AUTO, true, pending, MIB(40),
+     "qwg", POOL_OK, COUNTS(num_allocs)},
+    {"9: order", BACKING_ARENA, REUSE_ORDER, false, pending, MIB(32), "qo", POOL_OK,
+     COUNTS(num_hits)},
+    {"10: a wait for all", BACKING_ARENA, REUSE_WAIT, false, pending, MIB(32), "qw", POOL_OK,
+     COUNTS(num_hits)},
+    {"12: more memory", BACKING_ARENA, REUSE_READY, false, pending, MIB(16), "qg", POOL_OK,
+     COUNTS(num_allocs)},
+    {"13: order, after the driver has refused", BACKING_ARENA, REUSE_READY, false, pending_and_full,
+     MIB(32), "qgo", POOL_OK, COUNTS(num_oom_ordered)},
+    {"14: idle memory goes back", BACKING_SEGMENT, REUSE_AUTO, false, idle_and_full, MIB(32),
+     "qgbg", POOL_OK, COUNTS(num_oom_released)},
+    {"15: a wait, so that more goes back", BACKING_SEGMENT, REUSE_READY, false, pending_and_full,
+     MIB(20), "qgoqgwbg", POOL_OK, COUNTS(num_oom_waited)},
+    {"16: others are asked", BACKING_ARENA, REUSE_AUTO, false, full, MIB(32), "gaga", POOL_NOMEM,
+     COUNTS(num_ooms)},
+    {"16, after 13 to 15", BACKING_SEGMENT, REUSE_READY, false, pending_and_full, MIB(48),
+     "qgoqgwbgaga", POOL_NOMEM, COUNTS(num_ooms)},
+    {"16 is left out", BACKING_SEGMENT, REUSE_READY, true, pending_and_full, MIB(48), "qoqwb",
+     POOL_LIMIT, COUNTS(num_limit_rejections)},
+};
+
+static uint64_t counted(size_t at)
+{
+    struct pool_stats s = rig_stats(rig);
+    return *(const uint64_t *)(const void *)((const char *)&s + at);
+}
+
+static void each_step_comes_in_its_turn_and_counts(void **state)
+{
+    for (unsigned i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
+        rig = rig_create(scenes[i].limited ? RIG_BYTES : MIB(64));
+        rig->several_streams = true;
+        struct model *m = rig->model;
+        struct backend_ops ops = *m->backend.ops;
+        ops.ask_others = ask_others;
+        m->backend.ops = &ops;
+        rig->config.backing = scenes[i].backing;
+        rig->config.reuse = scenes[i].reuse;
+        if (scenes[i].limited)
+            rig->config.max_reserved_bytes = MIB(64);
+        rig_start(rig);
+        scenes[i].begin();
+        memset(trace, 0, sizeof trace);
+        m->hook = note_row;
+        m->hook_unmap = note_unmap;
+        m->hook_freed = note_freed;
+        uint64_t before = counted(scenes[i].counts);
+        bool served = rig_alloc(rig, scenes[i].bytes);
+        m->hook = NULL;
+        m->hook_unmap = NULL;
+        m->hook_freed = NULL;
+        if (strcmp(trace, scenes[i].trace) != 0)
+            fail_msg("step %s: %s, not %s", scenes[i].step, trace, scenes[i].trace);
+        EXPECT_EQ(served, scenes[i].status == POOL_OK, scenes[i].step);
+        EXPECT_EQ(rig->status, scenes[i].status, scenes[i].step);
+        EXPECT_EQ(counted(scenes[i].counts), before + 1, scenes[i].step);
+        EXPECT_ENDS(rig);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_step_comes_in_its_turn_and_counts)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
