@@ -14,7 +14,7 @@ NEEDED = {'libc.so.6', 'libdl.so.2', 'libpthread.so.0'}
 NOTES = {'x86_64': ('SHSTK',), 'aarch64': ('BTI', 'PAC')}
 MACHINE = {'x86_64': 'X86-64', 'aarch64': 'AArch64'}
 # Places that every machine has, and those that the debug information gives to the sources.
-PLACES = ('/usr/src', '/proc/', '/dev/', '/tmp')
+PLACES = ('/usr/src', '/proc/', '/sys/', '/dev/', '/tmp')
 BYTES_MAX = 1 << 20
 # What musl lacks must be a weak reference: musl ends a program at a strong one.
 NOT_IN_MUSL = {'__cxa_at_quick_exit', '__register_atfork', 'dladdr1', 'dlvsym', 'fcntl64',
