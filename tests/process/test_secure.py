@@ -20,23 +20,10 @@ LIBRARY, DRIVER, SOURCE, *COMPILER = sys.argv[1:]
 def run(program, report):
     """As another user than the program's owner."""
     pages = report + "-pages"
-    env = {
-        "PATH": os.environ["PATH"],
-        "GPUCACHE_STATS": f"exit:{report}",
-        "GPUCACHE_LOG": "debug",
-        "GPUCACHE_DIR": pages,
-    }
-    done = subprocess.run(
-        [program],
-        env=env,
-        capture_output=True,
-        text=True,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        timeout=60,
-        cwd="/",
-    )
+    env = {"PATH": os.environ["PATH"], "GPUCACHE_STATS": f"exit:{report}", "GPUCACHE_LOG": "debug",
+           "GPUCACHE_DIR": pages}
+    done = subprocess.run([program], env=env, capture_output=True, text=True, user=NOBODY,
+                          group=NOBODY, extra_groups=[], timeout=60, cwd="/")
     wrote = os.path.exists(report)
     if wrote:
         os.remove(report)
@@ -52,16 +39,9 @@ def make(folder):
     for library in (LIBRARY, os.path.join(DRIVER, "libcuda.so.1")):
         shutil.copy(library, folder)
     subprocess.run(
-        [
-            *COMPILER,
-            "-o",
-            program,
-            SOURCE,
-            "-Wl,--no-as-needed",
-            os.path.join(folder, os.path.basename(LIBRARY)),
-            os.path.join(folder, "libcuda.so.1"),
-            f"-Wl,-rpath,{folder}",
-        ],
+        [*COMPILER, "-o", program, SOURCE, "-Wl,--no-as-needed",
+         os.path.join(folder, os.path.basename(LIBRARY)), os.path.join(folder, "libcuda.so.1"),
+         f"-Wl,-rpath,{folder}"],
         check=True,
     )
     return program

@@ -62,10 +62,8 @@ def main():
         times_ns["bare"].append(processor_ns(true, environment()))
         times_ns["preloaded"].append(processor_ns(true, environment(library)))
     bare_ns, shim_ns = (statistics.median(times_ns[kind]) for kind in ("bare", "preloaded"))
-    print(
-        f"one start: {bare_ns / 1e6:.2f} ms of processor time bare, "
-        f"{shim_ns / 1e6:.2f} ms preloaded"
-    )
+    print(f"one start: {bare_ns / 1e6:.2f} ms of processor time bare, "
+          f"{shim_ns / 1e6:.2f} ms preloaded")
     if shim_ns - bare_ns > MOST_NS:
         faults.append(f"a start takes {(shim_ns - bare_ns) / 1e6:.2f} ms longer")
 

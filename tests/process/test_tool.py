@@ -74,17 +74,8 @@ class Flush(unittest.TestCase):
         self.addCleanup(self.report.close)  # the last: the child writes it when it ends
         self.addCleanup(self.log.close)
         child = subprocess.Popen(
-            [
-                sys.executable,
-                TOOL,
-                "run",
-                f"STATS=exit:{self.report.name}",
-                *options,
-                "--",
-                program,
-                "-c",
-                PROGRAM,
-            ],
+            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", *options, "--", program,
+             "-c", PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -159,21 +150,10 @@ class Flush(unittest.TestCase):
 
     def test_sends_no_signal_but_the_one_that_the_library_listens_to(self):
         rtmin = int(signal.SIGRTMIN)
-        for value, number in (
-            ("TERM", 10),
-            ("int", 10),
-            ("9", 10),
-            ("USR1+5", 10),
-            ("RTMIN+-3", 10),
-            ("RTMIN+31", 10),
-            ("RTMIN + 1", 10),
-            ("USR1,USR2", 10),
-            ("", 10),
-            (" sigusr2 ", 12),
-            ("SIGUSR1", 10),
-            ("rtmin+3", rtmin + 3),
-            (" RTMIN", rtmin),
-        ):
+        for value, number in (("TERM", 10), ("int", 10), ("9", 10), ("USR1+5", 10),
+                              ("RTMIN+-3", 10), ("RTMIN+31", 10), ("RTMIN + 1", 10),
+                              ("USR1,USR2", 10), ("", 10), (" sigusr2 ", 12), ("SIGUSR1", 10),
+                              ("rtmin+3", rtmin + 3), (" RTMIN", rtmin)):
             with self.subTest(value):
                 child = self.start(stderr=subprocess.DEVNULL, GPUCACHE_SIGNAL=value)
                 self.churn(child, "all handlers")

@@ -32,34 +32,14 @@ PROGRAMS = {
     "pipe": ["bash", "-c", "seq 1000 | sort -r | tail -2; env -i PATH=$PATH true"],
     "signalled": ["bash", "-c", "kill -USR1 $$; echo survived"],
     "ldd": ["bash", "-c", "ldd /bin/ls | sed 's/ (0x.*//' | grep -v gpucache"],
-    "chain": [
-        "sh",
-        "-c",
-        "exec env python3 -c "
-        "'import os; os.execvp(\"bash\", [\"bash\", \"-c\", \"env true; exit 4\"])'",
-    ],
-    "fork": [
-        "python3",
-        "-c",
-        "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1])",
-    ],
+    "chain": ["sh", "-c", "exec env python3 -c "
+              "'import os; os.execvp(\"bash\", [\"bash\", \"-c\", \"env true; exit 4\"])'"],
+    "fork": ["python3", "-c",
+             "import os\npid = os.fork()\nif pid == 0: os._exit(7)\nprint(os.waitpid(pid, 0)[1])"],
 }
 # What the loader does to map one more library.
-LOADER_CALLS = {
-    "access",
-    "openat",
-    "open",
-    "read",
-    "pread64",
-    "fstat",
-    "newfstatat",
-    "mmap",
-    "mprotect",
-    "close",
-    "munmap",
-    "readlink",
-    "stat",
-}
+LOADER_CALLS = {"access", "openat", "open", "read", "pread64", "fstat", "newfstatat", "mmap",
+                "mprotect", "close", "munmap", "readlink", "stat"}
 
 
 def environment(library=None):
@@ -94,16 +74,8 @@ def narrow_child(folder, library):
         file.write(NARROW)
     made = (
         subprocess.run(
-            [
-                "gcc",
-                "-m32",
-                "-nostdlib",
-                "-pie",
-                "-Wl,-dynamic-linker,/lib/ld-linux.so.2",
-                "-o",
-                program,
-                source,
-            ],
+            ["gcc", "-m32", "-nostdlib", "-pie", "-Wl,-dynamic-linker,/lib/ld-linux.so.2", "-o",
+             program, source],
             capture_output=True,
             check=False,
         )
@@ -111,13 +83,9 @@ def narrow_child(folder, library):
         else None
     )
     command = ["sh", "-c", f"{program}; echo $?"]
-    if (
-        not made
-        or made.returncode
-        or not os.path.exists("/lib/ld-linux.so.2")
+    if (not made or made.returncode or not os.path.exists("/lib/ld-linux.so.2")
         or subprocess.run(command, env=environment(), capture_output=True, check=False).stdout
-        != b"5\n"
-    ):
+        != b"5\n"):
         print("32-bit programs do not run here: a 32-bit child was not tried")
         return []
     done = subprocess.run(command, env=environment(library), capture_output=True, check=False)
@@ -136,10 +104,8 @@ def compiler(folder, library):
     with open(source, "w") as file:
         file.write("__global__ void f(int *p) { *p = 1; }\n")
     command = [nvcc, "-c", "-o", os.path.join(folder, "empty.o"), source]
-    if (
-        not os.path.exists(nvcc)
-        or subprocess.run(command, capture_output=True, check=False).returncode
-    ):
+    if (not os.path.exists(nvcc)
+        or subprocess.run(command, capture_output=True, check=False).returncode):
         print("no nvcc works here: it was not tried")
         return []
     return same_result("nvcc", command, library)
@@ -156,15 +122,9 @@ def trace(command, env, folder, library):
     preload = env.pop("LD_PRELOAD", None)
     variable = f"LD_PRELOAD={preload}" if preload else f"XX_PRELOAD={library}"
     inner = ["env", "PYTHONHASHSEED=0", variable] + command
-    subprocess.run(
-        [*fixed, "strace", "-ff", "-o", prefix, *inner],
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        check=False,
-        timeout=120,
-    )
+    subprocess.run([*fixed, "strace", "-ff", "-o", prefix, *inner], env=env,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", check=False,
+                   timeout=120)
     files = sorted(os.listdir(folder), key=lambda n: int(n.rsplit(".", 1)[1]))
     processes = []
     for file in files:
@@ -211,18 +171,14 @@ def extra_calls(name, bare, shim, library):
     for i, (bare_lines, shim_lines) in enumerate(zip(bare, shim)):
         bare_images, shim_images = programs_of(bare_lines), programs_of(shim_lines)
         if len(bare_images) != len(shim_images):
-            faults.append(
-                f"{name}: process {i} runs {len(bare_images)} images bare, "
-                f"{len(shim_images)} preloaded"
-            )
+            faults.append(f"{name}: process {i} runs {len(bare_images)} images bare, "
+                          f"{len(shim_images)} preloaded")
             continue
         for (bare_loader, bare_run), (shim_loader, shim_run) in zip(bare_images, shim_images):
             before, after = run_calls(bare_loader, bare_run), run_calls(shim_loader, shim_run)
             if before != after:
-                at = next(
-                    (k for k, (a, b) in enumerate(zip(before, after)) if a != b),
-                    min(len(before), len(after)),
-                )
+                at = next((k for k, (a, b) in enumerate(zip(before, after)) if a != b),
+                          min(len(before), len(after)))
                 faults.append(
                     f"{name}: process {i} differs after the loader, call {at}: {after[at:at + 3]} "
                     f"instead of {before[at:at + 3]}"
@@ -271,11 +227,8 @@ def main():
     programs = [os.path.abspath(word) for word in sys.argv[2:] if word != "--self-test"]
     faults = quiet(library, programs)
     if "--self-test" in sys.argv:
-        print(
-            f"noticed: {faults[0]}"
-            if faults
-            else "a library that gives itself away was not noticed"
-        )
+        print(f"noticed: {faults[0]}" if faults
+              else "a library that gives itself away was not noticed")
         return 0 if faults else 1
     print("\n".join(faults) or "nothing to tell them apart")
     return 1 if faults else 0
