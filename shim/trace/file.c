@@ -40,8 +40,8 @@ static bool lock(void)
 static void say(char why[TRACE_WHY_BYTES], const char *what)
 {
     char words[80];
-    const char *reason = strerror_r(errno, words, sizeof words);
-    snprintf(why, TRACE_WHY_BYTES, "%s: %s", what, reason);
+    const char *reason = strerror_r(errno, words, sizeof words); /* NULL: musl's, it is in words */
+    snprintf(why, TRACE_WHY_BYTES, "%s: %s", what, reason ? reason : words);
 }
 
 /* The absolute name, with the process id for %p. */
