@@ -325,6 +325,7 @@ static void call_beside(unsigned after_us)
     while ((now.tv_sec - start.tv_sec) * 1000000 + (now.tv_nsec - start.tv_nsec) / 1000 <
            (long)after_us);
     REQUIRE(pthread_kill(first, SIGUSR2));
+    REQUIRE(pthread_detach(first));
     while (!atomic_load(&asleep) && !atomic_load(&through))
         continue;
     call_first(&begun);
