@@ -86,7 +86,9 @@ static size_t list(struct pool *p, struct pool_range *out, size_t max, bool live
     struct zone *zones[] = {&p->small, &p->large};
     struct walk w = {.out = out, .max = max};
     state_lock(p);
-    for (int i = 0; i < 2; i++)
+    /* An abandoned pool holds nothing. A thread may be making it another context's, without the
+     * lock (pool_revive). */
+    for (int i = 0; i < 2 && !p->abandoned; i++)
         list_for_each(n, tmp, &zones[i]->chunks) {
             const struct chunk *c = list_entry(n, struct chunk, all);
             if (live)

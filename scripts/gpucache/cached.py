@@ -70,14 +70,14 @@ def _one(process, end):
 
 def _each(processes, end):
     """(name of the page, Answer or None) of those that answered in time."""
-    todo, told = queue.SimpleQueue(), []
+    waiting, told = queue.SimpleQueue(), []
     for process in processes:
-        todo.put(process)
+        waiting.put(process)
 
     def work():
         while time.monotonic() < end:
             try:
-                process = todo.get_nowait()
+                process = waiting.get_nowait()
             except queue.Empty:
                 return
             told.append((process.page.name, _one(process, end)))

@@ -283,15 +283,15 @@ def _at_once():
 def each(targets, args):
     """The receipts in the order of their targets, each once it is there. The threads are daemons:
     the tool can end (ctrl-C) while they wait."""
-    todo, results = queue.SimpleQueue(), []
+    waiting, results = queue.SimpleQueue(), []
     for target in targets:
         results.append(concurrent.futures.Future())
-        todo.put((target, results[-1]))
+        waiting.put((target, results[-1]))
 
     def work():
-        while not todo.empty():
+        while not waiting.empty():
             try:
-                target, result = todo.get_nowait()
+                target, result = waiting.get_nowait()
             except queue.Empty:
                 return
             try:

@@ -56,7 +56,8 @@ function showChanges(a, b) {
   const most = Math.abs(rows.length ? rows[0][3] : 1);
   const plus = bytes => (bytes > 0 ? "+" : "") + size(bytes);
   find("#changed").replaceChildren(
-    `${size(total(before))} at ${time(data.at[a])} → ${size(total(after))} at ${time(data.at[b])}: `,
+    `${size(total(before))} at ${time(data.at[a])} → ` +
+      `${size(total(after))} at ${time(data.at[b])}: `,
     make("b", {}, plus(total(after) - total(before))));
   const shown = rows.slice(0, ROWS).map(([its, x, y, change]) => make("tr", {},
     make("td", {}, dot(its.owner), its.name, make("small", {title: its.where}, its.where)),
@@ -107,7 +108,8 @@ function showFlame(values, chosen) {
     depth = Math.max(depth, row);
     const share = root.bytes ? (100 * node.bytes / root.bytes).toFixed(1) : 0;
     const its = make("button", {type: "button",
-      title: `${node.name} · ${size(node.bytes)} · ${share} %${node.where ? "\n" + node.where : ""}`,
+      title: `${node.name} · ${size(node.bytes)} · ${share} %` +
+        (node.where ? "\n" + node.where : ""),
       style: `top:${row * FLAME_ROW}px;left:${100 * left}%;width:${100 * width}%;background:` +
         (node.owner < 0 ? "var(--idle)" : `color-mix(in srgb, ${colour(node.owner)} ` +
           `${row === 1 ? 55 : 32}%, var(--card))`)},

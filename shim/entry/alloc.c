@@ -402,7 +402,10 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
         return false; /* no memory of a graph: the driver refuses it with its own error */
     counter_add(COUNTER_ASYNC_FREE, 1);
     TRACE(FREE, .a = dptr, .caller = caller);
-    return serve_free(dptr, rc);
+    bool served = serve_free(dptr, rc);
+    if (!served || *rc != CUDA_SUCCESS)
+        TRACE(FREE_FAILED, .a = dptr, .b = served ? (uint64_t)*rc : 0, .caller = caller);
+    return served;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
