@@ -5,6 +5,7 @@
 #include "shim/trace/trace.h"
 
 #include "shim/page/dir.h"
+#include "shim/process/cancel.h"
 #include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
@@ -104,15 +105,17 @@ static void forget_sites(struct trace_thread *t)
     t->num_sites = 0;
 }
 
-/* In a forked child the lock may be held for ever. */
+/* In a forked child the lock may be held for ever. With the lock there is no cancellation point. */
 static bool lock_spares(void)
 {
-    for (int i = 0; i < 20; i++) {
-        if (pthread_mutex_trylock(&spare_lock) == 0)
-            return true;
+    int cancel = cancel_forbid();
+    bool locked = pthread_mutex_trylock(&spare_lock) == 0;
+    for (int i = 0; i < 20 && !locked; i++) {
         clock_sleep(MS_NS);
+        locked = pthread_mutex_trylock(&spare_lock) == 0;
     }
-    return false;
+    cancel_allow(cancel);
+    return locked;
 }
 
 static void thread_ends(void *arg)
@@ -149,6 +152,7 @@ static struct trace_thread *make_state(void)
     if (!t)
         return NULL;
     t->is_new = true;
+    atomic_store(&t->busy, false); /* its thread may have ended in a signal handler */
     forget_sites(t);
     if (pthread_setspecific(key, t)) {
         thread_ends(t);
@@ -304,7 +308,8 @@ void trace_note(enum trace_kind kind, const struct trace_event *event)
 
 /* --- the trace ------------------------------------------------------------------------------- */
 
-/* The exit may come while the control thread is at it, and waits for it a second at most. */
+/* The exit may come while the control thread is at it, and waits for it a second at most. The
+ * caller forbids cancellation: a thread that ended with `steered` would keep all others out. */
 static bool steer(int tries)
 {
     while (atomic_flag_test_and_set(&steered)) {
@@ -345,11 +350,14 @@ static bool begin(const char *path)
 
 bool trace_begin(const char *path)
 {
+    int cancel = cancel_forbid();
     trace_end();
-    if (!*path || !steer(STEER_TRIES))
-        return false;
-    bool begun = begin(path);
-    atomic_flag_clear(&steered);
+    bool begun = false;
+    if (*path && steer(STEER_TRIES)) {
+        begun = begin(path);
+        atomic_flag_clear(&steered);
+    }
+    cancel_allow(cancel);
     return begun;
 }
 
@@ -364,18 +372,26 @@ void trace_tick(void)
     atomic_flag_clear(&steered);
 }
 
-void trace_end(void)
+/* With `steered`. */
+static void end(void)
 {
     uint64_t missing = atomic_load(&lost);
-    if (!trace_is_on() || !steer(STEER_TRIES))
-        return;
     tick();
     if (missing)
         TRACE(LOST, .a = missing);
     TRACE(END, .a = 0);
     atomic_store(&trace_now, 0);
     state_detour_end(STATE_DETOUR_TRACE);
-    atomic_flag_clear(&steered);
+}
+
+void trace_end(void)
+{
+    int cancel = cancel_forbid();
+    if (trace_is_on() && steer(STEER_TRIES)) {
+        end();
+        atomic_flag_clear(&steered);
+    }
+    cancel_allow(cancel);
 }
 
 void trace_leave(void)

@@ -113,6 +113,13 @@ class Recorder(Traces):
         self.assertEqual([e.b for e in self.read()[1]], [111])
         self.assertEqual([e.b for e in self.read(self.path + ".2")[1]], [222])
 
+    def test_a_thread_ends_by_a_cancellation_outside_the_recorder_only(self):
+        """It waits for a lock of the recorder, or begins a trace. What comes after it goes on."""
+        self.write("cancelled")
+        for name, size in ("", 111), (".2", 222), (".3", 333):
+            its, events = self.read(self.path + name)
+            self.assertEqual(([e.b for e in events], its.ended), ([size], True), name)
+
     def test_a_forked_child_records_nothing(self):
         self.write("fork")
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])

@@ -6,6 +6,7 @@
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -153,6 +154,49 @@ static void large(uint64_t num_records)
     }
 }
 
+/* The recorder's locks: so often another thread has them. */
+static __thread int times_held;
+
+int pthread_mutex_trylock(pthread_mutex_t *lock)
+{
+    struct timespec past = {0};
+    if (times_held && times_held--)
+        return EBUSY;
+    return pthread_mutex_timedlock(lock, &past) ? EBUSY : 0;
+}
+
+/* Both wait for a lock, and do all that is to be done, before the thread ends. */
+static void *cancelled_in_a_record(void *arg)
+{
+    pthread_cancel(pthread_self());
+    times_held = 2;
+    alloc(FIRST, 111, AT(cancelled_in_a_record));
+    return arg;
+}
+
+static void *cancelled_in_a_begin(void *path)
+{
+    pthread_cancel(pthread_self());
+    times_held = 2;
+    trace_begin(path);
+    alloc(FIRST, 222, AT(cancelled_in_a_begin));
+    return path;
+}
+
+static void cancelled(const char *path)
+{
+    char other[4096];
+    pthread_t thread;
+    pthread_create(&thread, NULL, cancelled_in_a_record, NULL);
+    pthread_join(thread, NULL);
+    snprintf(other, sizeof other, "%s.2", path);
+    pthread_create(&thread, NULL, cancelled_in_a_begin, other);
+    pthread_join(thread, NULL);
+    snprintf(other, sizeof other, "%s.3", path);
+    trace_begin(other);
+    alloc(FIRST, 333, AT(cancelled));
+}
+
 static void *one_record(void *arg)
 {
     alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
@@ -226,6 +270,8 @@ int main(int argc, char **argv)
         killed();
     else if (strcmp(scene, "again") == 0)
         again(argv[2]);
+    else if (strcmp(scene, "cancelled") == 0)
+        cancelled(argv[2]);
     else if (strcmp(scene, "fork") == 0)
         in_a_child();
     else
