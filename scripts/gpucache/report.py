@@ -6,7 +6,7 @@ import sys
 
 from gpucache import report_page, symbols, text, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
-from gpucache.trace import KIND, NAME
+from gpucache.trace import NAME
 
 FORMATS = ("text", "html", "perfetto", "collapsed", "csv")
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
@@ -193,11 +193,15 @@ class Report:
     def csv(self, out):
         """As RMM's logging adaptor writes it."""
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
+        driver = set()  # addresses of blocks that it served
         for event in self.trace.events():
             if event.kind in usage.ALLOCS:
                 action, size = "allocate", event.b
-            elif event.kind == KIND["FREE"]:
+                if event.kind == usage.ALLOC_DRIVER:
+                    driver.add(event.a)
+            elif event.kind == usage.FREE or event.kind == usage.FREE_ASYNC and event.a in driver:
                 action, size = "free", 0
+                driver.discard(event.a)
             elif NAME[event.kind] == "ALLOC_FAILED":
                 action, size = "allocate failure", event.b
             else:

@@ -16,8 +16,8 @@ LATE_FREE_NS = 1_000_000
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
-FREE, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
-    KIND[name] for name in ("FREE", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
+FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
+    KIND[name] for name in ("FREE", "FREE_ASYNC", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
 GROUPS = [row["name"] for row in tables.COUNTERS]
 
 Block = collections.namedtuple("Block", "bytes site ns")
@@ -154,7 +154,7 @@ class Usage:
         ns, kind, first, second, _, site, _, _, _ = row
         if kind in ALLOCS:
             self._alloc(ns, first, (second, site, ns), kind)
-        elif kind == FREE:
+        elif kind == FREE or kind == FREE_ASYNC and first in self.blocks:
             self._free(ns, first)
         elif kind in self._others:
             self._others[kind](self, Event._make(row))

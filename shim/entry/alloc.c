@@ -408,11 +408,25 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
     return served;
 }
 
+/* The driver frees memory of its own: what it allocated in stream order, or a block that it served
+ * in the pool's place. */
+static CUresult pass_free_async(CUdeviceptr dptr, CUstream stream, const void *caller,
+                                CUresult (*how)(CUdeviceptr dptr, CUstream stream))
+{
+    TRACE(FREE_ASYNC, .a = dptr, .caller = caller);
+    CUresult rc = how(dptr, stream);
+    if (rc != CUDA_SUCCESS)
+        TRACE(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+    return rc;
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
     const void *caller = __builtin_return_address(0);
-    return serve_free_async(dptr, stream, caller, &rc) ? rc : retry_cuMemFreeAsync(dptr, stream);
+    return serve_free_async(dptr, stream, caller, &rc)
+               ? rc
+               : pass_free_async(dptr, stream, caller, retry_cuMemFreeAsync);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
@@ -420,8 +434,9 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
     CUresult rc;
     CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
     const void *caller = __builtin_return_address(0);
-    return serve_free_async(dptr, named, caller, &rc) ? rc
-                                                      : retry_cuMemFreeAsync_ptsz(dptr, stream);
+    return serve_free_async(dptr, named, caller, &rc)
+               ? rc
+               : pass_free_async(dptr, stream, caller, retry_cuMemFreeAsync_ptsz);
 }
 
 static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)

@@ -22,7 +22,7 @@ MIB = 1 << 20
 KIND = trace.KIND
 
 # What a program does, by lines on stdin: "take NAME BYTES", "give NAME", "threads N PAIRS", "fork",
-# "end".
+# "end". With "ordered" behind it a take or a give is in the order of the default stream.
 PROGRAM = """
 import ctypes, os, sys, threading
 cuda, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), {}
@@ -30,9 +30,10 @@ def check(code):
     return code if code else 0
 assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 assert not cuda.cuCtxSetCurrent(context)
-def take(size):
-    block = ctypes.c_uint64()
-    code = cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size))
+def take(size, ordered=False):
+    block, size = ctypes.c_uint64(), ctypes.c_size_t(size)
+    code = cuda.cuMemAllocAsync(ctypes.byref(block), size, None) if ordered else \
+        cuda.cuMemAlloc_v2(ctypes.byref(block), size)
     return block if not code else code
 def churn(number, pairs):
     assert not cuda.cuCtxSetCurrent(context)
@@ -44,9 +45,11 @@ print("ready", flush=True)
 for line in sys.stdin:
     words = line.split()
     if words[0] == "take":
-        held[words[1]] = take(int(words[2]))
+        held[words[1]] = take(int(words[2]), "ordered" in words)
     elif words[0] == "give":
-        assert not cuda.cuMemFree_v2(held.pop(words[1]))
+        block = held.pop(words[1])
+        assert not (cuda.cuMemFreeAsync(block, None) if "ordered" in words else
+                    cuda.cuMemFree_v2(block))
     elif words[0] == "wrong":
         print(cuda.cuMemFree_v2(ctypes.c_uint64(int(words[1], 0))), end=" ")
     elif words[0] == "threads":
@@ -166,6 +169,23 @@ class Tracing(unittest.TestCase):
         self.assertTrue({"CREATE", "MAP", "UNMAP", "RELEASE"} <= set(kinds) or
                         {"SEGMENT", "SEGMENT_FREE"} <= set(kinds), kinds)
         self.assertEqual(usage.Usage(its).live, 0)
+
+    def test_a_free_in_the_order_of_a_stream(self):
+        """Of a block of the pool, of one that the driver served, and of other memory, which is no
+        block."""
+        program = self.program(GPUCACHE_MAX_BLOCK="1M")
+        for name, size, *ordered in (("small", 1000), ("large", 5_000_000),
+                                     ("other", 7_000_000, "ordered"), ("left", 3_000_000)):
+            program.do(f"take {name} {size} {' '.join(ordered)}")
+        for name in "small", "large", "other":
+            program.do(f"give {name} ordered")
+        program.end()
+        its, events = self.read(program.path)
+        self.assertEqual([e.b for e in events if e.kind == KIND["ALLOC_DRIVER"]],
+                         [5_000_000, 3_000_000])
+        used = usage.Usage(its)
+        self.assertEqual((used.live, used.num_unknown_frees), (3_000_000, 0))
+        self.assertEqual(used.passed["num_async_allocs"], [1, 7_000_000])
 
     def test_a_forked_child_adds_nothing(self):
         program = self.program()
