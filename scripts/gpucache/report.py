@@ -48,6 +48,8 @@ class Report:
     def headline(self):
         """The sentences that explain the peak."""
         used = self.usage
+        if used.oom:
+            return self._out_of_memory()
         if not used.peak:
             return "No memory was allocated while the trace was on."
         first = f"Live memory peaked at {text.size(used.peak)} at {seconds(used.peak_ns)}, for " \
@@ -57,9 +59,42 @@ class Report:
             first += f" {usage.ENOUGH:.0%} of the time {text.size(enough)} was enough."
         return first
 
+    def _out_of_memory(self):
+        used, oom = self.usage, self.usage.oom
+        others = sum(size for _, _, size in used.neighbours)
+        said = f"Out of memory: {self.where(oom.site)[0]} asked for {text.size(oom.b)}, while " \
+               f"{text.size(oom.a)} of the GPU were free and this process had " \
+               f"{text.size(used.live)} live"
+        number = len(used.neighbours)
+        return said + (f", {text.count(number)} other process{'es' * (number > 1)} "
+                       f"{text.size(others)}." if number else ".")
+
+    def _who_holds(self):
+        """Of a dump at the end of memory."""
+        used = self.usage
+        said = f"It is a record of GPUCACHE_TRACE_ON=oom: the last {seconds(used.span_ns)} of " \
+               "all threads, and what was live by then."
+        owners = used.by_owner(used.held_at_end())[:4]
+        if owners:
+            said += f" This process: {', '.join(f'{n} {text.size(b)}' for n, b in owners)}; " \
+                    f"{text.size(max(0, used.reserved - used.live))} held and not live."
+        if used.neighbours:
+            said += " Other processes: " + ", ".join(
+                f"PID {pid} {name} {text.size(size)}".replace("  ", " ")
+                for pid, name, size in used.neighbours) + "."
+        gpu = next((its for its in used.gpus.values() if its["device"] == used.oom.aux), None)
+        rest = gpu and gpu["total_bytes"] - used.oom.a - used.reserved - sum(
+            size for _, _, size in used.neighbours)
+        if rest and rest > 0:
+            said += f" {text.size(rest)} of the GPU are neither: CUDA contexts, code, other " \
+                    "memory of these processes, and processes without this library."
+        return said
+
     def explained(self):
         """Sentences: who held most of the peak, and what it rests on."""
         used = self.usage
+        if used.oom:
+            return self._who_holds()
         if not used.peak:
             return ""
         site, size = max(used.at_peak.items(), key=lambda item: item[1])
@@ -121,7 +156,7 @@ class Report:
         yield self.heading()
         yield ""
         yield self.headline()
-        if self.usage.peak:
+        if self.explained():
             yield self.explained()
         yield ""
         for question, answer in self.answers():

@@ -198,6 +198,8 @@ class Trace:
             else:
                 found.append((int((ticks - start) * rate), kind, first, second, what & 0xffffff,
                               sites.get(site, 0), what >> 56, tid, text.printable(said)))
+        if found and found[0][0] < 0:  # the dump of a ring that reaches further back than others
+            return [row for row in found if row[0] >= 0]
         return found
 
     def _add_object(self, start, size, said):

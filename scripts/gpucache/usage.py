@@ -59,6 +59,7 @@ class Usage:
         self.column_ns = max(1, -(-self.span_ns // COLUMNS))
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
+        self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.reserved_peak = self.peak_ns = 0
         self.at_peak = {}
@@ -312,6 +313,12 @@ class Usage:
         entry[0] += 1
         entry[1] += event.b
 
+    def _out_of_memory(self, event):
+        self.oom = event
+
+    def _neighbour(self, event):
+        self.neighbours.append((event.a, event.text, event.b))
+
     def _context(self, event):
         uuid, _, name = event.text.partition(" ")
         self._contexts.add(event.context)
@@ -335,6 +342,7 @@ class Usage:
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
+        KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _mark, KIND["CONTEXT_END"]: _context_end,
@@ -372,6 +380,10 @@ class Usage:
         """The library, or the program itself, whose code asked."""
         its = self.trace.object_of(site) if site else None
         return os.path.basename(its.path) if its else "not known"
+
+    def held_at_end(self):
+        """{site: bytes} of what is live at the end."""
+        return {site: its.live for site, its in self.sites.items() if its.live > 0}
 
     def by_owner(self, held):
         """[(owner, bytes)] of site -> bytes, the most first."""

@@ -14,6 +14,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
+#include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
@@ -178,7 +179,7 @@ static SHIM_COLD void note_alloc(CUresult rc, const CUdeviceptr *dptr, size_t si
 {
     uint32_t took_ns = trace_aux(clock_now_ns() - begin_ns);
     if (rc != CUDA_SUCCESS)
-        TRACE(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = took_ns, .caller = caller);
+        oom_note(rc, size_bytes, caller, took_ns);
     else if (pool_owns(*dptr))
         TRACE(ALLOC, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
     else

@@ -3,6 +3,7 @@
  * Writes traces (shim/trace) for the tests of their reader: trace_writer SCENE FILE. The scene
  * large:N has N records.
  */
+#include "shim/trace/dump.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
 
@@ -197,6 +198,83 @@ static void cancelled(const char *path)
     alloc(FIRST, 333, AT(cancelled));
 }
 
+enum { OLD = 100, CHURN = 100000 };
+
+static void churn(void)
+{
+    for (uint64_t i = 0; i < CHURN; i++) {
+        alloc(FAR + i % 5000 * 512, 700, AT(churner));
+        give(FAR + i % 5000 * 512, AT(churner));
+    }
+}
+
+/* Frees every second one of the old blocks, and takes their addresses. */
+static void *free_and_take(void *late)
+{
+    for (uint64_t i = 0; i < OLD; i += 2) {
+        give(FIRST + i * MIB, AT(free_and_take));
+        alloc(FIRST + i * MIB, 3000 + i, AT(spike));
+    }
+    give(FIRST + MIB, AT(free_and_take));
+    give(FIRST + 3 * MIB, AT(free_and_take));
+    TRACE(FREE_FAILED, .a = FIRST + 3 * MIB, .b = 1);
+    if (!late) /* its ring loses these records before the other one loses the older ones */
+        churn();
+    return late;
+}
+
+static void dump(unsigned number)
+{
+    char why[200];
+    struct trace_holder most[4];
+    if (!trace_dump_begin(number, why, sizeof why)) {
+        fprintf(stderr, "no dump: %s\n", why);
+        return;
+    }
+    for (uint64_t i = 0; i < OLD; i++)
+        if (i != 1)
+            trace_dump_live(FIRST + i * MIB, i % 2 ? 2000 + i : 3000 + i, 1);
+    trace_dump_live(FIRST + OLD * MIB, 5000, 1); /* of before the rings */
+    trace_dump_live(FIRST + (OLD + 1) * MIB, 6000, 1);
+    trace_dump_held(64 * MIB, 1);
+    trace_dump_now();
+    TRACE(OOM, .a = MIB, .b = 2 * MIB);
+    size_t count = trace_dump_holders(most, 4);
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, "%s %llu\n", most[i].name, (unsigned long long)most[i].bytes);
+    if (!trace_dump_end(why, sizeof why))
+        fprintf(stderr, "no file: %s\n", why);
+}
+
+/* Old blocks, more records than a ring has, changes by another thread before or behind them. */
+static void rings(const char *path, bool late)
+{
+    char other[4096];
+    pthread_t thread;
+    struct timespec pause = {.tv_sec = 1};
+    snprintf(other, sizeof other, "%s.dump", path);
+    trace_dump_set_path(other);
+    trace_begin_ring();
+    for (uint64_t i = 0; i < OLD; i++)
+        alloc(FIRST + i * MIB, 2000 + i, AT(weights));
+    TRACE(ALLOC_DRIVER, .a = FAR - 512, .b = 9000, .caller = AT(leaker));
+    TRACE(ALLOC_DRIVER, .a = FAR - 1024, .b = 9000, .caller = AT(leaker));
+    TRACE(FREE_ASYNC, .a = FAR - 1024, .caller = AT(leaker));
+    for (int round = 0; round < 2; round++) {
+        if (round == late) {
+            pthread_create(&thread, NULL, free_and_take, late ? &pause : NULL);
+            pthread_join(thread, NULL);
+            nanosleep(&pause, NULL);
+        }
+        if (!round)
+            churn();
+    }
+    alloc(FIRST + (OLD + 1) * MIB, 6000, AT(weights));
+    dump(1);
+    churn();
+    dump(2);
+}
+
 static void *one_record(void *arg)
 {
     alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
@@ -270,6 +348,8 @@ int main(int argc, char **argv)
         killed();
     else if (strcmp(scene, "again") == 0)
         again(argv[2]);
+    else if (strcmp(scene, "rings") == 0 || strcmp(scene, "rings-late") == 0)
+        rings(argv[2], scene[5] == '-');
     else if (strcmp(scene, "cancelled") == 0)
         cancelled(argv[2]);
     else if (strcmp(scene, "fork") == 0)
