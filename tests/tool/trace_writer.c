@@ -223,6 +223,13 @@ static void *free_and_take(void *late)
     return late;
 }
 
+/* A ring before the others in their list. */
+static void *flush_once(void *arg)
+{
+    TRACE(FLUSH, .a = MIB, .b = 3000, .text = "timer");
+    return arg;
+}
+
 static void dump(unsigned number)
 {
     char why[200];
@@ -255,6 +262,8 @@ static void rings(const char *path, bool late)
     snprintf(other, sizeof other, "%s.dump", path);
     trace_dump_set_path(other);
     trace_begin_ring();
+    pthread_create(&thread, NULL, flush_once, NULL);
+    pthread_join(thread, NULL);
     for (uint64_t i = 0; i < OLD; i++)
         alloc(FIRST + i * MIB, 2000 + i, AT(weights));
     TRACE(ALLOC_DRIVER, .a = FAR - 512, .b = 9000, .caller = AT(leaker));
