@@ -61,8 +61,9 @@ VERBS = {
                "chooses the format, or --format: text; html, one page with pictures that needs "
                "no network; perfetto (.json) for ui.perfetto.dev and "
                "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
-               "as RMM's logging adaptor writes it. Functions and lines come from llvm-symbolizer "
-               "or addr2line, if one is there."),
+               "as RMM's logging adaptor writes it. A page of several files is of the first "
+               "process, and shows what the others held of the GPU at the same time. Functions "
+               "and lines come from llvm-symbolizer or addr2line, if one is there."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from gpucache import report_page, symbols, text, trace, usage
+from gpucache import report_page, symbols, text, together, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
@@ -23,14 +23,19 @@ def seconds(ns):
 class Report:
     """A trace with all that is said of it."""
 
-    def __init__(self, path):
-        self.trace = trace.Trace(path)
-        self.usage = usage.Usage(self.trace)
+    def __init__(self, path, beside=()):
+        """beside: traces of other processes of the GPU."""
+        self.trace, others = trace.Trace(path), [trace.Trace(other) for other in beside]
+        self.whole_ns = together.align([self.trace, *others]) if others else 0
+        self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
+        self.beside = [together.Process(its, self.whole_ns) for its in others]
+        self.gpus = together.gpus([self, *self.beside]) if others else {}
         sites = sorted(self.usage.sites, key=lambda site: -self.usage.sites[site].bytes_total)
         self.symbols = symbols.Symbols(self.trace, sites[:PATHS_ENOUGH])
 
     def close(self):
-        self.trace.close()
+        for its in self, *self.beside:
+            its.trace.close()
 
     def facts(self):
         """What was recorded: words and figures."""
@@ -39,7 +44,7 @@ class Report:
                          for gpu in used.gpus.values())
         lost = f"{text.count(its.num_lost)} lost" if its.num_lost else "none lost"
         return [f"PID {its.pid}", gpus or "no pool", text.moment(its.start_unix_ns),
-                seconds(used.span_ns), f"{text.count(used.num_events)} events, {lost}"
+                seconds(used.own_ns), f"{text.count(used.num_events)} events, {lost}"
                 + ("" if its.ended else ", cut off")]
 
     def heading(self):
@@ -72,7 +77,7 @@ class Report:
     def _who_holds(self):
         """Of a dump at the end of memory."""
         used = self.usage
-        said = f"It is a record of GPUCACHE_TRACE_ON=oom: the last {seconds(used.span_ns)} of " \
+        said = f"It is a record of GPUCACHE_TRACE_ON=oom: the last {seconds(used.own_ns)} of " \
                "all threads, and what was live by then."
         owners = used.by_owner(used.held_at_end())[:4]
         if owners:
@@ -255,15 +260,18 @@ def _format(args):
 
 def show(args):
     made = _format(args)
-    if len(args.files) > 1 and made != "text":
+    if len(args.files) > 1 and made not in ("text", "html"):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
+    # A page is of one process, with the others beside it.
+    own, beside = (args.files[:1], args.files[1:]) if made == "html" else (args.files, ())
+    first = Report(own[0], beside)
     try:
         out = open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
     except OSError as error:
         raise Fault(f"{args.output}: {reason(error)}") from None
     try:
-        for number, path in enumerate(args.files):
-            report = Report(path)
+        for number, path in enumerate(own):
+            report = Report(path) if number else first
             if made == "text":
                 out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
             else:

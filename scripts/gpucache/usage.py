@@ -52,11 +52,14 @@ class Site:
 class Usage:
     """All that is known of a trace after one pass."""
 
-    def __init__(self, its, progress=None):
-        """its: a Trace. progress: called with the number of events so far, at times."""
+    def __init__(self, its, progress=None, whole_ns=0):
+        """its: a Trace. progress: called with the number of events so far, at times. whole_ns: of
+        the picture, which may be longer than the trace."""
         self.trace = its
         self.span_ns = max(1, its.span_ns())
-        self.column_ns = max(1, -(-self.span_ns // COLUMNS))
+        self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
+        lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
+        self.own_ns = max(1, self.span_ns - lead_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
@@ -72,7 +75,7 @@ class Usage:
         self.floors = []     # of each window: site -> least bytes
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, {}, {}, {}
-        self._level_ns = self._held_ns = 0
+        self._level_ns = self._held_ns = lead_ns
         self._live_time = self._held_time = 0  # bytes times ns
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
@@ -94,7 +97,8 @@ class Usage:
         names. _take does the same and all the rest."""
         blocks, sites, levels, changes = self.blocks, self.sites, self.levels, self._changes
         late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
-        live = best = level_ns = live_time = number = 0
+        live = best = live_time = number = 0
+        level_ns = self._level_ns
         end_ns = self._end_ns
         for row in rows:
             ns, kind, addr, size, _, site, _, _, _ = row
@@ -264,7 +268,8 @@ class Usage:
 
     def _windows(self, ns):
         """The least of each site in each window, which ends with a column."""
-        while ns * WINDOWS >= (len(self.floors) + 1) * self.span_ns and len(self.floors) < WINDOWS:
+        while (ns - self.lead_ns) * WINDOWS >= (len(self.floors) + 1) * self.own_ns and \
+                len(self.floors) < WINDOWS:
             self.floors.append({site: its.floor for site, its in self.sites.items() if its.floor})
             for its in self.sites.values():
                 its.floor = its.live
@@ -298,10 +303,10 @@ class Usage:
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
-        return self._held_time // self.span_ns
+        return self._held_time // self.own_ns
 
     def mean_idle(self):
-        return max(0, self._held_time - self._live_time) // self.span_ns
+        return max(0, self._held_time - self._live_time) // self.own_ns
 
     def in_the_other_order(self):
         """The peak, had its last block come after the first free that followed it."""
