@@ -134,9 +134,11 @@ static void take_older_chunk(const struct trace_chunk *chunk, size_t used_bytes,
 }
 
 /* What was live at the start and is freed since then, or its place is another block's, is told
- * here; what is live still, by trace_dump_live. */
+ * here; what is live still, by trace_dump_live. An older record may have come only now: its thread
+ * looked at the clock and then had to wait for a processor. */
 static void take_record(const struct trace_seen *r)
 {
+    take_older(r);
     if (r->ticks < start_ticks)
         return;
     struct trace_owner was = trace_ring_own(r, dump_number);

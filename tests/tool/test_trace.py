@@ -148,6 +148,24 @@ class Recorder(Traces):
                     self.assertLess(its.span_ns(), 10**9)
                 self.assertLess(os.path.getsize(self.path + name), 10 * tables.TRACE_CHUNK_BYTES)
 
+    def test_dumps_while_others_write(self):
+        """Each has whole records, in order, and no block twice."""
+        self.assertEqual(self.write("dumps"), "")
+        for number in range(1, 9):
+            its, events = self.read(self.path + ".dump" + (f".{number}" if number > 1 else ""))
+            self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
+            live, taken = set(), 0
+            for event in events:
+                if event.kind == KIND["ALLOC_FAST"] or event.kind == KIND["LIVE"]:
+                    self.assertNotIn(event.a, live)
+                    self.assertIn(event.b, (600, 700))
+                    live.add(event.a)
+                    taken += 1
+                elif event.kind == KIND["FREE"] and not its.num_lost:
+                    live.remove(event.a)
+            if number == 8 and not its.num_lost:
+                self.assertEqual(len(live), 4)
+
     def test_a_forked_child_records_nothing(self):
         self.write("fork")
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])

@@ -284,6 +284,49 @@ static void rings(const char *path, bool late)
     dump(2);
 }
 
+static atomic_bool over;
+
+/* Takes and gives one block after the other, and keeps the last. */
+static void *go_on(void *arg)
+{
+    uint64_t addr = FIRST + (uint64_t)(uintptr_t)arg * 64 * MIB;
+    for (uint64_t i = 0; !atomic_load(&over); i++) {
+        alloc(addr + i % 1000 * 512, 600, AT(churner));
+        give(addr + i % 1000 * 512, AT(churner));
+        if (i % 100 == 0)
+            TRACE(FLUSH, .a = i, .b = 3000, .text = "timer");
+    }
+    alloc(addr, 700, AT(leaker));
+    return NULL;
+}
+
+/* Dumps while other threads write and take chunks anew. */
+static void dumps(const char *path)
+{
+    char other[4096], why[200];
+    pthread_t all[4];
+    snprintf(other, sizeof other, "%s.dump", path);
+    trace_dump_set_path(other);
+    trace_begin_ring();
+    for (uintptr_t i = 0; i < 4; i++)
+        pthread_create(&all[i], NULL, go_on, (void *)i);
+    struct timespec pause = {.tv_nsec = 20000000};
+    for (unsigned number = 1; number <= 8; number++) {
+        nanosleep(&pause, NULL);
+        atomic_store(&over, number == 8);
+        for (int i = 0; number == 8 && i < 4; i++)
+            pthread_join(all[i], NULL);
+        if (!trace_dump_begin(number, why, sizeof why)) {
+            fprintf(stderr, "no dump: %s\n", why);
+            continue;
+        }
+        for (uint64_t i = 0; number == 8 && i < 4; i++)
+            trace_dump_live(FIRST + i * 64 * MIB, 700, 1);
+        trace_dump_now();
+        trace_dump_end(why, sizeof why);
+    }
+}
+
 static void *one_record(void *arg)
 {
     alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
@@ -359,6 +402,8 @@ int main(int argc, char **argv)
         again(argv[2]);
     else if (strcmp(scene, "rings") == 0 || strcmp(scene, "rings-late") == 0)
         rings(argv[2], scene[5] == '-');
+    else if (strcmp(scene, "dumps") == 0)
+        dumps(argv[2]);
     else if (strcmp(scene, "cancelled") == 0)
         cancelled(argv[2]);
     else if (strcmp(scene, "fork") == 0)
