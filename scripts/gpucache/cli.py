@@ -61,7 +61,8 @@ VERBS = {
                "chooses the format, or --format: text; html, one page with pictures that needs "
                "no network; perfetto (.json) for ui.perfetto.dev and "
                "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
-               "as RMM's logging adaptor writes it. A page of several files is of the first "
+               "as RMM's logging adaptor writes it; pytorch (.pickle), a memory snapshot for "
+               "pytorch.org/memory_viz. A page of several files is of the first "
                "process, and shows what the others held of the GPU at the same time. Functions "
                "and lines come from llvm-symbolizer or addr2line, if one is there."),
     "set": ("setting", "change options of running processes",
@@ -157,8 +158,8 @@ def _add_arguments(verb, add):
     elif verb == "report":
         add("files", nargs="+", metavar="FILE", help="a trace")
         add("-o", "--output", metavar="FILE", help="write to this file")
-        add("--format", choices=("text", "html", "perfetto", "collapsed", "csv"),
-            metavar="FORMAT", help="text, html, perfetto, collapsed or csv")
+        add("--format", choices=("text", "html", "perfetto", "collapsed", "csv", "pytorch"),
+            metavar="FORMAT", help="text, html, perfetto, collapsed, csv or pytorch")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":

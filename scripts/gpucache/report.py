@@ -4,13 +4,13 @@ import json
 import os
 import sys
 
-from gpucache import report_page, symbols, text, together, trace, usage
+from gpucache import report_page, snapshot, symbols, text, together, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
-FORMATS = ("text", "html", "perfetto", "collapsed", "csv")
+BINARY = ("pytorch",)
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
-           ".folded": "collapsed", ".collapsed": "collapsed"}
+           ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
 ROWS = 10
 PATHS_ENOUGH = 300  # sites that get names
 
@@ -230,6 +230,10 @@ class Report:
             name = str(place).replace(";", ":")
             out.write(f"{place.object};{name} {size}\n")
 
+    def pytorch(self, out):
+        """A memory snapshot of PyTorch."""
+        snapshot.Snapshot(self).write(out)
+
     def csv(self, out):
         """As RMM's logging adaptor writes it."""
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
@@ -265,8 +269,11 @@ def show(args):
     # A page is of one process, with the others beside it.
     own, beside = (args.files[:1], args.files[1:]) if made == "html" else (args.files, ())
     first = Report(own[0], beside)
+    if made in BINARY and not args.output:
+        raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:
-        out = open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
+        out = open(args.output, "wb") if made in BINARY else \
+            open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
     except OSError as error:
         raise Fault(f"{args.output}: {reason(error)}") from None
     try:

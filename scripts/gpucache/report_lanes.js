@@ -93,7 +93,8 @@ class Lanes {
     this.slot = slot;
     if (!this.words)
       return;
-    const values = this.lanes.map(its => `${size(its.live(slot))} live, ${size(its.held(slot))} held`);
+    const values = this.lanes.map(its =>
+      `${size(its.live(slot))} live, ${size(its.held(slot))} held`);
     values.push(`${size(this.sum(slot))} of ${size(data.capacity)} at ${time(slot * data.width)}`);
     values.forEach((value, i) => this.words[i].textContent = value);
   }

@@ -65,5 +65,3 @@ def highest(lanes):
         if (place + 1 == len(changes) or changes[place + 1][0] != slot) and sum(now) > best[0]:
             best = sum(now), slot
     return best
-
-
