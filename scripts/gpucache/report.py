@@ -198,6 +198,8 @@ class Report:
                                  f"{size} were asked for by {self.symbols[mark.site]}"),
                 "OOM_STEP": ("the GPU was full", mark.text),
                 "LEND_ASK": ("other processes were asked", size),
+                "PARK": ("parked", f"{size} went to the host"),
+                "WAKE": ("woken", f"{size} came back from the host"),
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 

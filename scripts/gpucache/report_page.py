@@ -21,7 +21,7 @@ COLOURS = 8         # libraries with a colour of their own
 BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
-         "LEND_GIVE": "lend"}
+         "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
 PASSED = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
           "num_managed_allocs": "managed (cudaMallocManaged)",
           "num_vmm_allocs": "the program's own cuMemCreate",

@@ -351,6 +351,7 @@ class Usage:
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _mark, KIND["CONTEXT_END"]: _context_end,
+        KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park
     }
 
     def _find_peak(self):

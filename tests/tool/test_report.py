@@ -255,6 +255,20 @@ class Words(unittest.TestCase):
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
+    @unittest.skipUnless("PARK" in trace.KIND, "this library does not park")
+    def test_parks_are_told_as_flushes_are(self):
+        events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
+                  trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
+
+        class Given:
+            span_ns = staticmethod(lambda: 100)
+            rows = staticmethod(lambda: iter(events))
+        its = report.Report.__new__(report.Report)
+        its.usage, its.symbols = usage.Usage(Given()), {0: ""}
+        self.assertEqual([its.mark(mark) for mark in its.usage.marks],
+                         [("parked", "3 MiB went to the host"),
+                          ("woken", "2 MiB came back from the host")])
+
     def test_a_free_that_failed_is_none(self):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
