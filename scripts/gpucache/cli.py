@@ -62,9 +62,9 @@ VERBS = {
                "no network; perfetto (.json) for ui.perfetto.dev and "
                "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
                "as RMM's logging adaptor writes it; pytorch (.pickle), a memory snapshot for "
-               "pytorch.org/memory_viz. A page of several files is of the first "
-               "process, and shows what the others held of the GPU at the same time. Functions "
-               "and lines come from llvm-symbolizer or addr2line, if one is there."),
+               "pytorch.org/memory_viz. html and perfetto of several files are of the first "
+               "process, with what the others held of the GPU at the same time. Functions and "
+               "lines come from llvm-symbolizer or addr2line, if one is there."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),

@@ -9,6 +9,7 @@ from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
 BINARY = ("pytorch",)
+TOGETHER = ("html", "perfetto")  # of one process, with others beside it
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
            ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
 ROWS = 10
@@ -206,11 +207,22 @@ class Report:
     def html(self, out):
         report_page.write(self, out)
 
+    @staticmethod
+    def _lane(its, us):
+        """What another process held."""
+        pid, width = its.trace.pid, its.usage.column_ns
+        yield {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": its.trace.program}}
+        for slot, held, live in together.lane(its):
+            yield {"name": "device memory", "ph": "C", "pid": pid, "ts": slot * width / us,
+                   "args": {"live": live, "idle": held - live}}
+
     def perfetto(self, out):
         """Trace events of Chrome, which ui.perfetto.dev reads."""
         us, pid = 1000, self.trace.pid
         rows = [{"name": "process_name", "ph": "M", "pid": pid,
                  "args": {"name": self.trace.program}}]
+        for its in self.beside:
+            rows += self._lane(its, us)
         for column in self.usage.columns:
             sums = dict(self.usage.by_owner(column.held))
             rows.append({"name": "live by library", "ph": "C", "pid": pid, "ts": column.ns / us,
@@ -266,10 +278,9 @@ def _format(args):
 
 def show(args):
     made = _format(args)
-    if len(args.files) > 1 and made not in ("text", "html"):
+    if len(args.files) > 1 and made not in ("text", *TOGETHER):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
-    # A page is of one process, with the others beside it.
-    own, beside = (args.files[:1], args.files[1:]) if made == "html" else (args.files, ())
+    own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
     first = Report(own[0], beside)
     if made in BINARY and not args.output:
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The room trace/ records what happens to GPU memory, when, and who asked for it. It includes
- * nothing of CUDA and of the rooms above page/. Its one seam is this header; fast.h is the
- * same for the two calls whose time counts.
+ * nothing of CUDA and of the rooms above page/. Its seam is this header; fast.h is the same for the
+ * two calls whose time counts, and dump.h writes what rings hold.
  *
  * While no trace is on, a place costs the test of one word. Otherwise each thread writes to a chunk
  * of its own (file.h), without a lock, and without a wait but for the next chunk.

@@ -137,6 +137,19 @@ class Figures(Pages):
             writer.wait(100)
         self.assertEqual(self.together("at-once-1", "at-once-2")["most"], 2 << 30)
 
+    def test_several_processes_in_perfetto(self):
+        names = [self.page("program", name)[2] for name in ("one", "two")]
+        paths = [os.path.join(self.folder, name + ".gct") for name in ("one", "two")]
+        done = tool("report", *paths, "--format", "perfetto")
+        self.assertEqual(done.status, 0, done.err)
+        rows = [row for row in json.loads(done.out)["traceEvents"]
+                if row["name"] == "device memory"]
+        for its, start_us in zip(names, (0, (names[1].trace.start_ns - names[0].trace.start_ns)
+                                         / 1000)):
+            own = [row for row in rows if row["pid"] == its.trace.pid and row["args"]["live"]]
+            self.assertEqual(max(row["args"]["live"] for row in own), its.usage.peak)
+            self.assertGreaterEqual(own[0]["ts"], start_us - 100_000)
+
     def test_what_has_no_common_time_or_gpu_is_refused(self):
         self.page("program", "mine")
         with open(os.path.join(self.folder, "mine.gct"), "rb") as file:
