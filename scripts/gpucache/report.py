@@ -35,7 +35,7 @@ class Report:
         self.symbols = symbols.Symbols(self.trace, sites[:PATHS_ENOUGH])
 
     def close(self):
-        for its in self, *self.beside:
+        for its in (self, *self.beside):
             its.trace.close()
 
     def facts(self):

@@ -80,7 +80,7 @@ class Page:
         self.columns = list(self.usage.columns)
         if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
             self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
-        self.end = "at exit" if self.trace.ended else "at the end"
+        self.end = "at exit" if self.trace.ended and not self.usage.oom else "at the end"
         known = dict(self.usage.by_owner(self.usage.at_peak))
         most = collections.Counter()
         for site, found in self.usage.sites.items():

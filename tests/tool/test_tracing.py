@@ -318,7 +318,9 @@ class OutOfMemory(Traces):
         page = os.path.join(self.folder.name, "page.html")
         self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
         with open(page, encoding="utf-8") as file:
-            self.assertIn("<h1>Out of memory", file.read())
+            page = file.read()
+        self.assertIn("<h1>Out of memory", page)
+        self.assertNotIn("at exit", page)
 
     def test_each_second_a_file_and_eight_in_all(self):
         program = self.program()
