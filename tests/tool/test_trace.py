@@ -131,7 +131,8 @@ class Recorder(Traces):
             mine = sum(2001 + i for i in range(2, 100, 2)) + sum(range(3000, 3100, 2)) + 15000
             self.assertEqual(said, f"{writer} {mine}\ncode that is not known 5000\n" * 2)
             for name in ".dump", ".dump.2":
-                its, _ = self.read(self.path + name)
+                its = trace.Trace(self.path + name)
+                self.addCleanup(its.close)
                 used = usage.Usage(its)
                 self.assertEqual(used.num_unknown_frees, 0)
                 self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
@@ -145,26 +146,29 @@ class Recorder(Traces):
                                  (64 * MIB + 9000, True, 0, 0))
                 self.assertEqual(used.oom.b, 2 * MIB)
                 if scene == "rings" or name == ".dump.2":  # the pause is before
-                    self.assertLess(its.span_ns(), 10**9)
+                    self.assertLess(its.span_ns(), 700_000_000)
                 self.assertLess(os.path.getsize(self.path + name), 10 * tables.TRACE_CHUNK_BYTES)
 
     def test_dumps_while_others_write(self):
         """Each has whole records, in order, and no block twice."""
         self.assertEqual(self.write("dumps"), "")
-        for number in range(1, 9):
-            its, events = self.read(self.path + ".dump" + (f".{number}" if number > 1 else ""))
+        alloc, free, known = KIND["ALLOC_FAST"], KIND["FREE"], KIND["LIVE"]
+        for number in range(1, 5):
+            its = trace.Trace(self.path + ".dump" + (f".{number}" if number > 1 else ""))
+            self.addCleanup(its.close)
+            live, wrong = set(), []
+            for _, kind, addr, size, *_ in its.rows():
+                if kind == alloc or kind == known:
+                    if addr in live or size not in (600, 700):
+                        wrong.append(addr)
+                    live.add(addr)
+                elif kind == free:
+                    if addr not in live:
+                        wrong.append(addr)
+                    live.discard(addr)
             self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
-            live, taken = set(), 0
-            for event in events:
-                if event.kind == KIND["ALLOC_FAST"] or event.kind == KIND["LIVE"]:
-                    self.assertNotIn(event.a, live)
-                    self.assertIn(event.b, (600, 700))
-                    live.add(event.a)
-                    taken += 1
-                elif event.kind == KIND["FREE"] and not its.num_lost:
-                    live.remove(event.a)
-            if number == 8 and not its.num_lost:
-                self.assertEqual(len(live), 4)
+            if not its.num_lost:
+                self.assertEqual((wrong, number < 4 or len(live) == 4), ([], True))
 
     def test_a_forked_child_records_nothing(self):
         self.write("fork")

@@ -198,7 +198,7 @@ static void cancelled(const char *path)
     alloc(FIRST, 333, AT(cancelled));
 }
 
-enum { OLD = 100, CHURN = 100000 };
+enum { OLD = 100, CHURN = 40000 }; /* a ring has some 65,000 records */
 
 static void churn(void)
 {
@@ -258,7 +258,7 @@ static void rings(const char *path, bool late)
 {
     char other[4096];
     pthread_t thread;
-    struct timespec pause = {.tv_sec = 1};
+    struct timespec pause = {.tv_nsec = 700000000};
     snprintf(other, sizeof other, "%s.dump", path);
     trace_dump_set_path(other);
     trace_begin_ring();
@@ -311,16 +311,16 @@ static void dumps(const char *path)
     for (uintptr_t i = 0; i < 4; i++)
         pthread_create(&all[i], NULL, go_on, (void *)i);
     struct timespec pause = {.tv_nsec = 20000000};
-    for (unsigned number = 1; number <= 8; number++) {
+    for (unsigned number = 1; number <= 4; number++) {
         nanosleep(&pause, NULL);
-        atomic_store(&over, number == 8);
-        for (int i = 0; number == 8 && i < 4; i++)
+        atomic_store(&over, number == 4);
+        for (int i = 0; number == 4 && i < 4; i++)
             pthread_join(all[i], NULL);
         if (!trace_dump_begin(number, why, sizeof why)) {
             fprintf(stderr, "no dump: %s\n", why);
             continue;
         }
-        for (uint64_t i = 0; number == 8 && i < 4; i++)
+        for (uint64_t i = 0; number == 4 && i < 4; i++)
             trace_dump_live(FIRST + i * 64 * MIB, 700, 1);
         trace_dump_now();
         trace_dump_end(why, sizeof why);
