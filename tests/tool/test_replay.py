@@ -96,6 +96,12 @@ class Program(Traces):
         self.assertEqual((less["failed"], less["first_failed_ns"], less["first_failed_bytes"]),
                          (1, SECOND // 2, BLOCK))
 
+    def test_the_least_limit_is_below_what_was_held(self):
+        subprocess.run([WRITER, "program", self.path], timeout=100, check=True)
+        _, (as_is, least) = self.replay("", "MAX_RESERVED=least", gpu=16 << 30)
+        self.assertGreater(as_is["peak"], 332 * MIB)
+        self.assertTrue(322 * MIB <= least["max_reserved"] <= 326 * MIB, least)
+
     def test_a_gpu_that_is_too_small(self):
         gct.write(self.path, SPIKE, SPIKE_NS)
         _, rows = self.replay("", "MAX_RESERVED=least", "BACKING=segment", gpu=2 * BLOCK + 20 * MIB)
