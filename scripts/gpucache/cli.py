@@ -68,6 +68,12 @@ VERBS = {
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),
+    "plan": ("plan", "tell whether the programs of some traces fit on one GPU",
+             "Says what device memory each program needs at least, by a replay of its trace, and "
+             "whether all fit at the same time: as they are; with lending, where idle memory of "
+             "one serves another; or one at a time, with the others parked. The exit code is 0 if "
+             "they can run at the same time, as they are or with lending, whenever their peaks "
+             "come. It is 1 if they cannot. Traces that cannot be read lead to 2."),
     "metrics": ("metrics", "print or serve the figures for Prometheus",
                 "Without --listen and --textfile: prints them once. Needs the Python package "
                 "prometheus_client."),
@@ -160,6 +166,10 @@ def _add_arguments(verb, add):
         add("-o", "--output", metavar="FILE", help="write to this file")
         add("--format", choices=("text", "html", "perfetto", "collapsed", "csv", "pytorch"),
             metavar="FORMAT", help="text, html, perfetto, collapsed, csv or pytorch")
+    elif verb == "plan":
+        add("files", nargs="+", metavar="FILE", help="a trace of each program")
+        add("--gpu", type=_size, metavar="SIZE",
+            help="the memory of the GPU (default: that of the smallest GPU of the traces)")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from gpucache import report_page, snapshot, symbols, text, together, trace, usage
+from gpucache import replay, report_page, snapshot, symbols, text, together, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
@@ -24,10 +24,11 @@ def seconds(ns):
 class Report:
     """A trace with all that is said of it."""
 
-    def __init__(self, path, beside=()):
-        """beside: traces of other processes of the GPU."""
+    def __init__(self, path, beside=(), what_if=False):
+        """beside: traces of other processes of the GPU. what_if: also under other settings."""
         self.trace, others = trace.Trace(path), [trace.Trace(other) for other in beside]
         self.whole_ns = together.align([self.trace, *others]) if others else 0
+        self.replay = replay.Replay(path) if what_if else None
         self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
         self.beside = [together.Process(its, self.whole_ns) for its in others]
         self.gpus = together.gpus([self, *self.beside]) if others else {}
@@ -37,6 +38,8 @@ class Report:
     def close(self):
         for its in (self, *self.beside):
             its.trace.close()
+        if self.replay:
+            self.replay.close()
 
     def facts(self):
         """What was recorded: words and figures."""
@@ -184,13 +187,37 @@ class Report:
                 for group, (calls, size) in used.passed.items()]
         yield from self._table("Other memory, which the driver served", ("KIND", "CALLS", "BYTES"),
                                rows)
+        yield from self.what_if()
+
+    def recorded(self):
+        """What Outcome says of a setting, of the program as it ran."""
+        used = self.usage
+        failed = sum(mark.kind == "ALLOC_FAILED" for mark in used.marks)
+        return (text.size(used.mean_held()), text.size(used.reserved_peak),
+                text.duration(used.driver_ns), text.count(failed) if failed else "none")
+
+    def what_if(self):
+        """Lines: what other settings would have done."""
+        if not self.replay or not self.usage.peak or self.usage.oom:
+            return
+        outcomes = self.replay.outcomes()
+        rows = [[its.name(), text.size(its.mean), text.size(its.peak), its.price(), its.fails()]
+                if its.has_figures() else [its.name(), "-", "-", "-", its.fails()]
+                for its in outcomes or ()]
+        if rows:
+            rows.insert(0, ["as recorded", *self.recorded()])
+        yield from self._table("What other settings would have done",
+                               ("SETTING", "MEAN", "PEAK", "DRIVER CALLS", "FAILED"), rows)
+        yield "" if rows else f"\n{self.replay.why}"
+        yield from (*replay.findings(outcomes), replay.ABOUT) if rows else ()
 
     @staticmethod
     def _table(title, heads, rows):
         if rows:
             yield ""
             yield title
-            yield text.table(heads, rows, left=("CODE", "IN", "WHAT", "", "KIND"))
+            yield text.table(heads, rows, left=("CODE", "IN", "WHAT", "", "KIND",
+                                                         "SETTING", "FAILED"))
 
     def mark(self, mark):
         size = text.size(mark.bytes)
@@ -281,7 +308,8 @@ def show(args):
     if len(args.files) > 1 and made not in ("text", *TOGETHER):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
     own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
-    first = Report(own[0], beside)
+    what_if = made in ("text", "html")
+    first = Report(own[0], beside, what_if)
     if made in BINARY and not args.output:
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:
@@ -291,12 +319,14 @@ def show(args):
         raise Fault(f"{args.output}: {reason(error)}") from None
     try:
         for number, path in enumerate(own):
-            report = Report(path) if number else first
-            if made == "text":
-                out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
-            else:
-                getattr(report, made)(out)
-            report.close()
+            report = Report(path, what_if=what_if) if number else first
+            try:
+                if made == "text":
+                    out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
+                else:
+                    getattr(report, made)(out)
+            finally:
+                report.close()
     finally:
         if args.output:
             out.close()

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import string
 
-from gpucache import text, together
+from gpucache import replay, text, together
 from gpucache.usage import NATIVE_PAIR_NS, Column
 
 SERIES = 40         # call sites in the picture; the others of a library are one more
@@ -266,6 +266,31 @@ class Page:
                       (("kind", ""), ("calls", "n"), ("bytes", "n")), rows)
         return f'<section class="card" id="beside">{made}</section>' if made else ""
 
+    def what_if(self):
+        its = self.report.replay
+        if not its or not self.usage.peak or self.usage.oom:  # of which the last part is known
+            return ""
+        outcomes = its.outcomes()
+        if not outcomes:
+            return f'<section class="card" id="what-if"><p class="soft">{escape(its.why)}</p>' \
+                   "</section>"
+        rows = [[f"<code>{escape(each.name())}</code>", *self._outcome(each)] for each in outcomes]
+        rows.insert(0, ["as recorded", *map(_micro, self.report.recorded())])
+        made = _table("What other settings would have done", escape(replay.ABOUT),
+                      (("setting", ""), ("held on average", "n"), ("at most", "n"),
+                       ("in driver calls", "n"), ("failed requests", "")), rows)
+        said = "".join(f"<p>{escape(_micro(words))}</p>" for words in replay.findings(outcomes))
+        return f'<section class="card" id="what-if">{made}{said}</section>'
+
+    @staticmethod
+    def _outcome(its):
+        if not its.has_figures():
+            return ["–", "–", "–", f'<span class="soft">{escape(its.fails())}</span>']
+        fails = escape(_micro(its.fails()))
+        return [text.size(its.mean), text.size(its.peak),
+                _micro(its.price()).replace(" - ", " – "),
+                f'<b class="fails">{fails}</b>' if its.num_failed else fails]
+
     def tables(self):
         parts = [part for part in (self.churn(), self.live_at_end()) if part]
         return "\n".join(f'<section class="card half">{part}</section>' for part in parts)
@@ -309,7 +334,7 @@ class Page:
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
             headline=self.headline(), explained=escape(_micro(self.report.explained())),
             cards=self.cards(), beside=self.beside(), timeline=self.timeline(),
-            tables=self.tables(),
+            tables=self.tables(), what_if=self.what_if(),
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
             data=_json(self.data())))

@@ -113,6 +113,7 @@ def install(release, arch, folder, libdir):
     run("meson", "install", "-C", folder, "--no-rebuild",
         env={**os.environ, "DESTDIR": str(stage)})
     shutil.copyfile(release.library(arch), stage / "usr" / libdir / "libgpucache.so")
+    run("eu-strip", stage / "usr" / "libexec" / "gpucache-replay")
     release.settle(stage)
 
 

@@ -2,6 +2,7 @@
 """Tests of what was made, on this machine. Each thing is installed, a program of the tests runs
 under it on the simulated driver, and it is removed without a trace. Packages for the other machine
 are looked at, not installed."""
+import lzma
 import os
 import pathlib
 import platform
@@ -116,6 +117,11 @@ def tool_works(release, tool, library):
     shown = ask(*tool, "run", "MAX_IDLE=2G", "--", "sh", "-c",
                 "echo $LD_PRELOAD $GPUCACHE_MAX_IDLE", env=environment)
     equal(shown, f"{library} 2G")
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = pathlib.Path(scratch, "a.gct")
+        trace.write_bytes(lzma.decompress(
+            (release.root / "tests" / "tool" / "golden" / "trace-1.gct.xz").read_bytes()))
+        equal("MAX_RESERVED=" in ask(*tool, "report", trace, env=environment), True)
 
 
 def check_wheel(release, out):

@@ -46,4 +46,5 @@ class Hook(BuildHookInterface):
         wheel.unpack_tool(stage / "usr" / "bin" / "gpucache", stage)
         shutil.copyfile(stage / "usr" / "lib" / "libgpucache.so",
                         stage / "gpucache" / "libgpucache.so")
+        shutil.copy(stage / "usr" / "libexec" / "gpucache-replay", stage / "gpucache")
         return stage

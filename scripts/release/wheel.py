@@ -11,15 +11,16 @@ import zipfile
 from release.build import LIBDIR, run
 
 PLACE = '''# SPDX-License-Identifier: BSD-2-Clause
-"""Where the library is: in this package."""
+"""Where the library and the replay are: in this package."""
 import os
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libgpucache.so")
+REPLAY = os.path.join(os.path.dirname(LIBRARY), "gpucache-replay")
 '''
 
 
 def unpack_tool(tool, folder):
-    """The tool is an archive of the package; place.py in it says where the library is."""
+    """The tool is an archive of the package; place.py in it says where the rest is."""
     with zipfile.ZipFile(tool) as archive:
         for name in archive.namelist():
             if name.startswith("gpucache/"):
@@ -33,6 +34,7 @@ def stage(release, arch):
     installed = release.stage(arch, LIBDIR) / "usr"
     unpack_tool(installed / "bin" / "gpucache", folder)
     shutil.copyfile(release.library(arch), folder / "gpucache" / "libgpucache.so")
+    shutil.copy(installed / "libexec" / "gpucache-replay", folder / "gpucache")
     shutil.copytree(installed / "share", folder / "share")
     release.settle(folder)
     return folder

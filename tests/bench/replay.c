@@ -13,11 +13,9 @@
  *
  * chunks that were moved, time in driver calls, and when all work was done.
  */
-#include "pool/pool.h"
+#include "replay/player.h"
 #include "tests/bench/arguments.h"
-#include "tests/bench/driver_time.h"
 #include "tests/bench/trace.h"
-#include "tests/unit/model.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -46,14 +44,11 @@ static struct options {
 
 struct run {
     const struct trace *trace;
-    struct model *model;
-    struct pool *pool;
-    struct pool_config config;
+    struct player on;
     _Atomic uint64_t *addr;                   /* by the index of the allocating event */
     uint32_t *ns;                             /* by event; NULL: not timed */
     uint64_t creates, maps, allows, segments; /* driver calls */
     uint64_t early_moves;                     /* of chunks, in the first half of the trace */
-    struct driver_time driver;                /* --slow */
     uint64_t unmaps;                          /* --slow: calls */
     uint64_t end_ns;                          /* when all work was done, since the start */
     _Atomic bool failed;
@@ -64,12 +59,6 @@ static uint64_t now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
-
-static void submit(struct run *r, unsigned stream)
-{
-    if (atomic_load_explicit(&pool_watch, memory_order_relaxed))
-        pool_submit(r->pool, stream);
 }
 
 static void wait_for_queue(struct model *m)
@@ -95,7 +84,7 @@ static unsigned stream_of(const struct run *r, uint32_t at)
 
 static void wait_for_work(struct run *r, int stream)
 {
-    struct model *m = r->model;
+    struct model *m = r->on.model;
     for (uint64_t end_ns = 1; end_ns;) {
         end_ns = 0;
         pthread_mutex_lock(&m->lock);
@@ -117,10 +106,10 @@ static void follow(struct run *r, const struct trace_event *e)
         wait_for_work(r, e->action == TRACE_WAIT ? (int)stream : -1);
     if (e->action != TRACE_LAUNCH)
         return;
-    submit(r, stream);
-    wait_for_queue(r->model);
-    model_submit(r->model, stream, (uint64_t)((double)e->work_ns * options.part / options.speed), 0,
-                 0, 0);
+    player_submit(&r->on, stream);
+    wait_for_queue(r->on.model);
+    model_submit(r->on.model, stream, (uint64_t)((double)e->work_ns * options.part / options.speed),
+                 0, 0, 0);
 }
 
 /* Lets the time since the event before pass. The program has submitted work meanwhile: what it
@@ -133,10 +122,10 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
     if (r->trace->streams > 1)
         streams = r->trace->streams;
     if (!r->trace->launches)
-        submit(r, stream);
+        player_submit(&r->on, stream);
     passed_ns = (uint64_t)((double)passed_ns / options.speed);
     if (passed_ns)
-        model_advance(r->model, passed_ns);
+        model_advance(r->on.model, passed_ns);
     if (r->trace->launches) {
         follow(r, e);
         return;
@@ -147,8 +136,8 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
         work_ns = (uint64_t)((double)passed_ns * options.load * streams);
     if (options.load > 0 ? !work_ns : e->action != TRACE_FREE)
         return;
-    wait_for_queue(r->model);
-    model_submit(r->model, stream, work_ns, r->addr[e->alloc],
+    wait_for_queue(r->on.model);
+    model_submit(r->on.model, stream, work_ns, r->addr[e->alloc],
                  e->action == TRACE_FREE ? e->size_bytes : 0, e->alloc + 1);
 }
 
@@ -164,27 +153,23 @@ static bool play(struct run *r, uint32_t at)
     if (options.busy)
         keep_busy(r, at, e);
     else
-        submit(r, 0);
+        player_submit(&r->on, 0);
     if (e->action > TRACE_FREE)
         return true;
     if (e->action == TRACE_ALLOCATE) {
         int code = 0;
-        if (pool_alloc(r->pool, e->size_bytes, &addr, &code) != POOL_OK)
+        if (pool_alloc(r->on.pool, e->size_bytes, &addr, &code) != POOL_OK)
             return false;
         atomic_store_explicit(&r->addr[at], addr, memory_order_release);
         return true;
     }
-    if (pool_free(addr) != POOL_OK)
-        return false;
-    if (atomic_load_explicit(&pool_release_due, memory_order_relaxed))
-        pool_release_at_free(addr);
-    return true;
+    return player_free(addr);
 }
 
 static uint64_t moves(struct run *r)
 {
     struct pool_stats stats;
-    pool_stats(r->pool, &stats);
+    pool_stats(r->on.pool, &stats);
     return stats.num_chunk_moves;
 }
 
@@ -202,7 +187,7 @@ static void play_all(struct run *r, uint32_t thread)
             r->ns[i] = (uint32_t)(now_ns() - start);
         if (i == r->trace->count / 2)
             r->early_moves = moves(r);
-        const char *words = options.check && i % 64 == 0 ? pool_check(r->pool) : NULL;
+        const char *words = options.check && i % 64 == 0 ? pool_check(r->on.pool) : NULL;
         if (words) {
             fprintf(stderr, "after event %u: %s\n", i, words);
             r->failed = true;
@@ -243,38 +228,33 @@ static void play_threads(struct run *r)
 static uint64_t run(struct run *r, const struct trace *t, uint32_t *ns, struct pool_stats *stats)
 {
     *r = (struct run){.trace = t, .ns = ns};
-    r->model = model_create(DEVICE_BYTES);
-    r->model->backend.single_stream = options.single;
-    r->model->late_allowed = true;
-    r->model->backend.frees_beside = !options.frees_wait;
-    if (options.slow)
-        driver_time_init(&r->driver, r->model);
-    pool_config_init(&r->config);
-    r->config.reuse = options.reuse;
-    r->config.backing = options.backing;
+    struct player_gpu gpu = {.bytes = DEVICE_BYTES,
+                             .slow = options.slow,
+                             .single = options.single,
+                             .frees_waits = options.frees_wait};
+    struct pool_config config;
+    pool_config_init(&config);
+    config.reuse = options.reuse;
+    config.backing = options.backing;
     r->addr = calloc(t->count, sizeof *r->addr);
-    r->pool = pool_create(&r->model->backend, &r->config, NULL);
-    uint64_t start = now_ns(), begin_ns = model_now(r->model);
+    player_begin(&r->on, &gpu, &config);
+    uint64_t start = now_ns(), begin_ns = model_now(r->on.model);
     play_threads(r);
     uint64_t took = now_ns() - start;
-    model_drain(r->model);
-    r->end_ns = model_now(r->model) - begin_ns;
-    pool_stats(r->pool, stats);
-    const char *words = pool_check(r->pool);
-    if (!words)
-        words = model_error(r->model);
+    model_drain(r->on.model);
+    r->end_ns = model_now(r->on.model) - begin_ns;
+    pool_stats(r->on.pool, stats);
+    const char *words = player_error(&r->on);
     if (words) {
         fprintf(stderr, "broken: %s\n", words);
         r->failed = true;
     }
-    r->creates = model_calls(r->model, MODEL_ROW_create);
-    r->maps = model_calls(r->model, MODEL_ROW_map);
-    r->allows = model_calls(r->model, MODEL_ROW_allow);
-    r->unmaps = r->driver.unmaps;
-    r->segments = model_calls(r->model, MODEL_ROW_segment_alloc);
-    model_destroy_context(r->model);
-    pool_abandon(r->pool);
-    model_destroy(r->model);
+    r->creates = model_calls(r->on.model, MODEL_ROW_create);
+    r->maps = model_calls(r->on.model, MODEL_ROW_map);
+    r->allows = model_calls(r->on.model, MODEL_ROW_allow);
+    r->unmaps = r->on.driver.unmaps;
+    r->segments = model_calls(r->on.model, MODEL_ROW_segment_alloc);
+    player_end(&r->on);
     free(r->addr);
     return took;
 }
@@ -343,7 +323,7 @@ static bool replay(const char *path)
     if (options.slow)
         printf(options.json ? ", \"moves\": %llu, \"driver_ms\": %.1f, \"done_ms\": %.1f"
                             : " moves=%llu driver_ms=%.1f done_ms=%.1f",
-               (unsigned long long)stats.num_chunk_moves, (double)first.driver.spent_ns / 1e6,
+               (unsigned long long)stats.num_chunk_moves, (double)first.on.driver.spent_ns / 1e6,
                (double)first.end_ns / 1e6);
     printf(options.json ? "}\n" : "\n");
     if (options.explain) {

@@ -42,7 +42,9 @@ class Order:
             if line.strip():
                 self.read(line.strip())
         missing = [
-            path for path in files if path.startswith(('pool/', 'shim/')) and path not in self.place
+            path
+            for path in files
+            if path.startswith(('pool/', 'shim/', 'replay/')) and path not in self.place
         ]
         self.faults += [f'{path}: has no place in the order' for path in missing]
 
@@ -289,7 +291,7 @@ def main(arguments):
     listing = '--list' in arguments
     arguments = [a for a in arguments if a != '--list']
     text = (lint.ROOT / 'tests/lint/layers.def').read_text()
-    files = lint.sources('pool', 'shim', 'tests', suffixes=SUFFIXES)
+    files = lint.sources('pool', 'shim', 'replay', 'tests', suffixes=SUFFIXES)
     symbols = read_symbols(pathlib.Path(arguments[0])) if arguments else {}
     order = Order(text, files)
     if listing:

@@ -2,7 +2,7 @@
  *
  * See driver_time.h.
  */
-#include "tests/bench/driver_time.h"
+#include "replay/driver_time.h"
 
 #include "pool/bits.h"
 
@@ -19,14 +19,26 @@ static void spend(struct backend *b, uint64_t idle_us, uint64_t busy_us, uint64_
 {
     struct driver_time *d = of(b);
     uint64_t us = model_is_idle(d->model) ? idle_us : busy_us;
-    uint64_t ns = us * US_NS + (gib_us * US_NS * (size_bytes >> 20) >> 10);
+    uint64_t size_ns = gib_us * US_NS * (size_bytes >> 20) >> 10;
+    uint64_t ns = us * US_NS + size_ns;
     atomic_fetch_add(&d->spent_ns, ns);
+    atomic_fetch_add(&d->busy_ns, busy_us * US_NS + size_ns);
     model_advance(d->model, ns);
+}
+
+/* What there is no memory for is refused at once, whatever its size. */
+static uint64_t if_it_fits(struct driver_time *d, uint64_t size_bytes)
+{
+    struct model *m = d->model;
+    pthread_mutex_lock(&m->lock);
+    bool fits = m->backend.total_bytes - m->used_bytes - m->other_bytes >= size_bytes;
+    pthread_mutex_unlock(&m->lock);
+    return fits ? size_bytes : 0;
 }
 
 static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 {
-    spend(b, 8, 8, 27, size_bytes);
+    spend(b, 8, 8, 27, if_it_fits(of(b), size_bytes));
     return of(b)->real->create(b, size_bytes, handle);
 }
 
@@ -57,7 +69,7 @@ static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
 {
-    spend(b, 48, 100, 120, size_bytes);
+    spend(b, 48, 100, 120, if_it_fits(of(b), size_bytes));
     return of(b)->real->segment_alloc(b, size_bytes, addr);
 }
 
@@ -65,6 +77,26 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
     spend(b, 60, 60, 0, 0);
     return of(b)->real->segment_free(b, addr, idle);
+}
+
+bool driver_time_alloc(struct driver_time *d, uint64_t size_bytes)
+{
+    struct model *m = d->model;
+    uint64_t fits = if_it_fits(d, size_bytes);
+    spend(&m->backend, 48, 100, 120, fits);
+    pthread_mutex_lock(&m->lock);
+    m->other_bytes += fits;
+    pthread_mutex_unlock(&m->lock);
+    return fits;
+}
+
+void driver_time_free(struct driver_time *d, uint64_t size_bytes)
+{
+    struct model *m = d->model;
+    spend(&m->backend, 60, 60, 0, 0);
+    pthread_mutex_lock(&m->lock);
+    m->other_bytes -= size_bytes;
+    pthread_mutex_unlock(&m->lock);
 }
 
 void driver_time_init(struct driver_time *d, struct model *m)
