@@ -347,12 +347,14 @@ void move_tell(const struct park_wish *w, struct park_receipt *r)
         pool_stats(c->pool, &stats);
         uint64_t here = stats.reserved_bytes - stats.away_bytes;
         g->away_bytes += stats.away_bytes;
+        if (!w)
+            continue;
         if (!pool_uses_arena(c->pool)) {
             g->segment_bytes += here;
             continue;
         }
-        uint64_t kept = w && w->most_bytes ? here : min_u64(here, w ? w->keep_bytes : 0);
-        g->kept_bytes += kept;
-        g->exposed_bytes += here - kept;
+        uint64_t exposed = min_u64(pool_exposed_bytes(c->pool), here);
+        g->exposed_bytes += exposed;
+        *(w->keep_bytes || w->most_bytes ? &g->kept_bytes : &g->other_bytes) += here - exposed;
     }
 }

@@ -29,7 +29,8 @@ int move_back(void);
 /* Frees the store, the staging memory and the workers, if no chunk is away. */
 void move_finish(void);
 
-/* Fills in r what is away and what stays. w: NULL, or what the park was to do. */
+/* Fills in r what is away and what stays. w: what the park was to do; NULL: it was a wake, and
+ * nothing is to be told of what stays. */
 void move_tell(const struct park_wish *w, struct park_receipt *r);
 
 #endif

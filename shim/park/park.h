@@ -59,6 +59,7 @@
 
 #include "shim/process/clock.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -93,6 +94,7 @@ struct park_gpu {
     uint64_t kept_bytes;    /* what stays: because of keep_bytes or most_bytes, */
     uint64_t exposed_bytes; /* .. known outside of the process, or beside such memory, */
     uint64_t segment_bytes; /* .. of pools without an arena */
+    uint64_t other_bytes;   /* .. idle, or in work by another thread just then */
 };
 
 struct park_receipt {
@@ -111,6 +113,16 @@ uint64_t park_begin(const struct park_wish *wish);
 uint64_t park_begin_wake(void);
 bool park_is_over(uint64_t number, struct park_receipt *out);
 
+/* The last park and the last wake: when they ended (0: there was none), and what both took. Any
+ * thread. */
+struct park_last {
+    _Atomic uint64_t parked_ns, woke_ns, cost_ns;
+};
+extern struct park_last park_last __attribute__((visibility("hidden")));
+
+/* Is device memory on the host? Any thread. */
+bool park_is_parked(void);
+
 /* The program is about to end a context, or to reset or release a primary one: see 7. Each call has
  * a call of park_context_ended behind it. Waits as a use does. */
 void park_context_ends(void);
@@ -119,8 +131,5 @@ void park_context_ended(void);
 /* The process leaves: a park under way is cancelled, and no other begins. A use that comes still
  * wakes. At exit, before call_scope_at_exit. */
 void park_at_exit(void);
-
-/* GPUCACHE_PARK changed, or the library has started. On the control thread, or before it is. */
-void park_options_changed(void);
 
 #endif

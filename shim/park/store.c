@@ -22,7 +22,7 @@
 /* Free ranges of less than that are kept with the bytes beside them (pool/park.c). */
 #define LEAST_GAP_BYTES (256 * (UINT64_C(1) << 10))
 
-enum { FILE_BYTES = 8192, PATH_BYTES = 1024 };
+enum { FILE_BYTES = 8192, PATH_BYTES = 512 };
 
 /* The number behind a word at the start of a line. False: it has none. */
 static bool find_number(const char *text, const char *word, uint64_t *out)
