@@ -193,8 +193,8 @@ const char *rig_check(struct rig *r)
     if (!words && r->pool)
         words = pool_check(r->pool);
     if (!words && r->pool && !r->model->context_gone &&
-        rig_stats(r).reserved_bytes != model_used_bytes(r->model))
-        words = "what is reserved is what the driver gave";
+        rig_stats(r).reserved_bytes - pool_away_bytes(r->pool) != model_used_bytes(r->model))
+        words = "what is reserved, and not away, is what the driver gave";
     return words;
 }
 
