@@ -58,7 +58,8 @@ static void add_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
     }
     if (find_block(r, addr, size_bytes))
         blame(r, "live blocks do not overlap");
-    r->blocks[r->count++] = (struct rig_block){addr, size_bytes, ++r->owners, false};
+    r->blocks[r->count++] =
+        (struct rig_block){.addr = addr, .size_bytes = size_bytes, .owner = ++r->owners};
 }
 
 uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
@@ -81,6 +82,10 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
         blame(r, "what was handed out is found, as it was asked for");
     if (pool_lookup(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
         blame(r, "the last byte belongs to the block");
+    r->model->may_be_away = pool_away_bytes(r->pool) > 0;
+    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
+        if (r->model->may_be_away && model_is_there(r->model, at) == pool_is_away(at))
+            blame(r, "what is handed out is there, or away");
     model_check_handed_out(r->model, addr, size_bytes, r->several_streams ? -1 : (int)r->single);
     add_block(r, addr, size_bytes);
     return addr;
@@ -118,6 +123,8 @@ void rig_free_all(struct rig *r)
 void rig_expose(struct rig *r, uint64_t addr)
 {
     struct rig_block *b = block_at(r, addr);
+    if (rig_wake(r))
+        return;
     if (!b || pool_expose(addr + b->size_bytes / 2) != POOL_OK)
         blame(r, "a live block can be exposed");
     else
@@ -128,6 +135,8 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
 {
     struct rig_block *b = addr ? block_at(r, addr) : NULL;
     SAY(r, "launch on %u for %" PRIu64 " ns, %#" PRIx64 "\n", stream, duration_ns, addr);
+    if (rig_wake(r))
+        return;
     if (stream != r->run_stream) {
         r->run_stream = stream;
         r->run_mark = pool_mark(r->pool);
@@ -142,6 +151,8 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
     }
     if (atomic_load(&pool_watch))
         pool_submit(r->pool, stream);
+    if (b && r->has_bytes)
+        rig_write(r, b);
     if (b)
         model_submit(r->model, stream, duration_ns, b->addr, b->size_bytes, b->owner);
     else
@@ -214,6 +225,7 @@ static void give_everything_back(struct rig *r)
     model_end_forever(r->model);
     rig_free_all(r);
     model_drain(r->model);
+    rig_wake(r);
     rig_trim(r, 0, true);
     struct pool_stats stats = rig_stats(r);
     if (stats.allocated_bytes || stats.requested_bytes || stats.live_blocks)
@@ -245,6 +257,7 @@ const char *rig_destroy(struct rig *r)
     }
     model_destroy(r->model);
     free(r->blocks);
+    free(r->saved);
     free(r);
     return words;
 }
