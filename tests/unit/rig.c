@@ -120,11 +120,25 @@ void rig_free_all(struct rig *r)
         rig_free(r, r->blocks[r->count - 1].addr);
 }
 
+/* Before a use of the block at addr (0: of none). False: it is not used, because memory did not
+ * come back, or because another thread freed the block meanwhile. */
+static bool wake_for(struct rig *r, uint64_t addr)
+{
+    struct rig_block *b = addr ? block_at(r, addr) : NULL;
+    uint64_t owner = b ? b->owner : 0;
+    if (!pool_away_bytes(r->pool))
+        return true;
+    if (rig_wake(r))
+        return false;
+    b = addr ? find_block(r, addr, 1) : NULL;
+    return !addr || (b && b->owner == owner);
+}
+
 void rig_expose(struct rig *r, uint64_t addr)
 {
-    struct rig_block *b = block_at(r, addr);
-    if (rig_wake(r))
+    if (!wake_for(r, addr))
         return;
+    struct rig_block *b = block_at(r, addr);
     if (!b || pool_expose(addr + b->size_bytes / 2) != POOL_OK)
         blame(r, "a live block can be exposed");
     else
@@ -133,10 +147,10 @@ void rig_expose(struct rig *r, uint64_t addr)
 
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
 {
+    if (!wake_for(r, addr))
+        return;
     struct rig_block *b = addr ? block_at(r, addr) : NULL;
     SAY(r, "launch on %u for %" PRIu64 " ns, %#" PRIx64 "\n", stream, duration_ns, addr);
-    if (rig_wake(r))
-        return;
     if (stream != r->run_stream) {
         r->run_stream = stream;
         r->run_mark = pool_mark(r->pool);

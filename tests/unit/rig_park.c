@@ -4,6 +4,7 @@
  */
 #include "tests/unit/rig.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define UNIT UINT64_C(512)
@@ -144,6 +145,9 @@ uint64_t rig_park(struct rig *r, uint64_t keep_bytes, uint64_t most_bytes, bool 
     if (held && !pool_park_each(r->pool, copy_out, &w))
         blame(r, "a walk goes on until it is told to stop");
     gone = held ? pool_park_end(r->pool, !cancel) : 0;
+    if (r->log)
+        fprintf(r->log, "park: %#" PRIx64 " held, %#" PRIx64 " away, %zu marks\n", held, gone,
+                w.count);
     if (gone)
         join(r, &w);
     free(w.here);
@@ -161,6 +165,8 @@ int rig_wake(struct rig *r)
     r->model->late_allowed = true;
     int code = pool_wake_begin(r->pool);
     r->model->late_allowed = allowed;
+    if (r->log)
+        fprintf(r->log, "wake: code %d\n", code);
     if (code)
         return code;
     if (!pool_park_each(r->pool, copy_back, &w) || pool_away_bytes(r->pool))
