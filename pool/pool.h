@@ -119,7 +119,8 @@ enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of earlier
  * frees. stream tells streams apart, nothing more. */
-#define POOL_WATCH_STREAMS 0x00007fffu  /* pools that rely on stream order, or may again */
+#define POOL_WATCH_STREAMS 0x00003fffu  /* pools that rely on stream order, or may again */
+#define POOL_WATCH_GATE 0x00004000u     /* a flag of the caller: no submission for now */
 #define POOL_WATCH_ERRORS 0x00008000u   /* a flag of the caller, for another reason to look */
 #define POOL_WATCH_UNSEALED 0xffff0000u /* pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
