@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Memory that goes to the host and comes back: pool/park.c. rig_park and rig_wake do what the shim
- * does, with marks in place of bytes. Races and many cycles: test_wake.c.
+ * does, with marks in place of bytes. What comes back: test_wake.c.
  */
 #include "pool/chunk.h"
 #include "pool/map.h"
