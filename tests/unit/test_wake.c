@@ -67,6 +67,7 @@ static void the_same_in_single_stream_mode(void **state)
     rig_launch(r, 0, MS(1), a);
     EXPECT(rig_park(r, 0, 0, false) >= MIB(90), "both go");
     rig_free(r, a);
+    EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "no trim can give it back later");
     uint64_t creates = model_calls(r->model, MODEL_ROW_create);
     rig_launch(r, 0, MS(1), b);
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), creates + 1, "a use brings one chunk back");
