@@ -133,13 +133,13 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
 /* The work goes to a command list of a graphics API, so no stream says when it runs. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    single_stream_disable();
+    stream_watch_note_unseen();
     BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
 }
 
 CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    single_stream_disable();
+    stream_watch_note_unseen();
     BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
 }
 

@@ -117,7 +117,9 @@ static bool close_gate(const struct park_wish *w, struct park_receipt *r)
                                  : "the program used the GPU meanwhile");
         return false;
     }
-    const char *why = quiet_await(clock_now_ns() + w->wait_ns);
+    const char *why = quiet_refusal_behind();
+    if (!why)
+        why = quiet_await(clock_now_ns() + w->wait_ns);
     if (why)
         say(r, why);
     return !why;
