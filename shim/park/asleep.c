@@ -18,8 +18,8 @@
 #define LEAST_LOOK_NS (5 * MS_NS)
 #define PARK_WAIT_NS (100 * MS_NS)
 
-static uint64_t run_look(uint64_t now_ns);
-static struct duty look = {.run = run_look, .needs_calm = true, .due_ns = DUTY_NEVER};
+static uint64_t run_watch(uint64_t now_ns);
+static struct duty watch = {.run = run_watch, .needs_calm = true, .due_ns = DUTY_NEVER};
 
 static uint64_t uses;            /* at the last look */
 static uint64_t look_ns;         /* when that was */
@@ -105,7 +105,7 @@ static void publish(uint64_t asleep_ns)
         publish_soon();
 }
 
-static uint64_t run_look(uint64_t now_ns)
+static uint64_t run_watch(uint64_t now_ns)
 {
     const struct option_park *option = &in_force()->park;
     uint64_t idle_ns = option->idle_ns, lend_ns = option->lend_ns;
@@ -134,5 +134,5 @@ bool asleep_may_lend(void)
 
 void asleep_options_changed(void)
 {
-    control_due(&look, 0);
+    control_due(&watch, 0);
 }
