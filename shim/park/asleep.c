@@ -28,6 +28,7 @@ static uint64_t since_ns;        /* the first look with this count */
 static bool is_idle;             /* no work runs since */
 static uint64_t question;        /* to the packages, before a park; 0: none */
 static uint64_t answer_until_ns; /* .. and how long it waits for their answer */
+static uint64_t tried_ns;        /* the last time that it began to park itself */
 static unsigned doublings;       /* step 2 */
 static uint64_t judged_ns;       /* the wake that they count already */
 
@@ -95,8 +96,10 @@ static void park_itself(uint64_t now_ns)
     if (question && !framework_has_answered(question, ignored) && now_ns < answer_until_ns)
         return;
     flush_pools(&all, 0, "park");
-    if (park_begin(&wish))
+    if (park_begin(&wish)) {
         question = 0;
+        tried_ns = now_ns;
+    }
 }
 
 static void publish(uint64_t asleep_ns)
@@ -119,7 +122,8 @@ static uint64_t run_watch(uint64_t now_ns)
     take_look(now_ns);
     uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
     publish(lend_ns && asleep_ns >= lend_ns ? since_ns : 0);
-    if (idle_ns && is_idle && !park_is_parked() && asleep_ns >= idle_time_ns(idle_ns))
+    if (idle_ns && is_idle && !park_is_parked() && asleep_ns >= idle_time_ns(idle_ns) &&
+        now_ns - tried_ns >= idle_ns)
         park_itself(now_ns);
     return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));
 }
