@@ -310,7 +310,10 @@ void chunk_drop_away(struct pool *p)
     for (int i = 0; i < 2;) {
         struct search s = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX, .park = CHUNK_AWAY};
         seize_free(&s, zones[i], true);
-        i += s.list == NULL;
+        if (!s.list) {
+            i++;
+            continue;
+        }
         while (s.list) {
             struct chunk *c = s.list;
             s.list = c->plan;

@@ -22,8 +22,8 @@ struct zone;
 enum chunk_park {
     CHUNK_HERE, /* on the device */
     CHUNK_HELD, /* on the device; its bytes are copied, or will be */
-    CHUNK_AWAY, /* nowhere on the device: its bytes are on the host, its addresses are the chunk's
-                 */
+    CHUNK_AWAY, /* nowhere on the device: its bytes are on the host, its addresses stay its own */
+    CHUNK_BACK, /* on the device again, but its bytes may still be on the host alone */
 };
 
 /* Where a chunk is after an attempt to create or move it. */

@@ -4,10 +4,14 @@
  * chunks goes, and comes again at the same addresses. Blocks, slabs and the map know nothing of it:
  * they are host records. The caller moves the bytes.
  *
- *            pool_park_hold          pool_park_end(true)
- *     HERE ─────────────────▶ HELD ─────────────────────▶ AWAY ──▶ a hole, if wholly free
- *      ▲    end(false), wake_end │  ◀─────────────────────┘
- *      └─────────────────────────┘      pool_wake_begin
+ *            pool_park_hold        pool_park_end(true)       pool_wake_begin
+ *     HERE ─────────────────▶ HELD ──────────────────▶ AWAY ─────────────────▶ BACK
+ *       ▲                      │                        ▲ │ if wholly free      │ │
+ *       ├──────────────────────┘                        │ └────────────▶ a hole │ │
+ *       │  pool_park_end(false)                         └───────────────────────┘ │
+ *       │                                                   pool_park_end(true)   │
+ *       └─────────────────────────────────────────────────────────────────────────┘
+ *                                                           pool_wake_end
  *
  * What the ranges of pool_park_each have to hold: all bytes that the program may read later and
  * that it, or its GPU work, wrote. Let T be a moment after pool_park_hold chose a chunk.
@@ -29,15 +33,16 @@
  *    complete as far as it knows; else it holds nothing. The work of frees that come later was
  *    submitted before.
  * 2. Nobody outside knows the memory. Exposed memory stays known when it is freed and dead, so its
- *    chunks are marked for ever (chunk_expose), and stay. A chunk that was exposed while it was
- *    held stays as well.
+ *    chunks are marked for ever (chunk_expose), and stay. The caller sees to it that nothing is
+ *    exposed meanwhile. If it is all the same while a chunk is held, the chunk stays. One that is
+ *    back goes again: its bytes may not be there.
  * 3. No second mapping is left: once the chunks are held no ghost comes of them, and all ghosts go
  *    (no work runs). Else their mappings would keep the memory.
  * 4. The pool moves, releases and seizes only chunks that are HERE (eligible in chunk.c). What a
  *    thread works on at the hold (busy_block) is not held. A window of a growth may cover free
  *    memory of a parked chunk. Growing creates and maps in the holes of its window only.
- * 5. The list `parked` has chunks HELD and AWAY alone. The pool's own threads never take one out,
- *    but for pool_abandon. So the caller's walk over it may drop the lock.
+ * 5. The list `parked` has all chunks that are not HERE, and no others. Only these functions and
+ *    pool_abandon take one out. So the caller's walk over it may drop the lock.
  *
  * A wholly free chunk that is away becomes a hole at the wake: see chunk_drop_away. Memory is
  * mapped there again when the pool grows. No old work can run on it (1).
@@ -46,6 +51,7 @@
 #include "pool/map.h"
 #include "pool/pool.h"
 #include "pool/release.h"
+#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -60,17 +66,29 @@ static void let_go(struct chunk *c)
     list_remove(&c->parked);
 }
 
+/* Is the work complete of what was freed up to this epoch? */
+static bool is_complete(const struct pool *p, uint64_t epoch)
+{
+    return p->fences.complete_epoch >= min_u64(epoch, p->fences.open_epoch - 1);
+}
+
 /* Everything freed so far is free memory, and complete. False: there is nothing to park, or the
  * pool knows of work that goes on. Where no fence could be recorded, the caller's word counts.
  * Drops the lock. */
 static bool settle(struct pool *p)
 {
-    const struct fences *f = &p->fences;
-    uint64_t epoch = f->open_epoch;
+    uint64_t epoch =
+        p->fences.open_epoch; /* frees of other threads meanwhile may be in later ones */
     release_settle(p, PARK_SETTLE_NS);
     slab_release_empty(p);
-    /* Frees of other threads, which come meanwhile, may be in later epochs. */
-    return !p->abandoned && !f->lost && f->complete_epoch >= min_u64(epoch, f->open_epoch - 1);
+    /* Another thread may have its record under way. */
+    for (unsigned turn = 0; !is_complete(p, epoch) && turn < FENCE_SUBMIT_TURNS; turn++) {
+        state_unlock(p);
+        spin_pause(turn);
+        state_lock(p);
+        release_settle(p, 0);
+    }
+    return !p->abandoned && !p->fences.lost && is_complete(p, epoch);
 }
 
 /* Holds every chunk that may go. Yields the lock. */
@@ -89,7 +107,8 @@ static void hold_all(struct pool *p)
                 c->park = CHUNK_HELD;
                 list_push_back(above, &c->parked); /* right below it */
             }
-            state_yield(p);
+            if (at < end)
+                state_yield(p);
             if (p->abandoned)
                 return;
         }
@@ -144,7 +163,7 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
 {
     uint64_t held = 0;
     state_enter(p);
-    if (p->arena && settle(p)) {
+    if (p->arena && !p->abandoned && settle(p)) {
         hold_all(p);
         keep_lowest(p, keep_bytes);
         if (most_bytes)
@@ -225,7 +244,7 @@ static bool collect(struct pool *p, struct kept *k)
             return false;
         }
         const struct chunk *c = parked_chunk(k->node);
-        if (c->park != CHUNK_HELD) {
+        if (c->park == CHUNK_AWAY) {
             k->node = k->node->next;
             continue;
         }
@@ -272,9 +291,9 @@ uint64_t pool_park_end(struct pool *p, bool away)
     state_enter(p);
     list_for_each(n, tmp, &p->parked) {
         struct chunk *c = parked_chunk(n);
-        if (c->park != CHUNK_HELD)
+        if (c->park == CHUNK_AWAY)
             continue;
-        if (!away || unlikely(c->exposed)) {
+        if (!away || unlikely(c->park == CHUNK_HELD && c->exposed)) {
             let_go(c);
             continue;
         }
@@ -340,7 +359,7 @@ int pool_wake_begin(struct pool *p)
 {
     int code = 0;
     state_enter(p);
-    if (p->stats.away_bytes) {
+    if (p->stats.away_bytes && !p->abandoned) {
         settle(p);
         chunk_drop_away(p);
     }
@@ -352,7 +371,7 @@ int pool_wake_begin(struct pool *p)
         state_lock(p);
         p->unlocked_jobs--;
         for (struct chunk *c = list; c && !code; c = c->plan) {
-            c->park = CHUNK_HELD;
+            c->park = CHUNK_BACK;
             chunk_count_away(p, 0, c->size_bytes);
         }
         state_broadcast(p);

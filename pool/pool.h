@@ -234,7 +234,9 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
  *
  * After pool_wake_begin it names what is live by then. Of that only what was named before has bytes
  * to be copied back: the rest was allocated while its memory was away, and never written. What was
- * named before and is not named now must not be touched: it may not be mapped. */
+ * named before and is not named now must not be touched: it may not be mapped. Memory that became a
+ * hole at a wake that failed may be new memory by the next park: of two names of one address the
+ * newer counts. */
 bool pool_park_each(struct pool *p, bool (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                     void *arg);
 /* away: unmaps and releases what is held; returns its bytes. Else lets it go, which makes no driver

@@ -113,8 +113,7 @@ static int by_addr(const void *a, const void *b)
     return (x->addr > y->addr) - (x->addr < y->addr);
 }
 
-/* What is saved now joins what is away. Of an address twice the newer stays: the older is of memory
- * that was dropped. */
+/* What is saved now joins what is away. Of an address twice the newer stays. */
 static void join(struct rig *r, struct walk *w)
 {
     struct rig_saved *all = malloc((r->saved_count + w->count + 1) * sizeof *all);

@@ -136,6 +136,9 @@ static void a_wake_can_be_taken_back(void **state)
         EXPECT_EQ(model_used_bytes(r->model), 0, "all of it");
         EXPECT_SOUND(r);
     }
+    EXPECT_EQ(pool_wake_begin(r->pool), 0, "it comes");
+    EXPECT_EQ(pool_expose(r->blocks[0].addr), POOL_OK, "against the rule");
+    EXPECT_EQ(pool_park_end(r->pool, true), gone, "memory without its bytes does not stay");
     EXPECT_EQ(rig_wake(r), 0, "the bytes are still saved");
 }
 
