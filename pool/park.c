@@ -15,10 +15,9 @@
  *
  * What the ranges of pool_park_each have to hold: all bytes that the program may read later and
  * that it, or its GPU work, wrote. Let T be a moment after pool_park_hold chose a chunk.
- * 1. The program reads what it holds: live blocks, and live objects of slabs. A block that is live
- *    at T was live when the walk passed it, unless it was handed out since the hold. The walk
- *    goes by address and a live block does not move. Whatever is freed or merged meanwhile, the
- *    walk passes each block that is live all the time.
+ * 1. The program reads what it holds: live blocks, and live objects of slabs. One that is live at T
+ *    and was not handed out since the hold is live all the time. It does not move, and the walk
+ * goes by address. So the walk passes it, whatever is freed, merged or handed out around it.
  * 2. A block handed out since the hold has bytes that the program has not written: nothing was
  *    submitted since. The driver promises nothing of new memory, nor does the pool. So a block that
  *    is freed while held or away needs none of its bytes, and the block in its place needs none.
@@ -179,7 +178,6 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
 struct kept {
     const struct list *node; /* of the chunk at which it stands */
     uint64_t at;             /* the granule of it that is next; below it: the first */
-    uint64_t chunk_end;      /* of the chunk before */
     uint64_t start, end;     /* the range that may go on; end 0: none */
     struct pool_range ranges[RANGES_AT_ONCE]; /* they are copied to the stack: see next_ranges */
     unsigned count;
@@ -194,6 +192,9 @@ static void end_range(struct kept *k)
         k->ranges[k->count++] = (struct pool_range){k->start, k->end - k->start};
     k->end = 0;
 }
+
+/* Between held chunks that do not touch lies a granule at least. So no range goes on there. */
+_Static_assert(PARK_GAP_BYTES < GRANULE_BYTES, "a range lies on memory that is held");
 
 static void add_range(struct kept *k, uint64_t start, uint64_t end)
 {
@@ -248,17 +249,11 @@ static bool collect(struct pool *p, struct kept *k)
             k->node = k->node->next;
             continue;
         }
-        if (k->at <= c->addr) {
-            k->at = c->addr;
-            if (k->chunk_end != c->addr)
-                end_range(k);
-        }
+        k->at = max_u64(k->at, c->addr);
         add_granule(p, k, k->at);
         k->at += GRANULE_BYTES;
-        if (k->at == c->addr + c->size_bytes) {
-            k->chunk_end = k->at;
+        if (k->at == c->addr + c->size_bytes)
             k->node = k->node->next;
-        }
     }
     return true;
 }

@@ -214,12 +214,12 @@ size_t pool_list_chunks(struct pool *p, struct pool_range *out, size_t max);
  *     pool_wake_begin -> pool_park_each -> pool_wake_end: all memory is here again
  *                    \-> pool_park_end(p, true): it is away again, with nothing copied back
  *
- * One thread at a time calls these six for a pool. Any thread may allocate, free and ask meanwhile,
- * at each of these moments. Memory that is away serves requests as well, and costs no driver call.
- * What the pool needs beyond that it takes from the driver. From before pool_park_hold until after
- * pool_park_end(p, false) or pool_wake_end the caller sees to it that no GPU work runs and none is
- * submitted, that nothing is exposed, and that nobody calls pool_for_each_range. It calls none of
- * them while pool_abandon runs. Of an abandoned pool nothing is held or away. */
+ * One thread at a time calls these five for a pool. Any thread may allocate, free and ask
+ * meanwhile, at each of these moments. Memory that is away serves requests as well, and costs no
+ * driver call. What the pool needs beyond that it takes from the driver. From before pool_park_hold
+ * until after pool_park_end(p, false) or pool_wake_end the caller sees to it that no GPU work runs
+ * and none is submitted, that nothing is exposed, and that nobody calls pool_for_each_range. It
+ * calls none of them while pool_abandon runs. Of an abandoned pool nothing is held or away. */
 /* Chooses what may go, after all frees so far are settled: whole chunks in which nothing is or was
  * exposed, and with which no other thread is at work. From now on nothing of it is moved, released
  * or unmapped. keep_bytes: so much device memory stays, of what is away already nothing. Small
