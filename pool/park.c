@@ -225,13 +225,8 @@ static void add_granule(struct pool *p, struct kept *k, uint64_t addr)
     uint64_t end = addr + GRANULE_BYTES;
     if (below)
         add_range(k, addr, min_u64(block_end(below), end));
-    for (uint64_t i = 0; g->pages && i < GRANULE_PAGES; i++) {
-        uint64_t page = addr + i * SLAB_PAGE_BYTES;
-        if (g->pages[i].start_units[0] == MAP_SLAB)
-            add_range(k, page, page + SLAB_PAGE_BYTES);
-        else
-            add_starts(k, g->pages[i].starts, end);
-    }
+    for (uint64_t i = 0; g->pages && i < GRANULE_PAGES; i++)
+        add_starts(k, g->pages[i].starts, end); /* a slab once for each of its pages */
     add_starts(k, g->starts, end);
 }
 
