@@ -43,8 +43,10 @@
  * 5. The list `parked` has all chunks that are not HERE, and no others. Only these functions and
  *    pool_abandon take one out. So the caller's walk over it may drop the lock.
  *
- * A wholly free chunk that is away becomes a hole at the wake: see chunk_drop_away. Memory is
- * mapped there again when the pool grows. No old work can run on it (1).
+ * A chunk that is away and wholly free is not created again. From pool_wake_begin on its addresses
+ * are BUSY, and pool_wake_end makes them a hole. No old work can run on what is mapped there later
+ * (1). If the wake is taken back, the chunk is away and free as before. So what was named at one
+ * address keeps that address until all bytes are back.
  */
 #include "pool/chunk.h"
 #include "pool/map.h"
@@ -272,6 +274,15 @@ bool pool_park_each(struct pool *p, bool (*f)(void *arg, uint64_t addr, uint64_t
     return goes_on;
 }
 
+/* A wake is taken back. */
+static void unseize_free(struct chunk *c)
+{
+    if (c->busy_block) {
+        c->plan = NULL;
+        chunk_unseize(c);
+    }
+}
+
 /* Chunks count as away before they are unmapped: who asks about an address must not learn that it
  * is there when it may be gone (pool_is_away). */
 uint64_t pool_park_end(struct pool *p, bool away)
@@ -281,8 +292,10 @@ uint64_t pool_park_end(struct pool *p, bool away)
     state_enter(p);
     list_for_each(n, tmp, &p->parked) {
         struct chunk *c = parked_chunk(n);
-        if (c->park == CHUNK_AWAY)
+        if (c->park == CHUNK_AWAY) {
+            unseize_free(c);
             continue;
+        }
         if (!away || unlikely(c->park == CHUNK_HELD && c->exposed)) {
             let_go(c);
             continue;
@@ -331,12 +344,13 @@ static int bring_back(struct backend *b, struct chunk *list)
     return code;
 }
 
+/* Those that are to be created. */
 static struct chunk *list_away(struct pool *p)
 {
     struct chunk *list = NULL, **tail = &list;
     for (const struct list *n = p->parked.next; n != &p->parked; n = n->next) {
         struct chunk *c = parked_chunk(n);
-        if (c->park == CHUNK_AWAY) {
+        if (c->park == CHUNK_AWAY && !c->busy_block) {
             c->plan = NULL;
             *tail = c;
             tail = &c->plan;
@@ -351,7 +365,7 @@ int pool_wake_begin(struct pool *p)
     state_enter(p);
     if (p->stats.away_bytes && !p->abandoned) {
         settle(p);
-        chunk_drop_away(p);
+        chunk_seize_away(p);
     }
     struct chunk *list = list_away(p);
     if (list) {
@@ -366,13 +380,23 @@ int pool_wake_begin(struct pool *p)
         }
         state_broadcast(p);
     }
+    for (const struct list *n = p->parked.next; code && n != &p->parked; n = n->next)
+        unseize_free(parked_chunk(n));
     state_leave(p);
     return code;
 }
 
 void pool_wake_end(struct pool *p)
 {
-    pool_park_end(p, false);
+    state_lock(p);
+    list_for_each(n, tmp, &p->parked) {
+        struct chunk *c = parked_chunk(n);
+        if (c->park == CHUNK_BACK)
+            let_go(c);
+        else if (c->busy_block)
+            chunk_drop(p, c);
+    }
+    state_unlock(p);
 }
 
 uint64_t pool_away_bytes(const struct pool *p)
