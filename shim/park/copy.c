@@ -115,9 +115,10 @@ static void settle(struct half *h)
     if (h->from == h->to)
         return;
     CUresult rc = real.cuStreamSynchronize(h->stream);
-    if (rc != CUDA_SUCCESS)
+    if (rc != CUDA_SUCCESS) {
         fail(rc);
-    else if (job.way == COPY_OUT && !atomic_load(&job.stopped))
+        real.cuCtxSynchronize(); /* step 2; if it fails too, the context does no work any more */
+    } else if (job.way == COPY_OUT && !atomic_load(&job.stopped))
         do_piece(h, COPY);
     h->from = h->to = 0;
 }
