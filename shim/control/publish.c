@@ -4,6 +4,7 @@
  */
 #include "shim/control/publish.h"
 
+#include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
 #include "shim/option/in_force.h"
@@ -46,6 +47,9 @@ static char command[256];
 static char body[PAGE_BODY_BYTES];
 static struct report_pool pools[CONTEXTS_MAX];
 static struct page_gpu gpus[PAGE_GPUS_MAX];
+static struct page_park parks[PAGE_GPUS_MAX];
+
+struct publish_park publish_park;
 
 void publish_flush(const char *reason, uint64_t bytes, uint64_t ns)
 {
@@ -105,9 +109,10 @@ static size_t sum_by_gpu(size_t num_pools)
     size_t count = 0;
 
     memset(gpus, 0, sizeof(gpus));
+    memset(parks, 0, sizeof(parks));
     for (size_t i = 0; i < num_pools; i++) {
         const struct pool_stats *s = &pools[i].stats;
-        uint64_t used = s->allocated_bytes;
+        uint64_t used = max_u64(s->allocated_bytes, s->away_bytes);
         size_t g = 0;
 
         while (g < count && memcmp(gpus[g].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid)) != 0)
@@ -120,8 +125,11 @@ static size_t sum_by_gpu(size_t num_pools)
             gpus[g].returned_ns = pools[i].returned_ns;
             gpus[g].regrown_ns = pools[i].regrown_ns;
         }
-        gpus[g].allocated_bytes += used;
-        gpus[g].reserved_bytes += s->reserved_bytes;
+        parks[g].away_bytes += s->away_bytes;
+        if (pools[i].device >= 0 && pools[i].device < DEVICES_MAX)
+            parks[g].needs_bytes = atomic_load(&publish_park.needs_bytes[pools[i].device]);
+        gpus[g].allocated_bytes += s->allocated_bytes;
+        gpus[g].reserved_bytes += s->reserved_bytes - s->away_bytes;
         gpus[g].idle_bytes += s->reserved_bytes > used ? s->reserved_bytes - used : 0;
         gpus[g].async_idle_bytes += pools[i].async.async_idle_bytes;
     }
@@ -170,8 +178,13 @@ static bool collect_state(struct page_state *state, bool only_changes)
         return false;
     digest = sum;
     size_t num_gpus = sum_by_gpu(r.num_pools);
-    *state = (struct page_state){
-        .body = body, .body_bytes = write_body(&r), .gpus = gpus, .num_gpus = num_gpus};
+    *state = (struct page_state){.body = body,
+                                 .body_bytes = write_body(&r),
+                                 .gpus = gpus,
+                                 .parks = parks,
+                                 .asleep_since_ns = atomic_load(&publish_park.asleep_since_ns),
+                                 .needs_since_ns = atomic_load(&publish_park.needs_since_ns),
+                                 .num_gpus = num_gpus};
     return true;
 }
 

@@ -47,6 +47,14 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
 /* The process is locked, or no more. Such a one gives nothing, and is not asked. Keeps errno. */
 void neighbour_set_locked(int pid, bool locked);
 
+/* Who else wants memory of a GPU, or has it, as the pages say. */
+struct neighbour_needs {
+    uint64_t older_bytes;           /* that neighbours wait for since before since_ns (park.h) */
+    uint64_t most_pid, most_bytes; /* the one that holds most, in its own pid namespace; 0: none */
+};
+void neighbour_needs(const char *folder, const struct page_id *self, const unsigned char *uuid,
+                     uint64_t since_ns, struct neighbour_needs *out);
+
 /* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
  * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */
 enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wait_ns,

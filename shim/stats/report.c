@@ -230,9 +230,9 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     add_rule(t, '-');
     add_row(t, "", "now", "peak");
     for (size_t i = 0; i < NUM_ROWS; i++) {
-        if (rows[i].kind != GAUGE || (i >= FIRST_ASYNC_ROW && !v[i]))
-            continue;
         bool has_peak = i + 1 < NUM_ROWS && rows[i + 1].kind == PEAK;
+        if (rows[i].kind != GAUGE || (!v[i] && (i >= FIRST_ASYNC_ROW || !has_peak)))
+            continue;
         add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text,
                 has_peak ? unit_figure(v[i + 1], rows[i].unit).text : "");
     }

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The device memory of a process goes to the host, and comes back when the process uses it.
+
+test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+import os
+import random
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_client  # noqa: E402
+import programs  # noqa: E402
+import waiting  # noqa: E402
+
+LIBRARY, FOLDERS, PARKER, TABLES = sys.argv[1:5]
+T = page_client.load_tables(TABLES)
+DONE, PARTLY, REFUSED = T.PAGE_REPLY_DONE, T.PAGE_REPLY_PARTLY, T.PAGE_REPLY_REFUSED
+MIB = 1 << 20
+
+
+class Process:
+    """A process under the library, and its page."""
+
+    def __init__(self, test, gpu, pages, **options):
+        env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, SIM_DEVICES="1",
+                               GPUCACHE_DIR=pages, **options)
+        self.talker = programs.Talker([PARKER], env, stderr=None)
+        test.addCleanup(self.talker.end)
+        self.pid = self.talker.pid
+        self.do = self.talker.do
+        self.do("make 1 1", "drop")
+        self.path = test.wait_for(lambda: self.find_page(pages), "no page")
+        self.page = page_client.Page(T, self.path)
+        test.addCleanup(self.page.close)
+        test.wait_for(lambda: self.page.state()[0]["pools"], "no pool")
+
+    def find_page(self, pages):
+        for path in page_client.whole_pages_in(T, pages):
+            if os.path.basename(path).split("-")[1] == str(self.pid):
+                return path
+        return None
+
+    def ask(self, words, wait_s=60):
+        return self.page.ask(words, wait_s)
+
+    def state(self):
+        self.ask("look")
+        return self.page.state()[0]
+
+    def park_fields(self):
+        self.ask("look")
+        base = T.PAGE["parks"][0]
+        return {name: self.page.get(name, "PAGE_PARK", base) for name in T.PAGE_PARK}
+
+
+class Base(waiting.Waiting):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.pages = os.path.join(scratch.name, "pages")
+        self.gpu = f"park-{os.getpid()}-{random.randrange(1 << 30)}"
+        shared = f"/dev/shm/simulated-gpu-{self.gpu}"
+        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
+        self.addCleanup(os.unlink, shared)
+        env = {name: value for name, value in os.environ.items()
+               if not name.startswith(("GPUCACHE", "LD_"))}
+        self.other = programs.Talker([PARKER], {**env, "LD_LIBRARY_PATH": FOLDERS,
+                                                "SIM_SHARED": self.gpu, "SIM_DEVICES": "1",
+                                                **self.capacity()}, stderr=None)
+        self.addCleanup(self.other.end)
+        self.other.do("info")
+
+    def capacity(self):
+        return {"SIM_CAPACITY": "2G"}
+
+    def start(self, **options):
+        return Process(self, self.gpu, self.pages, **{**self.capacity(), **options})
+
+    def free_mib(self):
+        """What the device has, as a process without the library sees it."""
+        return int(self.other.do("info")) / 1024
+
+    def park(self, p, words="park", code=DONE):
+        got, value, reply = p.ask(words)
+        self.assertEqual(got, code, reply)
+        self.assertEqual(reply["state"], "refused" if code == REFUSED else "parked", reply)
+        return value, reply
+
+
+class Park(Base):
+    def test_memory_goes_and_comes_back_with_its_bytes(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 64 60")
+        self.assertLess(self.free_mib(), nothing - 512)
+        value, reply = self.park(p)
+        self.assertGreater(value, 512 * MIB)
+        self.assertGreaterEqual(self.free_mib(), nothing)
+        self.assertEqual(reply["gpus"][0]["stays"], [])
+        self.assertGreater(reply["gpus"][0]["live_bytes"], 512 * MIB)
+        pool = p.state()["pools"][0]
+        self.assertEqual(pool["away_bytes"], value)
+        self.assertEqual(pool["away_bytes"], pool["reserved_bytes"])
+        self.assertEqual(p.park_fields(), {"away_bytes": value, "needs_bytes": 0})
+        self.assertEqual(p.do("check"), "right")
+        self.assertLess(self.free_mib(), nothing - 512)
+        state = p.state()
+        self.assertEqual(state["pools"][0]["away_bytes"], 0)
+        self.assertEqual((state["counters"]["num_parks"], state["counters"]["num_wakes"]), (1, 1))
+        self.assertEqual(p.do("copies"), "right")
+
+    def test_a_request_wakes(self):
+        p = self.start()
+        p.do("make 16 40")
+        self.park(p)
+        code, value, reply = p.ask("wake")
+        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
+        self.assertGreater(value, 16 * MIB)
+        self.assertEqual(p.ask("wake")[:2], (DONE, 0))
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.state()["counters"]["num_wakes"], 1)
+
+    def test_allocations_and_frees_go_on(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 32 40")
+        self.park(p)
+        p.do("exchange")
+        self.assertGreater(self.free_mib(), nothing - 200)
+        self.assertEqual(p.state()["counters"]["num_wakes"], 0)
+        self.assertEqual(p.do("check"), "right")
+        self.park(p)
+        p.do("drop")
+        self.assertEqual(p.do("make 32 40", "check"), "right")
+
+    def test_a_second_park_takes_what_is_left(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 32 80")
+        value, reply = self.park(p, f"park keep={64 * MIB}")
+        self.assertGreaterEqual(reply["gpus"][0]["stays"][0]["bytes"], 64 * MIB)
+        self.assertLess(self.free_mib(), nothing - 60)
+        more, reply = self.park(p)
+        self.assertGreater(more, 0)
+        self.assertEqual(reply["gpus"][0]["away_bytes"], value + more)
+        self.assertGreaterEqual(self.free_mib(), nothing)
+        self.assertEqual(self.park(p)[0], 0)
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+
+    def test_the_process_is_as_large_as_before(self):
+        p = self.start()
+        p.do("make 64 60", "check")
+        before = int(p.do("rss"))
+        self.park(p)
+        p.do("check")
+        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 4096, "it grew", 10)
+
+    def test_off_refuses(self):
+        p = self.start(GPUCACHE_PARK="off")
+        p.do("make 8 8")
+        self.assertIn("GPUCACHE_PARK=off", self.park(p, code=REFUSED)[1]["why"])
+        self.assertEqual(p.ask("set PARK=ask")[0], DONE)
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_it_parks_itself(self):
+        p = self.start(GPUCACHE_PARK="idle:100ms")
+        nothing = self.free_mib()
+        p.do("make 16 40")
+        self.wait_for(lambda: self.free_mib() >= nothing, "it does not park itself")
+        self.assertEqual(p.do("check"), "right")
+        self.wait_for(lambda: self.free_mib() >= nothing, "it does not park itself again")
+        self.assertEqual(p.ask("set PARK=ask")[0], DONE)
+        self.assertEqual(p.do("check"), "right")
+        time.sleep(0.5)
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+
+    def test_threads_work_on(self):
+        p = self.start()
+        p.do("make 8 40", "work 4")
+        parked, end = 0, time.monotonic() + 3
+        while time.monotonic() < end:
+            code, _, reply = p.ask("park wait=20")
+            self.assertIn(code, (DONE, REFUSED), reply)
+            parked += code == DONE
+            if parked % 3 == 0:
+                p.ask("flush frameworks=0 wait=0")
+        self.assertEqual(p.do("rest"), "right")
+        self.assertEqual(p.do("check"), "right")
+        self.assertGreater(parked, 0)
+
+    def test_a_reset_ends_the_context_away(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 16 40")
+        self.park(p)
+        p.do("reset")
+        self.assertGreaterEqual(self.free_mib(), nothing - 200)
+        self.assertEqual(p.do("make 16 40", "check"), "right")
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_an_exit_loses_nothing(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 16 40")
+        self.park(p)
+        self.assertEqual(p.talker.finish()[0], 0)
+        self.assertGreaterEqual(self.free_mib(), nothing)
+
+
+class Full(Base):
+    """A device that is full when the memory is to come back."""
+
+    def capacity(self):
+        return {"SIM_CAPACITY": "1G"}
+
+    def fill(self):
+        self.other.do("make 64 70")  # ten of 64 MiB
+        self.assertLess(self.free_mib(), 350)
+
+    def test_a_use_waits_for_memory(self):
+        p = self.start()
+        p.do("make 64 50")
+        self.park(p)
+        self.fill()
+        code, _, reply = p.ask("wake")
+        self.assertEqual((code, reply["state"]), (REFUSED, "refused"), reply)
+        self.assertIn("GiB are needed", reply["why"])
+        p.talker.send("check")
+        self.wait_for(lambda: p.park_fields()["needs_bytes"], "it waits for nothing")
+        time.sleep(0.2)
+        self.other.do("drop")
+        self.assertEqual(p.talker.read(), "right")
+        self.assertEqual(p.park_fields()["needs_bytes"], 0)
+
+    def test_two_take_turns(self):
+        first, second = self.start(GPUCACHE_PARK="lend:1s"), self.start(GPUCACHE_PARK="lend:1s")
+        first.do("make 64 70")
+        self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
+        self.assertEqual(second.do("make 64 70", "check"), "right")
+        for p in (first, second) * 3:
+            self.assertEqual(p.do("check"), "right")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[5:])
