@@ -13,6 +13,7 @@ from gpucache.fault import (DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, 
 
 AT_ONCE = 256  # processes that are asked at the same time, so that one wait is enough for all
 DESCRIPTORS_EACH, DESCRIPTORS_BESIDE = 6, 12  # a folder, a page, two mappings and a look at /proc
+NO_PAGE = "it has no page of live state"
 
 # by_page(state.Process, args, uuid): the receipt of a process with a page. without_page(pid, args,
 # why): of one without. failed(target, why): the receipt of a fault.
@@ -40,7 +41,7 @@ def one(verb, target, args):
             if its_page is None or not its_page.pid:
                 if complaints:
                     complain(complaints[0])
-                return verb.without_page(target, args, "it has no page of live state")
+                return verb.without_page(target, args, NO_PAGE)
             found = state.Process(its_page, args.gpus)
         if found.contents.version != tables.PAGE_VERSION and found.pid:
             return verb.without_page(found.pid, args, found.note)

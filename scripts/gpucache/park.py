@@ -116,8 +116,8 @@ def by_page(found, args, uuid=None):
     return Receipt(found, "failed", text.printable(str(why)) if why else reply.why(), reply)
 
 
-def _without_page(_, __, why):
-    raise Fault(f"{why}, so it cannot be asked")
+def _without_page(pid, _, why):
+    raise Fault(state.why_no_page(pid) if why == many.NO_PAGE else why)
 
 
 VERB = many.Verb(by_page, _without_page, lambda target, why: Receipt(target, "failed", why))
