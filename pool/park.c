@@ -118,20 +118,25 @@ static void keep_lowest(struct pool *p, uint64_t keep_bytes)
     }
 }
 
-/* Lets small chunks go first, as long as the rest is enough. Yields the lock. */
+/* Lets small chunks go, by powers of two, as long as the rest is enough. */
 static void hold_largest(struct pool *p, uint64_t most_bytes)
 {
-    uint64_t held = held_bytes(p);
-    for (unsigned size = GRANULE_SHIFT; held > most_bytes && ADDR_LIMIT >> size; size++) {
-        list_for_each(n, tmp, &p->parked) {
-            struct chunk *c = parked_chunk(n);
-            if (c->park == CHUNK_HELD && log2_floor(c->size_bytes) == size &&
-                held - c->size_bytes >= most_bytes) {
-                held -= c->size_bytes;
-                let_go(c);
-            }
-        }
-        state_yield(p);
+    uint64_t bytes[64] = {0}, spare_bytes = minus_u64(held_bytes(p), most_bytes);
+    unsigned size = 0; /* smaller ones go, and some of these */
+    for (const struct list *n = p->parked.next; n != &p->parked; n = n->next)
+        if (parked_chunk(n)->park == CHUNK_HELD)
+            bytes[log2_floor(parked_chunk(n)->size_bytes)] += parked_chunk(n)->size_bytes;
+    while (size < 63 && bytes[size] <= spare_bytes)
+        spare_bytes -= bytes[size++];
+    list_for_each(n, tmp, &p->parked) {
+        struct chunk *c = parked_chunk(n);
+        unsigned its = log2_floor(c->size_bytes);
+        bool some = its == size && c->size_bytes <= spare_bytes;
+        if (c->park != CHUNK_HELD || (its >= size && !some))
+            continue;
+        if (some)
+            spare_bytes -= c->size_bytes;
+        let_go(c);
     }
 }
 

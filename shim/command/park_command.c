@@ -180,8 +180,8 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
     }
     *code = PAGE_REPLY_REFUSED;
     if (in_force()->park.off || capture_open()) {
-        *code = refuse(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off", false,
-                       reply);
+        *code =
+            refuse(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off", false, reply);
         return false;
     }
     flush_idle(w);

@@ -35,7 +35,7 @@ struct empty_cache {
 
 /* GPUCACHE_PARK. Any thread may read the words while they change. */
 struct option_park {
-    atomic_bool off;                    /* refuses each park */
+    atomic_bool off;                   /* refuses each park */
     _Atomic uint64_t idle_ns, lend_ns; /* 0: not */
 };
 

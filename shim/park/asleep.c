@@ -21,15 +21,15 @@
 static uint64_t run_look(uint64_t now_ns);
 static struct duty look = {.run = run_look, .needs_calm = true, .due_ns = DUTY_NEVER};
 
-static uint64_t uses;           /* at the last look */
-static uint64_t look_ns;        /* when that was */
-static uint64_t used_ns;        /* no use is older than this that came before `since_ns` */
-static uint64_t since_ns;       /* the first look with this count */
-static bool is_idle;            /* no work runs since */
-static uint64_t question;       /* to the packages, before a park; 0: none */
+static uint64_t uses;            /* at the last look */
+static uint64_t look_ns;         /* when that was */
+static uint64_t used_ns;         /* no use is older than this that came before `since_ns` */
+static uint64_t since_ns;        /* the first look with this count */
+static bool is_idle;             /* no work runs since */
+static uint64_t question;        /* to the packages, before a park; 0: none */
 static uint64_t answer_until_ns; /* .. and how long it waits for their answer */
-static unsigned doublings;      /* step 2 */
-static uint64_t judged_ns;      /* the wake that they count already */
+static unsigned doublings;       /* step 2 */
+static uint64_t judged_ns;       /* the wake that they count already */
 
 static bool is_quiet(void)
 {

@@ -223,8 +223,7 @@ static void register_staging(CUcontext ctx)
 
     if (!call_scope_enter(&scope, ctx))
         return;
-    CUresult rc =
-        real.cuMemHostRegister_v2(staging, STAGING_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
+    CUresult rc = real.cuMemHostRegister_v2(staging, STAGING_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
     is_registered |= rc == CUDA_SUCCESS || rc == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     call_scope_end(&scope);
 }
@@ -232,8 +231,8 @@ static void register_staging(CUcontext ctx)
 bool copy_begin(CUcontext ctx)
 {
     if (!staging) {
-        void *p = mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                       -1, 0);
+        void *p =
+            mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
         if (p == MAP_FAILED)
             return false;

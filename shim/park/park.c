@@ -44,8 +44,8 @@ static _Atomic uint64_t asked, done;         /* numbers */
 
 struct park_last park_last;
 
-static atomic_uint enders;  /* step 7 */
-static atomic_bool leaves;  /* the process */
+static atomic_uint enders; /* step 7 */
+static atomic_bool leaves; /* the process */
 static atomic_bool is_moving;
 
 static void say(struct park_receipt *r, const char *why)

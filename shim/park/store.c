@@ -82,8 +82,8 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
 {
     uint64_t room = UINT64_MAX;
     char folder[PATH_BYTES];
-    int n = snprintf(folder, sizeof folder, "%s%s%.*s", root, v->mount, (int)strcspn(name, "\n"),
-                     name);
+    int n =
+        snprintf(folder, sizeof folder, "%s%s%.*s", root, v->mount, (int)strcspn(name, "\n"), name);
     size_t mount_length = strlen(root) + strlen(v->mount);
 
     if (n < 0 || (size_t)n >= sizeof folder)
@@ -113,8 +113,7 @@ uint64_t store_room(const char *root)
         const char *found = strstr(text, versions[i].mark);
 
         if (found)
-            room = min_u64(room, groups_room(&versions[i], root,
-                                             found + strlen(versions[i].mark)));
+            room = min_u64(room, groups_room(&versions[i], root, found + strlen(versions[i].mark)));
     }
     return room;
 }
@@ -134,7 +133,8 @@ static bool has_room(uint64_t awaited_bytes, char *why, size_t why_bytes)
 
 static void *map(uint64_t size_bytes, int protection)
 {
-    void *p = mmap(NULL, size_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *p =
+        mmap(NULL, size_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (p == MAP_FAILED)
         return NULL;

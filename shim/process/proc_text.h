@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Small files of /proc and /sys. System calls read them: the C library's functions are cancellation points,
- * and the program may wrap them. No descriptor stays open. No state, no lock.
+ * Small files of /proc and /sys. System calls read them: the C library's functions are cancellation
+ * points, and the program may wrap them. No descriptor stays open. No state, no lock.
  */
 #ifndef SHIM_PROC_TEXT_H
 #define SHIM_PROC_TEXT_H

@@ -67,7 +67,7 @@ struct candidate {
     bool thrashes;
     uint64_t idle_bytes, reserved_bytes;
     uint64_t asleep_since_ns; /* UINT64_MAX: it is not, or lends nothing then */
-    uint32_t tie; /* spreads the questions of many processes among equals */
+    uint32_t tie;             /* spreads the questions of many processes among equals */
 };
 
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;

@@ -49,7 +49,7 @@ void neighbour_set_locked(int pid, bool locked);
 
 /* Who else wants memory of a GPU, or has it, as the pages say. */
 struct neighbour_needs {
-    uint64_t older_bytes;           /* that neighbours wait for since before since_ns (park.h) */
+    uint64_t older_bytes;          /* that neighbours wait for since before since_ns (park.h) */
     uint64_t most_pid, most_bytes; /* the one that holds most, in its own pid namespace; 0: none */
 };
 void neighbour_needs(const char *folder, const struct page_id *self, const unsigned char *uuid,

@@ -53,8 +53,8 @@ static uint64_t check(void)
     uint64_t wrong = 0;
     for (unsigned i = 0; i < num_blocks; i++)
         if (blocks[i].value)
-            wrong += scene_wrong_words(blocks[i].addr, blocks[i].size_bytes / 4, blocks[i].value,
-                                       NULL);
+            wrong +=
+                scene_wrong_words(blocks[i].addr, blocks[i].size_bytes / 4, blocks[i].value, NULL);
     return wrong;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * Memory that goes to the host and comes back: pool/park.c. rig_park and rig_wake do what the shim
- * does, with marks in place of bytes. Races and many cycles: test_wake.c.
+ * does, with marks in place of bytes. What comes back: test_wake.c.
  */
 #include "pool/chunk.h"
 #include "pool/map.h"
@@ -311,6 +311,60 @@ static void nothing_else_touches_what_is_held_or_away(void **state)
     EXPECT_SOUND(r);
 }
 
+static uint64_t held_beside, holds;
+static const char *said_beside;
+
+/* A park begins while a thread has chunks to move. */
+static void hold_beside(struct model *m, enum model_row row)
+{
+    if (row != MODEL_ROW_map || holds++)
+        return;
+    held_beside = pool_park_hold(m->hook_arg, 0, 0);
+    said_beside = pool_check(m->hook_arg);
+}
+
+static void what_another_thread_moves_is_not_held(void **state)
+{
+    struct rig *r = parking(state);
+    uint64_t a[10];
+    for (int i = 0; i < 10; i++)
+        a[i] = rig_alloc(r, MIB(8));
+    for (int i = 0; i < 10; i += 2)
+        rig_free(r, a[i]);
+    rig_settle(r);
+    r->model->hook = hold_beside;
+    r->model->hook_arg = r->pool;
+    uint64_t big = rig_alloc(r, MIB(32));
+    r->model->hook = NULL;
+    EXPECT(big && rig_stats(r).num_chunk_moves >= 4, "chunks have moved");
+    EXPECT(!said_beside, "nobody moves what is held");
+    EXPECT(held_beside >= MIB(40) && held_beside < MIB(80), "the others are held");
+    EXPECT_EQ(pool_park_end(r->pool, true), held_beside, "and go");
+    EXPECT(!pool_is_away(big), "what has moved is here");
+    EXPECT_SOUND(r);
+}
+
+static unsigned unmaps_seen;
+
+static void is_away_already(struct model *m)
+{
+    unmaps_seen++;
+    for (uint32_t i = 0; i < 2; i++)
+        EXPECT(pool_is_away(((uint64_t *)m->hook_arg)[i]), "it counts as away");
+}
+
+/* Who asks whether an address is away must not learn that it is there when it is gone. */
+static void memory_counts_as_away_before_it_is_unmapped(void **state)
+{
+    struct rig *r = parking(state);
+    uint64_t a[2] = {written(r, MIB(10)), written(r, 3000)};
+    r->model->hook_unmap = is_away_already;
+    r->model->hook_arg = a;
+    EXPECT(rig_park(r, 0, 0, false), "it goes");
+    r->model->hook_unmap = NULL;
+    EXPECT_EQ(unmaps_seen, 2, "both were unmapped");
+}
+
 static void frees_and_allocations_in_what_is_away_call_no_driver(void **state)
 {
     struct rig *r = parking(state);
@@ -345,6 +399,8 @@ int main(void)
         RIG_TEST(a_range_does_not_reach_into_what_stays),
         RIG_TEST(a_long_walk_misses_nothing),
         RIG_TEST(nothing_else_touches_what_is_held_or_away),
+        RIG_TEST(what_another_thread_moves_is_not_held),
+        RIG_TEST(memory_counts_as_away_before_it_is_unmapped),
         RIG_TEST(frees_and_allocations_in_what_is_away_call_no_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -207,9 +207,9 @@ static void empty_cache_requests_and_policies(void **state)
 
 static void parks_take_words_and_times(void **state)
 {
-    static const char *const junk[] = {"idle",  "idle:",     "idle:0", "lend:0.9", "lend",
-                                       "ask,",  "off,ask",   "park",   "idle=5",   "idle:5s lend:5s",
-                                       "lend:", "idle:0.1ms"};
+    static const char *const junk[] = {
+        "idle",    "idle:", "idle:0", "lend:0.9",        "lend",  "ask,",
+        "off,ask", "park",  "idle=5", "idle:5s lend:5s", "lend:", "idle:0.1ms"};
     struct option_park p;
 
     assert_true(parse_PARK("ask", &p) && !p.off && !p.idle_ns && !p.lend_ns);
