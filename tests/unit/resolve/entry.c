@@ -13,6 +13,7 @@
 #include "shim/entry/alloc.h"
 #include "shim/entry/current.h"
 #include "shim/entry/retry.h"
+#include "shim/park/gate.h"
 #include "shim/share/peer.h"
 #include "shim/trace/trace.h"
 
@@ -94,15 +95,49 @@ void submission_end(bool taken)
     probe.done++;
 }
 
-enum submit_seen submission_begin(CUstream stream, unsigned flags)
+uint64_t submission_name(const struct submitter *s, CUstream stream, unsigned flags)
+{
+    probe.note_stream = stream;
+    return 0;
+}
+
+enum submit_seen submission_begin(struct submitter *s, uint64_t name, unsigned watch,
+                                  unsigned flags)
 {
     probe.notes++;
-    probe.note_stream = stream;
     probe.note_flags = flags;
     return (enum submit_seen)probe.note_answer;
 }
 
-void single_stream_disable(void)
+/* No thread has a record, and the gate is open. */
+__thread struct submitter *submitter_mine;
+
+struct submitter *submitter_find(void)
+{
+    return NULL;
+}
+
+CUresult gate_enter(struct submitter *s, uint64_t mark, unsigned *watch)
+{
+    *watch = atomic_load(&pool_watch);
+    return CUDA_SUCCESS;
+}
+
+CUresult gate_use_begin(struct gate_use *use)
+{
+    return CUDA_SUCCESS;
+}
+
+void gate_use_end(const struct gate_use *use)
+{
+}
+
+CUresult gate_ask_begin(struct gate_use *use, uint64_t addr)
+{
+    return CUDA_SUCCESS;
+}
+
+void stream_watch_note_unseen(void)
 {
     probe.left_single++;
 }
