@@ -8,6 +8,7 @@
 #include "pool/spin.h"
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
+#include "shim/control/thread.h"
 #include "shim/driver/call_scope.h"
 #include "shim/option/in_force.h"
 #include "shim/park/gate.h"
@@ -237,7 +238,10 @@ static int run_wake(bool is_asked)
     call_scope_is_awaited = false;
     counter_add(COUNTER_WAKE_WAIT_NS, waited_ns);
     if (code) {
-        gate_fail((CUresult)code);
+        if (is_asked)
+            gate_is_parked(); /* a use that came meanwhile has all its time */
+        else
+            gate_fail((CUresult)code);
         return code;
     }
     gate_open();
@@ -274,6 +278,27 @@ static void run_job(struct park_receipt *r)
                  text_fixed(sum(r, true), GIB, 1).text);
 }
 
+/* The log is the control thread's: the park thread writes none while the gate is closed. */
+static uint64_t run_tell(uint64_t now_ns)
+{
+    static uint64_t told;
+    const struct park_receipt *r = &results[job.number % RESULTS];
+
+    (void)now_ns;
+    if (job.wakes || told == job.number || atomic_load(&done) != job.number)
+        return DUTY_NEVER;
+    told = job.number;
+    if (r->outcome == PARK_IS_REFUSED)
+        log_info("not parked: %s", r->why);
+    else
+        log_info("parked in %s ms: %s GiB went to the host", text_fixed(r->ns, MS_NS, 1).text,
+                 text_fixed(sum(r, false), GIB, 2).text);
+    publish_soon();
+    return DUTY_NEVER;
+}
+
+static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+
 static void run_jobs(void)
 {
     for (;;) {
@@ -284,6 +309,7 @@ static void run_jobs(void)
         } else if (atomic_load(&asked) != atomic_load(&done)) {
             run_job(&results[job.number % RESULTS]);
             atomic_store(&done, job.number);
+            control_due(&tell, 0);
         } else {
             gate_await_bell(seen);
         }

@@ -27,7 +27,7 @@ SHIM_EXPORT struct probe *resolve_probe(void)
 }
 
 /* It has started already. */
-_Atomic int state_now __attribute__((visibility("hidden"))) = STATE_OFF;
+_Atomic int state_now __attribute__((visibility("hidden"))) = STATE_ON;
 
 /* Wrappers of waits count. */
 atomic_int call_scope_program_waits;
