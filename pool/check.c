@@ -302,7 +302,8 @@ static const char *check_parked(const struct pool *p, const struct sums *sums)
     for (const struct list *n = p->parked.next; n != &p->parked; n = n->next, count++) {
         const struct chunk *c = list_entry(n, struct chunk, parked);
         CHECK(c->park != CHUNK_HERE, "only chunks that are held or away are listed as parked");
-        CHECK(!c->busy_block, "nobody moves or releases a chunk that is held or away");
+        CHECK(!c->busy_block || c->park == CHUNK_AWAY,
+              "nobody moves or releases a chunk that is held or back");
         CHECK(c->addr >= end, "parked chunks are listed by address");
         end = c->addr + c->size_bytes;
     }

@@ -258,7 +258,7 @@ uint64_t chunk_give_memory(struct backend *b, struct chunk *list)
 }
 
 /* The pool forgets a seized chunk whose memory is gone. */
-static void drop(struct pool *p, struct chunk *c)
+static void forget(struct pool *p, struct chunk *c)
 {
     chunk_leave(c);
     if (p->arena)
@@ -289,7 +289,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     while (list) {
         struct chunk *c = list;
         list = c->plan;
-        drop(p, c);
+        forget(p, c);
     }
     p->stats.reserved_bytes -= bytes;
     p->unlocked_jobs--;
@@ -304,24 +304,26 @@ void chunk_count_away(struct pool *p, uint64_t more_bytes, uint64_t less_bytes)
     atomic_fetch_add(&chunk_away_bytes, more_bytes - less_bytes);
 }
 
-void chunk_drop_away(struct pool *p)
+void chunk_seize_away(struct pool *p)
 {
     struct zone *zones[] = {&p->small, &p->large};
     for (int i = 0; i < 2;) {
         struct search s = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX, .park = CHUNK_AWAY};
         seize_free(&s, zones[i], true);
-        i += s.list == NULL;
-        while (s.list) {
-            struct chunk *c = s.list;
-            s.list = c->plan;
-            map_disclaim(c, p);
-            list_remove(&c->parked);
-            p->stats.reserved_bytes -= c->size_bytes;
-            chunk_count_away(p, 0, c->size_bytes);
-            drop(p, c);
-        }
-        state_yield(p);
+        if (s.list)
+            state_yield(p);
+        else
+            i++;
     }
+}
+
+void chunk_drop(struct pool *p, struct chunk *c)
+{
+    map_disclaim(c, p);
+    list_remove(&c->parked);
+    p->stats.reserved_bytes -= c->size_bytes;
+    chunk_count_away(p, 0, c->size_bytes);
+    forget(p, c);
 }
 
 void chunk_release_dead(struct pool *p)

@@ -22,8 +22,8 @@ struct zone;
 enum chunk_park {
     CHUNK_HERE, /* on the device */
     CHUNK_HELD, /* on the device; its bytes are copied, or will be */
-    CHUNK_AWAY, /* nowhere on the device: its bytes are on the host, its addresses are the chunk's
-                 */
+    CHUNK_AWAY, /* nowhere on the device: its bytes are on the host, its addresses stay its own */
+    CHUNK_BACK, /* on the device again, but its bytes may still be on the host alone */
 };
 
 /* Where a chunk is after an attempt to create or move it. */
@@ -85,9 +85,10 @@ uint64_t chunk_release(struct pool *p, struct chunk *list);
 /* Only the driver's part of that: unmaps and releases the memory of an arena's chunks. Lock not
  * held. */
 uint64_t chunk_give_memory(struct backend *b, struct chunk *list);
-/* Chunks that are away and wholly free become holes. Their blocks may be in use by no GPU work.
- * Yields the lock. */
-void chunk_drop_away(struct pool *p);
+/* Takes chunks that are away and wholly free out of the bins, each below one BUSY block. No GPU
+ * work may use them. Yields the lock. chunk_unseize puts them back. chunk_drop makes one a hole. */
+void chunk_seize_away(struct pool *p);
+void chunk_drop(struct pool *p, struct chunk *c);
 /* So many bytes more, or less, are away. */
 void chunk_count_away(struct pool *p, uint64_t more_bytes, uint64_t less_bytes);
 /* Bytes that are away in all pools of the process. */

@@ -4,17 +4,20 @@
  * chunks goes, and comes again at the same addresses. Blocks, slabs and the map know nothing of it:
  * they are host records. The caller moves the bytes.
  *
- *            pool_park_hold          pool_park_end(true)
- *     HERE ─────────────────▶ HELD ─────────────────────▶ AWAY ──▶ a hole, if wholly free
- *      ▲    end(false), wake_end │  ◀─────────────────────┘
- *      └─────────────────────────┘      pool_wake_begin
+ *            pool_park_hold        pool_park_end(true)       pool_wake_begin
+ *     HERE ─────────────────▶ HELD ──────────────────▶ AWAY ─────────────────▶ BACK
+ *       ▲                      │                        ▲ │ if wholly free      │ │
+ *       ├──────────────────────┘                        │ └────────────▶ a hole │ │
+ *       │  pool_park_end(false)                         └───────────────────────┘ │
+ *       │                                                   pool_park_end(true)   │
+ *       └─────────────────────────────────────────────────────────────────────────┘
+ *                                                           pool_wake_end
  *
  * What the ranges of pool_park_each have to hold: all bytes that the program may read later and
  * that it, or its GPU work, wrote. Let T be a moment after pool_park_hold chose a chunk.
- * 1. The program reads what it holds: live blocks, and live objects of slabs. A block that is live
- *    at T was live when the walk passed it, unless it was handed out since the hold. The walk
- *    goes by address and a live block does not move. Whatever is freed or merged meanwhile, the
- *    walk passes each block that is live all the time.
+ * 1. The program reads what it holds: live blocks, and live objects of slabs. One that is live at T
+ *    and was not handed out since the hold is live all the time. It does not move, and the walk
+ * goes by address. So the walk passes it, whatever is freed, merged or handed out around it.
  * 2. A block handed out since the hold has bytes that the program has not written: nothing was
  *    submitted since. The driver promises nothing of new memory, nor does the pool. So a block that
  *    is freed while held or away needs none of its bytes, and the block in its place needs none.
@@ -29,23 +32,27 @@
  *    complete as far as it knows; else it holds nothing. The work of frees that come later was
  *    submitted before.
  * 2. Nobody outside knows the memory. Exposed memory stays known when it is freed and dead, so its
- *    chunks are marked for ever (chunk_expose), and stay. A chunk that was exposed while it was
- *    held stays as well.
+ *    chunks are marked for ever (chunk_expose), and stay. The caller sees to it that nothing is
+ *    exposed meanwhile. If it is all the same while a chunk is held, the chunk stays. One that is
+ *    back goes again: its bytes may not be there.
  * 3. No second mapping is left: once the chunks are held no ghost comes of them, and all ghosts go
  *    (no work runs). Else their mappings would keep the memory.
  * 4. The pool moves, releases and seizes only chunks that are HERE (eligible in chunk.c). What a
  *    thread works on at the hold (busy_block) is not held. A window of a growth may cover free
  *    memory of a parked chunk. Growing creates and maps in the holes of its window only.
- * 5. The list `parked` has chunks HELD and AWAY alone. The pool's own threads never take one out,
- *    but for pool_abandon. So the caller's walk over it may drop the lock.
+ * 5. The list `parked` has all chunks that are not HERE, and no others. Only these functions and
+ *    pool_abandon take one out. So the caller's walk over it may drop the lock.
  *
- * A wholly free chunk that is away becomes a hole at the wake: see chunk_drop_away. Memory is
- * mapped there again when the pool grows. No old work can run on it (1).
+ * A chunk that is away and wholly free is not created again. From pool_wake_begin on its addresses
+ * are BUSY, and pool_wake_end makes them a hole. No old work can run on what is mapped there later
+ * (1). If the wake is taken back, the chunk is away and free as before. So what was named at one
+ * address keeps that address until all bytes are back.
  */
 #include "pool/chunk.h"
 #include "pool/map.h"
 #include "pool/pool.h"
 #include "pool/release.h"
+#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -60,17 +67,29 @@ static void let_go(struct chunk *c)
     list_remove(&c->parked);
 }
 
+/* Is the work complete of what was freed up to this epoch? */
+static bool is_complete(const struct pool *p, uint64_t epoch)
+{
+    return p->fences.complete_epoch >= min_u64(epoch, p->fences.open_epoch - 1);
+}
+
 /* Everything freed so far is free memory, and complete. False: there is nothing to park, or the
  * pool knows of work that goes on. Where no fence could be recorded, the caller's word counts.
  * Drops the lock. */
 static bool settle(struct pool *p)
 {
-    const struct fences *f = &p->fences;
-    uint64_t epoch = f->open_epoch;
+    uint64_t epoch =
+        p->fences.open_epoch; /* frees of other threads meanwhile may be in later ones */
     release_settle(p, PARK_SETTLE_NS);
     slab_release_empty(p);
-    /* Frees of other threads, which come meanwhile, may be in later epochs. */
-    return !p->abandoned && !f->lost && f->complete_epoch >= min_u64(epoch, f->open_epoch - 1);
+    /* Another thread may have its record under way. */
+    for (unsigned turn = 0; !is_complete(p, epoch) && turn < FENCE_SUBMIT_TURNS; turn++) {
+        state_unlock(p);
+        spin_pause(turn);
+        state_lock(p);
+        release_settle(p, 0);
+    }
+    return !p->abandoned && !p->fences.lost && is_complete(p, epoch);
 }
 
 /* Holds every chunk that may go. Yields the lock. */
@@ -89,7 +108,8 @@ static void hold_all(struct pool *p)
                 c->park = CHUNK_HELD;
                 list_push_back(above, &c->parked); /* right below it */
             }
-            state_yield(p);
+            if (at < end)
+                state_yield(p);
             if (p->abandoned)
                 return;
         }
@@ -144,7 +164,7 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
 {
     uint64_t held = 0;
     state_enter(p);
-    if (p->arena && settle(p)) {
+    if (p->arena && !p->abandoned && settle(p)) {
         hold_all(p);
         keep_lowest(p, keep_bytes);
         if (most_bytes)
@@ -160,7 +180,6 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
 struct kept {
     const struct list *node; /* of the chunk at which it stands */
     uint64_t at;             /* the granule of it that is next; below it: the first */
-    uint64_t chunk_end;      /* of the chunk before */
     uint64_t start, end;     /* the range that may go on; end 0: none */
     struct pool_range ranges[RANGES_AT_ONCE]; /* they are copied to the stack: see next_ranges */
     unsigned count;
@@ -175,6 +194,9 @@ static void end_range(struct kept *k)
         k->ranges[k->count++] = (struct pool_range){k->start, k->end - k->start};
     k->end = 0;
 }
+
+/* Between held chunks that do not touch lies a granule at least. So no range goes on there. */
+_Static_assert(PARK_GAP_BYTES < GRANULE_BYTES, "a range lies on memory that is held");
 
 static void add_range(struct kept *k, uint64_t start, uint64_t end)
 {
@@ -205,13 +227,8 @@ static void add_granule(struct pool *p, struct kept *k, uint64_t addr)
     uint64_t end = addr + GRANULE_BYTES;
     if (below)
         add_range(k, addr, min_u64(block_end(below), end));
-    for (uint64_t i = 0; g->pages && i < GRANULE_PAGES; i++) {
-        uint64_t page = addr + i * SLAB_PAGE_BYTES;
-        if (g->pages[i].start_units[0] == MAP_SLAB)
-            add_range(k, page, page + SLAB_PAGE_BYTES);
-        else
-            add_starts(k, g->pages[i].starts, end);
-    }
+    for (uint64_t i = 0; g->pages && i < GRANULE_PAGES; i++)
+        add_starts(k, g->pages[i].starts, end); /* a slab once for each of its pages */
     add_starts(k, g->starts, end);
 }
 
@@ -225,21 +242,15 @@ static bool collect(struct pool *p, struct kept *k)
             return false;
         }
         const struct chunk *c = parked_chunk(k->node);
-        if (c->park != CHUNK_HELD) {
+        if (c->park == CHUNK_AWAY) {
             k->node = k->node->next;
             continue;
         }
-        if (k->at <= c->addr) {
-            k->at = c->addr;
-            if (k->chunk_end != c->addr)
-                end_range(k);
-        }
+        k->at = max_u64(k->at, c->addr);
         add_granule(p, k, k->at);
         k->at += GRANULE_BYTES;
-        if (k->at == c->addr + c->size_bytes) {
-            k->chunk_end = k->at;
+        if (k->at == c->addr + c->size_bytes)
             k->node = k->node->next;
-        }
     }
     return true;
 }
@@ -263,6 +274,15 @@ bool pool_park_each(struct pool *p, bool (*f)(void *arg, uint64_t addr, uint64_t
     return goes_on;
 }
 
+/* A wake is taken back. */
+static void unseize_free(struct chunk *c)
+{
+    if (c->busy_block) {
+        c->plan = NULL;
+        chunk_unseize(c);
+    }
+}
+
 /* Chunks count as away before they are unmapped: who asks about an address must not learn that it
  * is there when it may be gone (pool_is_away). */
 uint64_t pool_park_end(struct pool *p, bool away)
@@ -272,9 +292,11 @@ uint64_t pool_park_end(struct pool *p, bool away)
     state_enter(p);
     list_for_each(n, tmp, &p->parked) {
         struct chunk *c = parked_chunk(n);
-        if (c->park != CHUNK_HELD)
+        if (c->park == CHUNK_AWAY) {
+            unseize_free(c);
             continue;
-        if (!away || unlikely(c->exposed)) {
+        }
+        if (!away || unlikely(c->park == CHUNK_HELD && c->exposed)) {
             let_go(c);
             continue;
         }
@@ -322,12 +344,13 @@ static int bring_back(struct backend *b, struct chunk *list)
     return code;
 }
 
+/* Those that are to be created. */
 static struct chunk *list_away(struct pool *p)
 {
     struct chunk *list = NULL, **tail = &list;
     for (const struct list *n = p->parked.next; n != &p->parked; n = n->next) {
         struct chunk *c = parked_chunk(n);
-        if (c->park == CHUNK_AWAY) {
+        if (c->park == CHUNK_AWAY && !c->busy_block) {
             c->plan = NULL;
             *tail = c;
             tail = &c->plan;
@@ -340,9 +363,9 @@ int pool_wake_begin(struct pool *p)
 {
     int code = 0;
     state_enter(p);
-    if (p->stats.away_bytes) {
+    if (p->stats.away_bytes && !p->abandoned) {
         settle(p);
-        chunk_drop_away(p);
+        chunk_seize_away(p);
     }
     struct chunk *list = list_away(p);
     if (list) {
@@ -352,18 +375,28 @@ int pool_wake_begin(struct pool *p)
         state_lock(p);
         p->unlocked_jobs--;
         for (struct chunk *c = list; c && !code; c = c->plan) {
-            c->park = CHUNK_HELD;
+            c->park = CHUNK_BACK;
             chunk_count_away(p, 0, c->size_bytes);
         }
         state_broadcast(p);
     }
+    for (const struct list *n = p->parked.next; code && n != &p->parked; n = n->next)
+        unseize_free(parked_chunk(n));
     state_leave(p);
     return code;
 }
 
 void pool_wake_end(struct pool *p)
 {
-    pool_park_end(p, false);
+    state_lock(p);
+    list_for_each(n, tmp, &p->parked) {
+        struct chunk *c = parked_chunk(n);
+        if (c->park == CHUNK_BACK)
+            let_go(c);
+        else if (c->busy_block)
+            chunk_drop(p, c);
+    }
+    state_unlock(p);
 }
 
 uint64_t pool_away_bytes(const struct pool *p)

@@ -215,12 +215,12 @@ size_t pool_list_chunks(struct pool *p, struct pool_range *out, size_t max);
  *     pool_wake_begin -> pool_park_each -> pool_wake_end: all memory is here again
  *                    \-> pool_park_end(p, true): it is away again, with nothing copied back
  *
- * One thread at a time calls these six for a pool. Any thread may allocate, free and ask meanwhile,
- * at each of these moments. Memory that is away serves requests as well, and costs no driver call.
- * What the pool needs beyond that it takes from the driver. From before pool_park_hold until after
- * pool_park_end(p, false) or pool_wake_end the caller sees to it that no GPU work runs and none is
- * submitted, that nothing is exposed, and that nobody calls pool_for_each_range. It calls none of
- * them while pool_abandon runs. Of an abandoned pool nothing is held or away. */
+ * One thread at a time calls these five for a pool. Any thread may allocate, free and ask
+ * meanwhile, at each of these moments. Memory that is away serves requests as well, and costs no
+ * driver call. What the pool needs beyond that it takes from the driver. From before pool_park_hold
+ * until after pool_park_end(p, false) or pool_wake_end the caller sees to it that no GPU work runs
+ * and none is submitted, that nothing is exposed, and that nobody calls pool_for_each_range. It
+ * calls none of them while pool_abandon runs. Of an abandoned pool nothing is held or away. */
 /* Chooses what may go, after all frees so far are settled: whole chunks in which nothing is or was
  * exposed, and with which no other thread is at work. From now on nothing of it is moved, released
  * or unmapped. keep_bytes: so much device memory stays, of what is away already nothing. Small
@@ -235,16 +235,19 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
  *
  * After pool_wake_begin it names what is live by then. Of that only what was named before has bytes
  * to be copied back: the rest was allocated while its memory was away, and never written. What was
- * named before and is not named now must not be touched: it may not be mapped. */
+ * named before and is not named now must not be touched: it may not be mapped. What is away is not
+ * named by another park before a wake has ended. */
 bool pool_park_each(struct pool *p, bool (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                     void *arg);
 /* away: unmaps and releases what is held; returns its bytes. Else lets it go, which makes no driver
  * call, and returns 0. */
 uint64_t pool_park_end(struct pool *p, bool away);
 /* Brings all back that is away and not wholly free: creates, maps and allows it, and holds it until
- * pool_wake_end. Memory that is wholly free is not created again. 0: done, or nothing was away.
- * Else the backend's code: all that this call created is released, and all of it is still away. */
+ * pool_wake_end. Memory that is wholly free is not created again. It still counts as away until
+ * pool_wake_end, and serves no request. 0: done, or nothing was away. Else the backend's code: all
+ * that this call created is released, and everything is away as before. */
 int pool_wake_begin(struct pool *p);
+/* All bytes are where the program reads them: nothing is away any more. */
 void pool_wake_end(struct pool *p);
 /* Bytes that are away. They are part of reserved_bytes, so the pool has reserved_bytes less
  * away_bytes of device memory. Takes no lock. */

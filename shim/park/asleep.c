@@ -18,8 +18,8 @@
 #define LEAST_LOOK_NS (5 * MS_NS)
 #define PARK_WAIT_NS (100 * MS_NS)
 
-static uint64_t run_look(uint64_t now_ns);
-static struct duty look = {.run = run_look, .needs_calm = true, .due_ns = DUTY_NEVER};
+static uint64_t run_watch(uint64_t now_ns);
+static struct duty watch = {.run = run_watch, .needs_calm = true, .due_ns = DUTY_NEVER};
 
 static uint64_t uses;            /* at the last look */
 static uint64_t look_ns;         /* when that was */
@@ -28,6 +28,7 @@ static uint64_t since_ns;        /* the first look with this count */
 static bool is_idle;             /* no work runs since */
 static uint64_t question;        /* to the packages, before a park; 0: none */
 static uint64_t answer_until_ns; /* .. and how long it waits for their answer */
+static uint64_t tried_ns;        /* the last time that it began to park itself */
 static unsigned doublings;       /* step 2 */
 static uint64_t judged_ns;       /* the wake that they count already */
 
@@ -95,8 +96,10 @@ static void park_itself(uint64_t now_ns)
     if (question && !framework_has_answered(question, ignored) && now_ns < answer_until_ns)
         return;
     flush_pools(&all, 0, "park");
-    if (park_begin(&wish))
+    if (park_begin(&wish)) {
         question = 0;
+        tried_ns = now_ns;
+    }
 }
 
 static void publish(uint64_t asleep_ns)
@@ -105,7 +108,7 @@ static void publish(uint64_t asleep_ns)
         publish_soon();
 }
 
-static uint64_t run_look(uint64_t now_ns)
+static uint64_t run_watch(uint64_t now_ns)
 {
     const struct option_park *option = &in_force()->park;
     uint64_t idle_ns = option->idle_ns, lend_ns = option->lend_ns;
@@ -119,7 +122,8 @@ static uint64_t run_look(uint64_t now_ns)
     take_look(now_ns);
     uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
     publish(lend_ns && asleep_ns >= lend_ns ? since_ns : 0);
-    if (idle_ns && is_idle && !park_is_parked() && asleep_ns >= idle_time_ns(idle_ns))
+    if (idle_ns && is_idle && !park_is_parked() && asleep_ns >= idle_time_ns(idle_ns) &&
+        now_ns - tried_ns >= idle_ns)
         park_itself(now_ns);
     return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));
 }
@@ -134,5 +138,5 @@ bool asleep_may_lend(void)
 
 void asleep_options_changed(void)
 {
-    control_due(&look, 0);
+    control_due(&watch, 0);
 }

@@ -175,21 +175,26 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
     return gone;
 }
 
+static void count(const struct park_receipt *r, uint64_t parked_bytes, bool gone)
+{
+    if (!gone)
+        counter_add(COUNTER_PARK_REFUSED, 1);
+    if (!parked_bytes)
+        return;
+    counter_add(COUNTER_PARK, 1);
+    counter_add(COUNTER_PARK_NS, r->ns);
+    atomic_store(&park_last.cost_ns, r->ns);
+    atomic_store(&park_last.parked_ns, clock_now_ns());
+    TRACE(PARK, .a = parked_bytes, .b = r->ns);
+}
+
 static void run_park(const struct park_wish *w, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
     bool gone = try_park(w, r);
 
     r->ns = clock_now_ns() - start_ns;
-    counter_add(gone ? COUNTER_PARK : COUNTER_PARK_REFUSED, 1);
-    counter_add(COUNTER_PARK_NS, gone ? r->ns : 0);
-    if (gone) {
-        atomic_store(&park_last.cost_ns, r->ns);
-        atomic_store(&park_last.parked_ns, clock_now_ns());
-        TRACE(PARK, .a = sum(r, false), .b = r->ns);
-    }
-    for (unsigned i = 0; i < r->num_gpus; i++)
-        r->gpus[i].away_bytes = 0;
+    count(r, sum(r, false), gone);
     move_tell(w, r);
     r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
     for (unsigned i = 0; gone && i < r->num_gpus; i++)

@@ -57,7 +57,7 @@ struct cgroup_files {
 
 static const struct cgroup_files versions[] = {
     {"0::", "/sys/fs/cgroup", "memory.max", "memory.high", "memory.current", "inactive_file"},
-    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.soft_limit_in_bytes",
+    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.limit_in_bytes",
      "memory.usage_in_bytes", "total_inactive_file"},
 };
 

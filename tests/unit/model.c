@@ -303,8 +303,10 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
 static void segment_drop(struct model *m, uint32_t h)
 {
     struct model_space *s = &m->spaces[SEGMENTS];
-    for (struct model_granule *g = granule_of(s, m->handles[h].addr); g->owner == h; g++)
+    for (struct model_granule *g = granule_of(s, m->handles[h].addr); g->owner == h; g++) {
+        free(g->marks);
         *g = (struct model_granule){0};
+    }
     m->used_bytes -= m->handles[h].size_bytes;
     m->handles[h] = (struct model_handle){0};
 }

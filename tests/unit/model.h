@@ -139,7 +139,7 @@ void model_note_free(struct model *m);
  * that: on one stream alone, or with -1 on any. */
 void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, int stream);
 
-/* Memory of an arena by units of 512 bytes. A mark stands for the bytes of a unit: it is lost when
+/* Memory by units of 512 bytes. A mark stands for the bytes of a unit: it is lost when
  * the unit is unmapped. write and read report memory that is not there, or not accessible; new
  * memory reads as 0. each calls f for the marks of a range, all of which has to be there, by
  * address. */

@@ -113,8 +113,7 @@ static int by_addr(const void *a, const void *b)
     return (x->addr > y->addr) - (x->addr < y->addr);
 }
 
-/* What is saved now joins what is away. Of an address twice the newer stays: the older is of memory
- * that was dropped. */
+/* What is saved now joins what is away. */
 static void join(struct rig *r, struct walk *w)
 {
     struct rig_saved *all = malloc((r->saved_count + w->count + 1) * sizeof *all);
@@ -122,9 +121,11 @@ static void join(struct rig *r, struct walk *w)
     for (size_t i = 0; i < w->count; i++)
         all[count++] = w->here[i];
     for (size_t i = 0; i < r->saved_count; i++)
-        if (!w->count || !bsearch(&r->saved[i], w->here, w->count, sizeof *w->here, by_addr))
-            all[count++] = r->saved[i];
+        all[count++] = r->saved[i];
     qsort(all, count, sizeof *all, by_addr);
+    for (size_t i = 1; i < count; i++)
+        if (all[i].addr == all[i - 1].addr)
+            blame(r, "no address is named by two parks");
     free(r->saved);
     r->saved = all;
     r->saved_count = count;
@@ -169,9 +170,11 @@ int rig_wake(struct rig *r)
         fprintf(r->log, "wake: code %d\n", code);
     if (code)
         return code;
-    if (!pool_park_each(r->pool, copy_back, &w) || pool_away_bytes(r->pool))
-        blame(r, "after a wake nothing is away");
+    if (!pool_park_each(r->pool, copy_back, &w))
+        blame(r, "a walk goes on until it is told to stop");
     pool_wake_end(r->pool);
+    if (pool_away_bytes(r->pool))
+        blame(r, "after a wake nothing is away");
     r->saved_count = 0;
     rig_check_bytes(r);
     return 0;

@@ -186,7 +186,8 @@ static void only_live_memory_is_named_and_small_gaps(void **state)
         a[i] = rig_alloc(r, KIB(255) + KIB(i >= 5));
     for (int i = 0; i < 7; i++)
         EXPECT_EQ(a[i + 1], a[i] + KIB(255) + KIB(i >= 5), "one after the other");
-    uint64_t slab = rig_alloc(r, 512), large = rig_alloc(r, MIB(40)), gap = rig_alloc(r, MIB(8));
+    uint64_t slab = rig_alloc(r, KIB(17)), large = rig_alloc(r, MIB(40)),
+             gap = rig_alloc(r, MIB(8));
     uint64_t last = rig_alloc(r, MIB(40));
     EXPECT(gap == large + MIB(40) && last == gap + MIB(8), "one after the other");
     rig_free(r, a[1]);
@@ -198,7 +199,7 @@ static void only_live_memory_is_named_and_small_gaps(void **state)
     EXPECT_EQ(walk_starts[0], a[0], "the first block");
     EXPECT_EQ(walk_sizes[0], a[6] - a[0], "over a gap of 255 KiB, to one of 256");
     EXPECT_EQ(walk_starts[1], a[7], "the last of them");
-    EXPECT_EQ(walk_sizes[1], slab + KIB(64) - a[7], "and all of the slab");
+    EXPECT_EQ(walk_sizes[1], slab + KIB(256) - a[7], "and all of the slab");
     EXPECT_EQ(walk_starts[2], large, "large blocks");
     EXPECT_EQ(walk_sizes[2], MIB(40), "no more than that");
     EXPECT_EQ(walk_starts[3], last, "large blocks");

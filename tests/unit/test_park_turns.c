@@ -129,7 +129,7 @@ static void threads_allocate_free_and_ask_beside_parks(void **state)
     }
     pthread_create(&asker, NULL, ask_and_trim, r->pool);
     uint64_t gone = 0;
-    for (int cycle = 0; cycle < 3000 / FEWER_ROUNDS / FEWER_ROUNDS; cycle++) {
+    for (int cycle = 0; cycle < 300 / FEWER_ROUNDS / FEWER_ROUNDS; cycle++) {
         uint64_t held = pool_park_hold(r->pool, 0, cycle % 3 ? 0 : MIB(8));
         EXPECT(pool_park_each(r->pool, pass, NULL), "to the end");
         EXPECT_EQ(pool_park_end(r->pool, cycle % 5), cycle % 5 ? held : 0, "what is held");

@@ -131,12 +131,42 @@ static void a_wake_can_be_taken_back(void **state)
     uint64_t gone = rig_park(r, 0, 0, false);
     for (int i = 0; i < 3; i++) {
         EXPECT_EQ(pool_wake_begin(r->pool), 0, "it comes");
-        EXPECT_EQ(pool_away_bytes(r->pool), 0, "all of it");
+        EXPECT_EQ(pool_away_bytes(r->pool), 0, "all of it"); /* nothing is free */
         EXPECT_EQ(pool_park_end(r->pool, true), gone, "it goes again");
         EXPECT_EQ(model_used_bytes(r->model), 0, "all of it");
         EXPECT_SOUND(r);
     }
+    EXPECT_EQ(pool_wake_begin(r->pool), 0, "it comes");
+    EXPECT_EQ(pool_expose(r->blocks[0].addr), POOL_OK, "against the rule");
+    EXPECT_EQ(pool_park_end(r->pool, true), gone, "memory without its bytes does not stay");
     EXPECT_EQ(rig_wake(r), 0, "the bytes are still saved");
+}
+
+/* What is free while the wake is tried, and what is handed out after it was in vain. */
+static void a_wake_in_vain_makes_no_holes(void **state)
+{
+    struct rig *r = parking(state);
+    uint64_t a = written(r, MIB(40)), b = written(r, MIB(50));
+    uint64_t gone = rig_park(r, 0, 0, false);
+    rig_free(r, a);
+    model_fail(r->model, MODEL_ROW_create, 1, MODEL_NOMEM);
+    EXPECT_EQ(rig_wake(r), MODEL_NOMEM, "there is no memory");
+    EXPECT_EQ(pool_away_bytes(r->pool), gone, "all is away");
+    EXPECT_EQ(rig_alloc(r, MIB(40)), a, "what is free serves a request");
+    rig_free(r, a);
+    EXPECT_EQ(pool_wake_begin(r->pool), 0, "now there is");
+    EXPECT(pool_is_away(a) && !pool_is_away(b), "what is free is not created");
+    uint64_t c = rig_alloc(r, MIB(40));
+    EXPECT(c != a && !pool_is_away(c), "nor handed out");
+    EXPECT_SOUND(r);
+    EXPECT(pool_park_end(r->pool, true) < gone, "what had come goes again");
+    EXPECT_EQ(pool_away_bytes(r->pool), gone, "all is away");
+    EXPECT_SOUND(r);
+    EXPECT_EQ(rig_alloc(r, MIB(40)), a, "what is free serves a request");
+    rig_free(r, a);
+    EXPECT_EQ(rig_wake(r), 0, "at last");
+    EXPECT(!map_find(a)->chunk, "what is free is a hole");
+    EXPECT_SOUND(r);
 }
 
 static void a_context_ends_while_its_memory_is_away(void **state)
@@ -300,8 +330,6 @@ static void broken_states_of_parked_chunks_are_named(void **state)
     SAYS(c->park = CHUNK_HERE, "only chunks that are held or away are listed as parked",
          c->park = CHUNK_AWAY);
     SAYS(c->park = CHUNK_HELD, "away bytes are those of the chunks", c->park = CHUNK_AWAY);
-    SAYS(c->busy_block = r->pool->large.first,
-         "nobody moves or releases a chunk that is held or away", c->busy_block = NULL);
     SAYS(r->pool->parked.next = c->parked.next, "what is held or away is listed",
          r->pool->parked.next = next);
     SAYS(r->pool->stats.away_bytes++, "away bytes are those of the chunks",
@@ -313,6 +341,10 @@ static void broken_states_of_parked_chunks_are_named(void **state)
     list_push_front(&r->pool->parked, &c->parked);
     EXPECT(other->addr > c->addr, "two chunks");
     EXPECT_SOUND(r);
+    EXPECT_EQ(pool_wake_begin(r->pool), 0, "all is well");
+    SAYS(c->busy_block = r->pool->large.first,
+         "nobody moves or releases a chunk that is held or back", c->busy_block = NULL);
+    pool_park_end(r->pool, true);
     EXPECT_EQ(rig_wake(r), 0, "all is well");
     rig_expose(r, r->blocks[0].addr);
     rig_expose(r, r->blocks[1].addr);
@@ -337,6 +369,7 @@ int main(void)
         RIG_TEST(of_a_chunk_that_is_partly_live_all_comes_back),
         RIG_TEST(a_wake_is_all_or_nothing),
         RIG_TEST(a_wake_can_be_taken_back),
+        RIG_TEST(a_wake_in_vain_makes_no_holes),
         RIG_TEST(a_context_ends_while_its_memory_is_away),
         RIG_TEST(a_pool_that_is_revived_parks_anew),
         RIG_TEST(segments_and_lost_and_working_pools_are_not_parked),
