@@ -115,9 +115,11 @@ static void settle(struct half *h)
     if (h->from == h->to)
         return;
     CUresult rc = real.cuStreamSynchronize(h->stream);
-    if (rc != CUDA_SUCCESS)
+    if (rc != CUDA_SUCCESS) {
         fail(rc);
-    else if (job.way == COPY_OUT && !atomic_load(&job.stopped))
+        (void)real.cuStreamSynchronize(h->stream); /* an unmap may come next */
+    }
+    if (rc == CUDA_SUCCESS && job.way == COPY_OUT && !atomic_load(&job.stopped))
         do_piece(h, COPY);
     h->from = h->to = 0;
 }

@@ -170,8 +170,10 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         gate_is_parked();
     else if (!joins)
         gate_open();
-    if (gate_state() == GATE_OPEN)
+    if (gate_state() == GATE_OPEN) {
+        move_unstage(!quiet_look());
         move_finish();
+    }
     return gone;
 }
 
@@ -249,6 +251,7 @@ static int run_wake(bool is_asked)
             gate_fail((CUresult)code);
         return code;
     }
+    move_unstage(true);
     gate_open();
     move_finish();
     uint64_t ns = clock_now_ns() - start_ns;
