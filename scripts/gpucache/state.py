@@ -62,7 +62,9 @@ class Gpu:
                                              self["async_idle_bytes"])
 
     def idle(self):
-        return self["idle_bytes"] + self["async_idle_bytes"]
+        """On the device: idle memory beside what is parked."""
+        here = max(0, self["reserved_bytes"] - self["away_bytes"])
+        return min(self["idle_bytes"], here) + self["async_idle_bytes"]
 
     def reserved(self):
         """Device memory: without what is parked."""

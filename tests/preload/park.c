@@ -7,9 +7,6 @@
 
 #include <cuda.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { WORDS = 1024 * 1024, BYTES = 4 * WORDS, VALUE = 0x1234567 };
@@ -412,8 +409,6 @@ static int launch_in_thread(int index, void *arg)
 static int many_threads_wake_once(void)
 {
     pthread_barrier_t together;
-    pthread_t threads_ready;
-    (void)threads_ready;
     int failures;
     begin(1);
     REQUIRE(pthread_barrier_init(&together, NULL, 10));
@@ -481,58 +476,6 @@ static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
         park();
     }
     return wrong_a() != 0;
-}
-
-static CUstream handlers_stream;
-static uint64_t handlers_block;
-static atomic_int handled, handlers_failures;
-
-static void launch_in_handler(int signal_number)
-{
-    (void)signal_number;
-    atomic_fetch_add(&handlers_failures, gpu_fill(handlers_block, 64, 6, handlers_stream) != 0);
-    atomic_fetch_add(&handled, 1);
-}
-
-static atomic_bool over;
-
-static void *launch_on(void *unused)
-{
-    (void)unused;
-    REQUIRE(cuCtxSetCurrent(context));
-    while (!atomic_load(&over)) {
-        for (int i = 0; i < 20; i++)
-            REQUIRE(gpu_copy(b, a, WORDS, stream));
-        REQUIRE(gpu_stream_sync(stream));
-        scene_sleep_ms(20);
-    }
-    return NULL;
-}
-
-/* Signals come while the thread launches, and while it waits for its memory. */
-static int a_handler_launches_beside_parks(void)
-{
-    pthread_t thread;
-    begin(1);
-    handlers_stream = NEW_STREAM(false);
-    handlers_block = NEW_BLOCK(256);
-    REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = launch_in_handler}, NULL));
-    REQUIRE(pthread_create(&thread, NULL, launch_on, NULL));
-    for (int i = 0; i < 40; i++) {
-        int code = asker_ask("park wait=50 frameworks=0");
-        EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
-        for (int j = 0; j < 5; j++) {
-            REQUIRE(pthread_kill(thread, SIGUSR2));
-            scene_sleep_ms(2);
-        }
-    }
-    atomic_store(&over, true);
-    REQUIRE(pthread_join(thread, NULL));
-    EXPECT(atomic_load(&handled) > 0);
-    REQUIRE(gpu_sync());
-    return atomic_load(&handlers_failures) || wrong_a() ||
-           scene_wrong_words(handlers_block, 64, 6, NULL) ||
-           scene_wrong_words(b, WORDS, VALUE, NULL);
 }
 
 /* ---- The process */
@@ -714,8 +657,8 @@ SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake), ACT(work
            ACT(a_use_cancels_the_copies), ACT(blocks_come_and_go_meanwhile),
            ACT(a_graph_replays_after_many_parks), ACT(many_threads_wake_once),
            ACT(more_threads_than_records), ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away),
-           ACT(a_handler_launches_beside_parks), ACT(forks_leave_the_bytes_alone),
-           ACT(closed_descriptors_are_not_missed), ACT(a_core_dump_and_a_child_have_no_copy),
-           ACT(a_result_is_there_at_exit), ACT(an_exit_asks_for_nothing),
-           ACT(contexts_end_while_it_is_away), ACT(exported_memory_stays), ACT(limits_hold),
-           ACT(peers_reach_it_afterwards), ACT(the_current_device_does_not_matter))
+           ACT(forks_leave_the_bytes_alone), ACT(closed_descriptors_are_not_missed),
+           ACT(a_core_dump_and_a_child_have_no_copy), ACT(a_result_is_there_at_exit),
+           ACT(an_exit_asks_for_nothing), ACT(contexts_end_while_it_is_away),
+           ACT(exported_memory_stays), ACT(limits_hold), ACT(peers_reach_it_afterwards),
+           ACT(the_current_device_does_not_matter))

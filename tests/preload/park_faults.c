@@ -8,7 +8,10 @@
 
 #include "tests/sim/sim.h"
 
+#include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
 
 enum { WORDS = 256 * 1024, BLOCKS = 6, MOST = 40 };
 
@@ -81,8 +84,57 @@ static int no_byte_is_lost(void)
             for (unsigned nth = 1; nth < MOST && walk(symbols[i], nth, code); nth++)
                 walked++;
     EXPECT(walked > 50);
-    park();
     return wrong_words() != 0;
+}
+
+static CUstream handlers_stream;
+static CUcontext context;
+static volatile sig_atomic_t handled, handlers_failures;
+
+static void launch_in_handler(int signal_number)
+{
+    (void)signal_number;
+    handlers_failures += gpu_fill(blocks[1], 64, 6, handlers_stream) != 0;
+    handled++;
+}
+
+static void *launch(void *rc)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    *(int *)rc = gpu_fill(blocks[0], WORDS, 5, NULL) || gpu_sync();
+    return NULL;
+}
+
+/* A signal comes to a thread whose launch waits for its memory, and its handler launches, too. */
+static int a_handler_may_launch_while_its_thread_waits(void)
+{
+    pthread_t thread;
+    int rc = -1;
+    scene_start(1, 600);
+    REQUIRE(cuCtxGetCurrent(&context));
+    handlers_stream = NEW_STREAM(false);
+    NEW_BLOCKS(blocks, 2, 4 * WORDS);
+    REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = launch_in_handler}, NULL));
+    __typeof__(simFailSpec) *fail = (__typeof__(fail))dlsym(RTLD_DEFAULT, "simFailSpec");
+    __typeof__(simFailClear) *clear = (__typeof__(clear))dlsym(RTLD_DEFAULT, "simFailClear");
+    if (!asker_page())
+        return 0;
+    if (!fail)
+        return SCENE_SKIP;
+    park();
+    REQUIRE(fail("cuMemCreate:1+:2"));
+    REQUIRE(pthread_create(&thread, NULL, launch, &rc));
+    scene_sleep_ms(200);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(pthread_kill(thread, SIGUSR2));
+        scene_sleep_ms(50);
+    }
+    EXPECT(rc == -1);
+    clear(NULL);
+    REQUIRE(pthread_join(thread, NULL));
+    EXPECT(handled > 0 && !handlers_failures);
+    return rc || scene_wrong_words(blocks[0], WORDS, 5, NULL) ||
+           scene_wrong_words(blocks[1], 64, 6, NULL);
 }
 
 /* The driver has no memory for long: the use gets its error, nothing is lost, and a later one is
@@ -110,4 +162,5 @@ static int without_memory_the_use_fails_and_later_ones_are_right(void)
     return scene_wrong_words(blocks[0], WORDS, 1, NULL) != 0;
 }
 
-SCENE_ACTS(ACT(no_byte_is_lost), ACT(without_memory_the_use_fails_and_later_ones_are_right))
+SCENE_ACTS(ACT(no_byte_is_lost), ACT(a_handler_may_launch_while_its_thread_waits),
+           ACT(without_memory_the_use_fails_and_later_ones_are_right))
