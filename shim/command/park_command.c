@@ -9,9 +9,10 @@
  * ns: how long it took. state: "parked", "woken" (also where nothing was away) or "refused"; then
  * "why" is one sentence, and nothing changed. parked_bytes: device memory that went back to the
  * driver in this park. live_bytes: of them, what was copied to the host. away_bytes: all that is
- * away now. stays: what the process still has on that GPU: "kept" (keep=), "exposed" (known outside
- * of the process, or beside such memory), "segments" (pools without an arena), "other"
- * (idle, or in work by another thread just then), "stream-ordered" (the driver's own pools).
+ * away now. state "used" alone: with unused= the program used the GPU, and nothing changed. stays:
+ * what the process still has on that GPU: "kept" (keep=), "exposed" (known outside of the process,
+ * or beside such memory), "segments" (pools without an arena), "other" (idle, or in work by another
+ * thread just then), "stream-ordered" (the driver's own pools).
  *
  * PAGE_REPLY_DONE; PAGE_REPLY_PARTLY: something stays that was to go; PAGE_REPLY_REFUSED. The
  * reply's value is parked_bytes of all GPUs, and for a wake the bytes that came back.
@@ -19,6 +20,7 @@
 #include "pool/bits.h"
 #include "shim/command/command.h"
 #include "shim/context/context.h"
+#include "shim/context/submitter.h"
 #include "shim/control/flush.h"
 #include "shim/control/gpu_wait.h"
 #include "shim/control/publish.h"
@@ -29,6 +31,7 @@
 #include <inttypes.h>
 
 #define LOOK_NS (2 * MS_NS)
+#define UNUSED_LOOK_NS (50 * MS_NS)
 #define WAIT_MS 1000
 /* A request waits so long for the end of another one's park. */
 #define TURN_NS (5 * SEC_NS)
@@ -42,7 +45,8 @@ static struct report_pool pools[CONTEXTS_MAX];
 static struct park_request {
     struct park_wish wish;
     struct gpu_wait wait;
-    bool flushes;
+    uint64_t unused_until_ns, uses; /* the process is left alone if the count changes before */
+    bool frameworks, flushes;
     uint64_t number;   /* on the park thread; 0: not yet */
     uint64_t until_ns; /* for the turn */
     uint64_t bytes;    /* that were away */
@@ -159,17 +163,26 @@ static void flush_idle(const struct park_request *w)
     flush_pools(&e, 0, "park");
 }
 
+static void begin_flush(struct park_request *w)
+{
+    flush_idle(w);
+    gpu_wait_begin(&w->wait, w->wish.device, w->wish.wait_ns);
+    if (w->frameworks)
+        gpu_wait_await_answer(&w->wait, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
+}
+
 /* False: the reply says what is wrong with the request. */
 static bool begin_park(struct park_request *w, const struct command *c, struct command_reply *reply,
                        enum page_reply *code)
 {
-    uint64_t wait_ms = WAIT_MS, frameworks = 1;
+    uint64_t wait_ms = WAIT_MS, unused_ms = 0, frameworks = 1;
     const char *gpu = command_value(c, "gpu");
 
     *w = (struct park_request){.wish = {.reason = PARK_ASKED, .device = -1}, .flushes = true};
     *code = PAGE_REPLY_BAD;
     if (!command_number(c, "keep", UINT64_MAX, &w->wish.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
+        !command_number(c, "unused", COMMAND_WAIT_MS, &unused_ms, reply) ||
         !command_number(c, "frameworks", 1, &frameworks, reply))
         return false;
     w->wish.wait_ns = wait_ms * MS_NS;
@@ -184,10 +197,32 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
             refuse(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off", false, reply);
         return false;
     }
-    flush_idle(w);
-    gpu_wait_begin(&w->wait, w->wish.device, w->wish.wait_ns);
-    if (frameworks)
-        gpu_wait_await_answer(&w->wait, flush_ask_frameworks(), FRAMEWORK_WAIT_NS);
+    w->frameworks = frameworks;
+    if (unused_ms)
+        w->unused_until_ns = clock_now_ns() + unused_ms * MS_NS;
+    else
+        begin_flush(w);
+    w->uses = submitters_uses();
+    return true;
+}
+
+/* False: the process is looked at longer, or it used the GPU; then *code says so. */
+static bool is_unused(struct park_request *w, struct command_reply *reply, enum page_reply *code)
+{
+    uint64_t now_ns = clock_now_ns();
+
+    *code = PAGE_REPLY_PARTLY;
+    if (submitters_uses() != w->uses) {
+        text_add(&reply->text, "{\"ns\":0,\"state\":\"used\"}");
+        *code = PAGE_REPLY_DONE;
+        return false;
+    }
+    if (now_ns < w->unused_until_ns) {
+        reply->again_ns = now_ns + UNUSED_LOOK_NS;
+        return false;
+    }
+    w->unused_until_ns = 0;
+    begin_flush(w);
     return true;
 }
 
@@ -199,6 +234,8 @@ enum page_reply command_park(const struct command *c, struct command_reply *repl
     uint64_t parked_bytes = 0;
 
     if (!c->again && !begin_park(w, c, reply, &code))
+        return code;
+    if (w->unused_until_ns && !is_unused(w, reply, &code))
         return code;
     if (w->flushes) {
         if (!gpu_wait_over(&w->wait, gpu_wait_done(&w->wait))) {

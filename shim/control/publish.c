@@ -164,16 +164,34 @@ static size_t write_body(struct report *r)
     return n < sizeof(body) ? n : 0;
 }
 
+/* False: it is not parked. */
+static bool fill_park(struct report_park *p)
+{
+    bool waits = atomic_load(&publish_park.needs_since_ns);
+
+    *p = (struct report_park){.state = waits                              ? "waits"
+                                       : atomic_load(&publish_park.wakes) ? "waking"
+                                                                          : "parked",
+                              .since_unix_ns = atomic_load(&publish_park.parked_unix_ns)};
+    for (int i = 0; i < DEVICES_MAX; i++)
+        p->needs_bytes += waits ? atomic_load(&publish_park.needs_bytes[i]) : 0;
+    return p->since_unix_ns;
+}
+
 /* Fills *state with what is to be published. False: nothing changed, and only_changes was said. */
 static bool collect_state(struct page_state *state, bool only_changes)
 {
     struct report_flush last;
+    struct report_park park;
     struct report r;
 
     publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
+    r.park = fill_park(&park) ? &park : NULL;
     r.command = command;
     r.running = true;
     uint64_t sum = publish_digest(&r);
+    if (r.park)
+        sum = fnv_add(sum, &park.state, sizeof(park.state));
     if (only_changes && sum == digest)
         return false;
     digest = sum;

@@ -35,6 +35,8 @@ void publish_set_on_request(void (*on_request)(void));
 struct publish_park {
     _Atomic uint64_t asleep_since_ns, needs_since_ns;
     _Atomic uint64_t needs_bytes[DEVICES_MAX];
+    _Atomic uint64_t parked_unix_ns; /* since when; 0: it is not parked */
+    atomic_bool wakes;
 };
 extern struct publish_park publish_park __attribute__((visibility("hidden")));
 

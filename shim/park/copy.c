@@ -117,8 +117,9 @@ static void settle(struct half *h)
     CUresult rc = real.cuStreamSynchronize(h->stream);
     if (rc != CUDA_SUCCESS) {
         fail(rc);
-        real.cuCtxSynchronize(); /* step 2; if it fails too, the context does no work any more */
-    } else if (job.way == COPY_OUT && !atomic_load(&job.stopped))
+        (void)real.cuStreamSynchronize(h->stream); /* an unmap may come next */
+    }
+    if (rc == CUDA_SUCCESS && job.way == COPY_OUT && !atomic_load(&job.stopped))
         do_piece(h, COPY);
     h->from = h->to = 0;
 }

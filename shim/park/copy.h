@@ -38,7 +38,8 @@ enum copy_end { COPY_DONE, COPY_STOPPED, COPY_FAILED };
 /* Makes staging memory, registered in ctx for all contexts, and the workers, as far as they are not
  * there. False: there is no host memory for the staging. */
 bool copy_begin(CUcontext ctx);
-/* Frees both. ctx: any context that lives; NULL: there is none. */
+/* Frees both. Waits for the GPU work of the process. ctx: any context that lives; NULL: there is
+ * none, or work runs; then registered memory stays for the next copies. */
 void copy_finish(CUcontext ctx);
 
 /* Makes the streams for jobs in ctx, and destroys them. */

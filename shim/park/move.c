@@ -326,13 +326,17 @@ int move_back(void)
     return 0;
 }
 
-void move_finish(void)
+void move_unstage(bool is_idle)
 {
-    struct context *c = pin_any();
+    struct context *c = is_idle ? pin_any() : NULL;
 
     copy_finish(c ? atomic_load(&c->ctx) : NULL);
     if (c)
         context_unpin(c);
+}
+
+void move_finish(void)
+{
     store_free(&store);
 }
 

@@ -26,7 +26,9 @@ void move_undo(void);
 void move_needs(uint64_t needs_bytes[]);
 /* Brings all chunks and their bytes back, or nothing. 0, or the driver's code. */
 int move_back(void);
-/* Frees the store, the staging memory and the workers, if no chunk is away. */
+/* No chunk is away. move_unstage ends the workers, and frees the staging memory if no GPU work
+ * runs: to unregister it waits for such work. move_finish frees the store, whatever runs. */
+void move_unstage(bool is_idle);
 void move_finish(void);
 
 /* Fills in r what is away and what stays. w: what the park was to do; NULL: it was a wake, and

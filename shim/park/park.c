@@ -170,8 +170,10 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         gate_is_parked();
     else if (!joins)
         gate_open();
-    if (gate_state() == GATE_OPEN)
+    if (gate_state() == GATE_OPEN) {
+        move_unstage(!quiet_look());
         move_finish();
+    }
     return gone;
 }
 
@@ -201,6 +203,8 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
         if (r->gpus[i].exposed_bytes || r->gpus[i].segment_bytes || r->gpus[i].other_bytes)
             r->outcome = PARK_IS_PARTLY;
     r->is_parked = gate_state() == GATE_PARKED;
+    if (r->is_parked && !atomic_load(&publish_park.parked_unix_ns))
+        atomic_store(&publish_park.parked_unix_ns, clock_unix_ns());
 }
 
 /* Step 7. */
@@ -238,10 +242,13 @@ static int run_wake(bool is_asked)
         bytes += pool_away_bytes(c->pool);
     }
     asked_only = is_asked;
+    atomic_store(&publish_park.wakes, true);
+    publish_soon();
     call_scope_is_awaited = !is_asked;
     int code = wake_run(try_wake, wake_goes_on, start_ns + wait_ns, &waited_ns);
     call_scope_is_awaited = false;
     counter_add(COUNTER_WAKE_WAIT_NS, waited_ns);
+    atomic_store(&publish_park.wakes, false);
     if (code) {
         if (is_asked)
             gate_is_parked(); /* a use that came meanwhile has all its time */
@@ -249,11 +256,13 @@ static int run_wake(bool is_asked)
             gate_fail((CUresult)code);
         return code;
     }
-    gate_open();
-    move_finish();
+    move_unstage(true);
     uint64_t ns = clock_now_ns() - start_ns;
     counter_add(COUNTER_WAKE, 1);
     counter_add(COUNTER_WAKE_NS, ns);
+    atomic_store(&publish_park.parked_unix_ns, 0);
+    gate_open();
+    move_finish();
     TRACE(WAKE, .a = bytes, .b = ns);
     log_info("woke in %s ms: %s GiB are on the device again", text_fixed(ns, MS_NS, 1).text,
              text_fixed(bytes, GIB, 2).text);

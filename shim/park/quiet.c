@@ -147,8 +147,7 @@ static const char *look_at_accessor(CUcontext ctx)
     }
 }
 
-/* What keeps some context from being idle; NULL: all are. */
-static const char *look(void)
+const char *quiet_look(void)
 {
     static CUcontext accessors[ACCESSORS_MAX];
     size_t count;
@@ -167,7 +166,7 @@ const char *quiet_await(uint64_t end_ns)
 {
     const char *why;
     uint64_t pause_ns = FIRST_PAUSE_NS;
-    while ((why = look()) == RUNS) {
+    while ((why = quiet_look()) == RUNS) {
         uint64_t now_ns = clock_now_ns();
         if (now_ns >= end_ns)
             return RUNS;

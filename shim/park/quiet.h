@@ -33,5 +33,8 @@ const char *quiet_refusal(void);
  * at end_ns (clock_now_ns), an arrival has cancelled the park, or step 5. Behind gate_drain, on
  * the park thread. */
 const char *quiet_await(uint64_t end_ns);
+/* The same for this moment. The gate may be open: then work may come at once. On the park thread.
+ */
+const char *quiet_look(void);
 
 #endif

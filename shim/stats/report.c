@@ -332,6 +332,14 @@ static void add_flush(struct text *t, const struct report_flush *f)
              f->bytes, f->ns);
 }
 
+static void add_park(struct text *t, const struct report_park *p)
+{
+    text_add(t, ",\"park\":{");
+    text_add_json_string(t, "state", p->state);
+    text_add(t, ",\"since_unix_ns\":%" PRIu64 ",\"needs_bytes\":%" PRIu64 "}", p->since_unix_ns,
+             p->needs_bytes);
+}
+
 static void add_process(struct text *t, const struct report *r)
 {
     text_add(t, ",\"uid\":%ld,\"signal\":%d,\"running\":%s", (long)geteuid(), r->signal,
@@ -342,6 +350,8 @@ static void add_process(struct text *t, const struct report *r)
     }
     if (r->options)
         add_options(t, r->options);
+    if (r->park)
+        add_park(t, r->park);
     if (r->flush)
         add_flush(t, r->flush);
 }
