@@ -241,8 +241,10 @@ static struct user in_handler;
 
 static void use_in_handler(int signal)
 {
+    int saved_errno = errno;
     (void)signal;
     use_once(&in_handler);
+    errno = saved_errno;
 }
 
 static void *be_interrupted(void *arg)
