@@ -393,6 +393,18 @@ static void no_use_is_with_the_driver_while_memory_is_away(void **state)
     assert_int_equal(late, 0);
 }
 
+/* Many at once: they sleep longer. */
+static void *stay_in_the_crowd(void *arg)
+{
+    struct gate_use use;
+    (void)arg;
+    assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
+    while (!atomic_load(&go_on))
+        usleep(100000);
+    gate_use_end(&use);
+    return NULL;
+}
+
 /* The last test: from here on a thread has no record. */
 static void more_threads_than_records_refuse_the_park(void **state)
 {
@@ -405,7 +417,7 @@ static void more_threads_than_records_refuse_the_park(void **state)
     assert_false(submitters_are_missed());
     int count = 0;
     for (; count < CROWD; count++)
-        if (pthread_create(&u[count].thread, &attr, stay_inside, &u[count]))
+        if (pthread_create(&u[count].thread, &attr, stay_in_the_crowd, &u[count]))
             break;
     if (count == CROWD)
         while (!submitters_are_missed())
