@@ -159,6 +159,8 @@ static void arrivals_wake_once_and_go_on_when_the_gate_is_open(void **state)
     await(GATE_WAKING);
     assert_false(gate_wake());
     usleep(1000);
+    while (!submitters_are_idle()) /* at the gate they have no mark */
+        usleep(1000);
     for (int i = 0; i < USERS; i++)
         assert_false(atomic_load(&u[i].is_done));
     gate_open();
