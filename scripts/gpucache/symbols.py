@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Names of code, by its address in a trace: the object, and with addr2line (binutils) or
-llvm-symbolizer the function and the line. Without these, the place in the object."""
+llvm-symbolizer the function and the line. Without these, the place in the object.
+
+Of code without lines these programs name the nearest symbol before it, also when its function ends
+there: a library without its local symbols would show some exported name for all of its code. So
+such a name counts only if nm says that the symbol's bytes hold the address."""
+import bisect
 import os
 import shutil
 import struct
@@ -32,6 +37,23 @@ def _segments(path):
         if kind == PT_LOAD:
             found.append((offset, vaddr, in_file))
     return found
+
+
+def _functions(path):
+    """The first and the last byte of each symbol of an object that has a size, by the last one."""
+    found = set()
+    for more in ([], ["--dynamic"]):
+        try:
+            done = subprocess.run(["nm", "--defined-only", "--print-size", *more, path], text=True,
+                                  timeout=PATIENCE_S, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, errors="replace", check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        for row in map(str.split, done.stdout.splitlines()):
+            if len(row) == 4 and row[2] in "tTwWiuV":
+                start, size = int(row[0], 16), int(row[1], 16)
+                found.add((start + size - 1, start))
+    return sorted(found)
 
 
 class Place:
@@ -77,7 +99,7 @@ class Symbols:
         known = [(place, at) for place, at in known if at is not None]
         words = [f"0x{at:x}" for _, at in known]
         command = [program, "-f", "-C", "-e", path] if program == "addr2line" else \
-            [program, "--functions=short", "--demangle", "--inlining=false", "--output-style=GNU",
+            [program, "--functions=linkage", "--demangle", "--inlining=false", "--output-style=GNU",
              f"--obj={path}"]
         try:
             done = subprocess.run(command, input="\n".join(words) + "\n", text=True,
@@ -86,11 +108,19 @@ class Symbols:
         except (OSError, subprocess.TimeoutExpired):
             return
         lines = done.stdout.splitlines()
-        for (place, _), function, line in zip(known, lines[::2], lines[1::2]):
+        unsure = []
+        for (place, at), function, line in zip(known, lines[::2], lines[1::2]):
             place.function = "" if function == "??" else text.printable(function)
             line = line.split(" (")[0]
             place.line = "" if line.startswith("??") or line.endswith(":?") else \
                 text.printable(os.path.basename(line))
+            if place.function and not place.line:
+                unsure.append((place, at))
+        functions = _functions(path) if unsure else []
+        for place, at in unsure:
+            index = bisect.bisect_left(functions, (at, 0))
+            if index == len(functions) or not functions[index][1] <= at:
+                place.function = ""
 
     def __getitem__(self, site):
         return self.places.get(site) or Place("not known", site)

@@ -14,10 +14,13 @@
  * kind that fails alone names the hole: a park must wait for it in another way, or is refused while
  * the process uses that kind.
  *
- *   park_quiet [--seconds S] [--rounds N] [--alone S] [--match WORD] [--cubin FILE] [--broken]
+ *   park_quiet [--seconds S] [--rounds N] [--alone S] [--match REGEX] [--without REGEX]
+ *              [--cubin FILE] [--broken] [--stay] [--sync]
  * prints a line for each kind alone (S seconds each, default 0.4; 0: none) and one for all together
  * that did not fail alone (S seconds, default 15). --broken does not wait for the event, nor unmap,
- * and must find wrong words. Exit status: 0 quiet, 1 a hole, 77 not possible here.
+ * and must find wrong words. --stay does not unmap, --sync waits by cuCtxSynchronize: an error that
+ * comes then, too, is none of the event's or the mapping's. Exit status: 0 quiet, 1 a hole, 77 not
+ * possible here.
  */
 #include "tests/gpu/park_quiet.h"
 
@@ -26,6 +29,7 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <regex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,9 +50,10 @@ static bool is_left_out[KINDS_MAX]; /* failed alone, so not played with the othe
 static struct {
     double seconds, alone_s;
     unsigned rounds;
-    const char *match, *cubin;
-    bool is_broken;
-} options = {.seconds = 15, .alone_s = 0.4, .rounds = 1000000, .match = ""};
+    const char *cubin;
+    regex_t match, without;
+    bool has_without, is_broken, stays, syncs;
+} options = {.seconds = 15, .alone_s = 0.4, .rounds = 1000000};
 
 /* A thread of the program: its lanes, and whether it is inside a call that submits. */
 static struct worker {
@@ -253,12 +258,14 @@ static void close_and_look(void)
 {
     atomic_store(&closed, true);
     drain();
-    if (!options.is_broken) {
+    if (!options.is_broken && !options.syncs)
         await_quiet();
+    else if (options.syncs)
+        must(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    if (!options.is_broken && !options.stays)
         must(driver.cuMemUnmap(arena.at, arena.bytes), "cuMemUnmap");
-    }
     check();
-    if (!options.is_broken)
+    if (!options.is_broken && !options.stays)
         must(map(arena.at), "the mapping");
     for (unsigned i = 0; i < THREADS; i++)
         for (unsigned j = 0; j < workers[i].count; j++)
@@ -270,9 +277,15 @@ static void close_and_look(void)
 
 /* --- one case -------------------------------------------------------------------------------- */
 
+static bool is_matched(const char *name)
+{
+    return !regexec(&options.match, name, 0, NULL, 0) &&
+           (!options.has_without || regexec(&options.without, name, 0, NULL, 0));
+}
+
 static bool is_wanted(size_t kind, int which)
 {
-    return which == ALL ? strstr(kinds[kind]->name, options.match) && !is_left_out[kind]
+    return which == ALL ? is_matched(kinds[kind]->name) && !is_left_out[kind]
                         : kind == (size_t)which;
 }
 
@@ -403,13 +416,23 @@ static int row(int which, double seconds)
     return status;
 }
 
+static void compile(regex_t *to, const char *word)
+{
+    if (regcomp(to, word, REG_EXTENDED | REG_NOSUB))
+        exit(2);
+}
+
 static void read_options(int argc, char **argv)
 {
+    compile(&options.match, "");
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
 
-        if (!strcmp(argv[i], "--broken")) {
-            options.is_broken = true;
+        if (!strcmp(argv[i], "--broken") || !strcmp(argv[i], "--stay") ||
+            !strcmp(argv[i], "--sync")) {
+            options.is_broken |= !strcmp(argv[i], "--broken");
+            options.stays |= !strcmp(argv[i], "--stay");
+            options.syncs |= !strcmp(argv[i], "--sync");
             continue;
         }
         if (!strcmp(argv[i], "--seconds"))
@@ -419,7 +442,9 @@ static void read_options(int argc, char **argv)
         else if (!strcmp(argv[i], "--alone"))
             options.alone_s = atof(value);
         else if (!strcmp(argv[i], "--match"))
-            options.match = value;
+            compile(&options.match, value);
+        else if (!strcmp(argv[i], "--without"))
+            compile(&options.without, value), options.has_without = true;
         else if (!strcmp(argv[i], "--cubin"))
             options.cubin = value;
         else

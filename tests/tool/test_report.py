@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from fake import tool
 
-from gpucache import report, tables, trace, usage
+from gpucache import report, symbols, tables, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -86,6 +87,33 @@ class Program(unittest.TestCase):
                          "no program that knows functions")
     def test_functions_have_their_names(self):
         self.assertEqual(set(self.site), {"weights", "churner", "leaker", "spike"})
+
+    @unittest.skipUnless(shutil.which("nm") and shutil.which("cc"), "no compiler")
+    def test_no_name_of_another_function(self):
+        """Of a function that has no symbol, behind one that has."""
+        path = os.path.join(self.folder.name, "stripped.so")
+        code = "int hidden(int a); int shown(int a) { return hidden(a) + 1; } " \
+               "__attribute__((visibility(\"hidden\"), noinline)) int hidden(int a) " \
+               "{ for (int i = 0; i < a; i++) a ^= i * a; return a; }"
+        make = ["cc", "-x", "c", "-", "-shared", "-fPIC", "-fno-toplevel-reorder", "-O1", "-o"]
+        subprocess.run([*make, path], input=code, text=True, check=True)
+        rows = subprocess.run(["nm", path], text=True, check=True, stdout=subprocess.PIPE).stdout
+        at = {row.split()[2]: int(row.split()[0], 16) for row in rows.splitlines()
+              if row.split()[-1] in ("shown", "hidden")}
+        subprocess.run(["strip", path], check=True)
+        offset = next(start - offset for offset, start, size in symbols._segments(path)
+                      if start <= at["shown"] < start + size)
+
+        class Mapped:  # pylint: disable=too-few-public-methods
+            def object_of(self, _):
+                return type("Object", (), {"path": path, "start": 0, "offset": 0})
+
+        sites = {name: address - offset + 4 for name, address in at.items()}
+        for program in filter(shutil.which, symbols.PROGRAMS):
+            with unittest.mock.patch.object(symbols, "PROGRAMS", (program,)):
+                its = symbols.Symbols(Mapped(), sites.values())
+            self.assertEqual(its[sites["shown"]].function, "shown", program)
+            self.assertEqual(its[sites["hidden"]].function, "", program)
 
     def out(self, name):
         path = os.path.join(self.folder.name, name)
