@@ -114,16 +114,6 @@ bool stream_watch_may_be_single(void)
     return !atomic_load(&given_up) && stream_watch_sees_all() && atomic_load(&captures) == 0;
 }
 
-/* Of launches, see Note [Memory domains]. */
-uint64_t submission_name(const struct submitter *s, CUstream stream, unsigned flags)
-{
-    if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
-        return SUBMITTER_OTHER;
-    if (stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ)))
-        return s ? s->per_thread : SUBMITTER_OTHER;
-    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
-}
-
 static atomic_bool busy;
 
 static void note_busy(struct pool *p)

@@ -32,9 +32,16 @@ enum submit_seen {
 
 /* What the thread marks its record with (submitter.h) when it submits work to this stream. NULL is
  * the default stream: the legacy one unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and
- * CU_STREAM_PER_THREAD come as they are. The stream may be invalid: the driver has not seen it
- * yet. */
-uint64_t submission_name(const struct submitter *s, CUstream stream, unsigned flags);
+ * CU_STREAM_PER_THREAD come as they are. The stream may be invalid: the driver has not seen it yet.
+ * Of launches, see Note [Memory domains] in README.md. */
+static inline uint64_t submission_name(const struct submitter *s, CUstream stream, unsigned flags)
+{
+    if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
+        return SUBMITTER_OTHER;
+    if (stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ)))
+        return s ? s->per_thread : SUBMITTER_OTHER;
+    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
+}
 /* A thread is about to submit work. s: its record, which has that mark; NULL: it has none. watch:
  * pool_watch, read behind the mark. May call the driver. Keeps errno. */
 enum submit_seen submission_begin(struct submitter *s, uint64_t name, unsigned watch,

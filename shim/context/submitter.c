@@ -11,7 +11,7 @@ static struct submitter submitters[SUBMITTERS_MAX];
 /* No thread has ever had a record from here on. Raised before a thread takes one. */
 static atomic_size_t submitters_end;
 static atomic_bool missed;
-__thread struct submitter *submitter_mine;
+__thread struct submitter *submitter_mine __attribute__((tls_model("initial-exec")));
 static _Atomic uint64_t names = 1;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
@@ -72,10 +72,10 @@ static struct submitter *take_record(void)
     return s;
 }
 
-struct submitter *submitter_find(void)
+struct submitter *submitter_take(void)
 {
-    if (submitter_mine || atomic_load_explicit(&missed, memory_order_relaxed))
-        return submitter_mine;
+    if (atomic_load_explicit(&missed, memory_order_relaxed))
+        return NULL;
     int saved_errno = errno;
     submitter_mine = take_record();
     if (!submitter_mine)

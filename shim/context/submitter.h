@@ -30,6 +30,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { SUBMITTERS_MAX = 1024 };
@@ -53,9 +54,14 @@ struct submitter {
 extern __thread struct submitter *submitter_mine
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* The calling thread's record, which is taken if the thread has none. NULL: there are more threads
- * than records (step 5). Keeps errno. */
-struct submitter *submitter_find(void);
+/* For a thread that has no record. NULL: there are more threads than records (step 5). Keeps
+ * errno. */
+struct submitter *submitter_take(void);
+static inline struct submitter *submitter_find(void)
+{
+    struct submitter *s = submitter_mine;
+    return __builtin_expect(s != NULL, 1) ? s : submitter_take();
+}
 
 /* A use begins. The caller reads pool_watch after it. */
 static inline void submitter_mark(struct submitter *s, uint64_t stream)

@@ -52,7 +52,7 @@ static void take_look(uint64_t now_ns)
 {
     uint64_t count = submitters_uses();
 
-    if (count != uses || !look_ns) {
+    if (count != uses || !look_ns || atomic_load(&park_last.woke_ns) > since_ns) {
         uses = count;
         used_ns = look_ns;
         since_ns = now_ns;

@@ -5,7 +5,8 @@
  * reads no clock for it.
  *
  * 1. The process is asleep from the look on that found the count unchanged, if no work runs in any
- *    context (pool_is_idle). So TIME is at least the option's, and a quarter more at most.
+ *    context (pool_is_idle). So TIME is at least the option's, and a quarter more at most. A wake
+ *    counts as a use, also one by request.
  * 2. It parks itself once it is asleep for idle:TIME, after the packages emptied their caches. A
  *    process that was awake for less than ASLEEP_WORTH times what the park and the wake took waits
  *    twice as long the next time, up to ASLEEP_MOST_NS. After a sleep of ASLEEP_LONG_NS the time is

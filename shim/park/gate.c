@@ -141,8 +141,7 @@ static void knock(void)
         gate_wake();
 }
 
-/* A use has seen the bit, and has no mark. Sleeps until the gate is open. */
-SHIM_COLD static CUresult arrive(void)
+SHIM_COLD CUresult gate_arrive(void)
 {
     uint64_t before = atomic_load(&failure);
     for (;;) {
@@ -154,22 +153,6 @@ SHIM_COLD static CUresult arrive(void)
             return (CUresult)(uint32_t)latest;
         knock();
         sleep_on(&turn, seen, FUTEX_FOREVER);
-    }
-}
-
-CUresult gate_enter(struct submitter *s, uint64_t mark, unsigned *watch)
-{
-    for (;;) {
-        if (s)
-            submitter_mark(s, mark);
-        *watch = atomic_load(&pool_watch); /* step 1 */
-        if (likely(!(*watch & POOL_WATCH_GATE)))
-            return CUDA_SUCCESS;
-        if (s)
-            submitter_unmark(s);
-        CUresult rc = arrive();
-        if (rc != CUDA_SUCCESS)
-            return rc;
     }
 }
 

@@ -56,6 +56,8 @@
 #ifndef SHIM_GATE_H
 #define SHIM_GATE_H
 
+#include "pool/bits.h"
+#include "pool/pool.h"
 #include "shim/context/submitter.h"
 #include "shim/driver/hooks.h"
 
@@ -101,11 +103,28 @@ bool gate_wake(void);
 
 /* The program's threads. */
 
+/* A use has seen the bit, and has taken its mark back. Sleeps until the gate is open: CUDA_SUCCESS.
+ * Else the program gets this error. */
+CUresult gate_arrive(void);
 /* Marks the record, and takes the mark back while the gate is closed; sleeps meanwhile. s: the
  * thread's record, or NULL if it has none. *watch: pool_watch behind the mark. CUDA_SUCCESS: the
  * use goes to the driver, and submitter_unmark follows. Else the use is not marked, and the program
  * gets this error. No lock held. Keeps errno. */
-CUresult gate_enter(struct submitter *s, uint64_t mark, unsigned *watch);
+static inline CUresult gate_enter(struct submitter *s, uint64_t mark, unsigned *watch)
+{
+    for (;;) {
+        if (s)
+            submitter_mark(s, mark);
+        *watch = atomic_load(&pool_watch); /* step 1 */
+        if (likely(!(*watch & POOL_WATCH_GATE)))
+            return CUDA_SUCCESS;
+        if (s)
+            submitter_unmark(s);
+        CUresult rc = gate_arrive();
+        if (rc != CUDA_SUCCESS)
+            return rc;
+    }
+}
 
 /* Around a use that is no submission. NULL in `s`: it left no mark. */
 struct gate_use {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A process whose device memory is parked from outside (part_park.py). It reads one line at a time
- * and answers each with one line:
- *   start      context and kernels                  -> started
+ * A process whose device memory is parked from outside (part_cycle.py). It says "started" once it
+ * has memory. Then it reads one line at a time and answers each with one line:
  *   fill MIB   so much in blocks of mixed sizes     -> bytes
  *   touch      one launch of a kernel               -> ns until the launch returned
  *   check      the contents of all blocks           -> sound, or the number of wrong words
@@ -136,6 +135,7 @@ static void start(void)
     DRIVER_CHECK(driver.cuMemsetD32_v2(errors, 0, 1));
     DRIVER_CHECK(driver.cuCtxSynchronize());
     puts("started");
+    fflush(stdout);
 }
 
 int main(void)
@@ -143,10 +143,9 @@ int main(void)
     char line[64];
     size_t mib;
 
+    start();
     while (fgets(line, sizeof line, stdin)) {
-        if (!strncmp(line, "start", 5)) {
-            start();
-        } else if (sscanf(line, "fill %zu", &mib) == 1) {
+        if (sscanf(line, "fill %zu", &mib) == 1) {
             printf("%zu\n", fill_all(mib << 20));
         } else if (!strncmp(line, "touch", 5)) {
             touch();

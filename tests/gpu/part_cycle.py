@@ -11,7 +11,9 @@ import tempfile
 import time
 
 import part_flush
+import part_frameworks as frameworks
 import suite as base
+from trainer import CACHE_OFF
 
 sys.path.insert(0, os.path.join(base.ROOT, "tests", "process"))
 import page_client  # noqa: E402
@@ -20,17 +22,16 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 class Parked:
-    """A process under the shim, and its page."""
+    """A process under the shim, and its page. It says `ready` once it has memory."""
 
-    def __init__(self, suite, folder, **options):
-        program = suite.compile("park_cycle", ["park_cycle.c", "driver.c"])
+    def __init__(self, suite, folder, command, ready, **options):
         self.folder = os.path.join(folder, "pages")
         self.tables = page_client.load_tables(os.path.join(os.path.dirname(suite.lib),
                                                            "tables.py"))
         env = suite.shim_env(GPUCACHE_DIR=self.folder, **options)
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         text=True, env=env)
-        if self.do("start") != "started":
+        if self.process.stdout.readline().strip() != ready:
             raise base.Skip("the process does not start here")
         end = time.monotonic() + 30
         while not (found := glob.glob(os.path.join(self.folder, f"*-{self.process.pid}-*.page"))):
@@ -67,13 +68,18 @@ class Parked:
         self.process.stdout.close()
 
 
+def holder(suite, folder):
+    program = suite.compile("park_cycle", ["park_cycle.c", "driver.c"])
+    return Parked(suite, folder, [program], "started")
+
+
 def speed(size, seconds):
     return f"{seconds:.3f} s, {size / seconds / GIB:.1f} GiB/s"
 
 
 def large(suite, folder, observer, size):
     """One park and one wake of much memory."""
-    p = Parked(suite, folder)
+    p = holder(suite, folder)
     before = observer.settled()
     p.do(f"fill {size // MIB}")
     rss = int(p.do("rss"))
@@ -101,7 +107,7 @@ def large(suite, folder, observer, size):
 
 def small(suite, folder, rounds):
     """The first launch after a park of 64 MiB."""
-    p = Parked(suite, folder)
+    p = holder(suite, folder)
     p.do("fill 64")
     waits = []
     for _ in range(rounds):
@@ -118,7 +124,7 @@ def small(suite, folder, rounds):
 
 def cycles(suite, folder, size, rounds):
     """Parks and wakes, with changes in between."""
-    p = Parked(suite, folder)
+    p = holder(suite, folder)
     p.do(f"fill {size // MIB}")
     failure, start = "", time.monotonic()
     for i in range(rounds):
@@ -143,3 +149,35 @@ def park_cycle(suite):
             cycles(suite, folder, GIB // 16 if quick else GIB, 20 if quick else 1000)
     finally:
         observer.close()
+
+
+def losses(suite, python, rounds):
+    """What the training says without the library."""
+    script = frameworks.script("work_sleep.py")
+    done = suite.run([python, script], dict(suite.bare_env, **CACHE_OFF), 600,
+                     b"step\n" * rounds + b"end\n")
+    if done.rc != 0:
+        raise base.Skip(f"the training fails bare: {frameworks.last_line(done)}")
+    return done.out.split("\n")[1:rounds + 1]
+
+
+def park_torch(suite):
+    """PyTorch, parked before each step, with its cache off and on."""
+    python = frameworks.python_with(suite, "torch")
+    rounds = 50 if suite.quick else 1000
+    wanted = losses(suite, python, rounds)
+    for name, env in ("off", CACHE_OFF), ("on", {}):
+        with tempfile.TemporaryDirectory() as folder:
+            p = Parked(suite, folder, [python, frameworks.script("work_sleep.py")], "ready", **env)
+            outs, backs, wrong = [], [], 0
+            for i in range(rounds):
+                _, seconds, _ = p.park()
+                start = time.monotonic()
+                wrong += p.do("step") != wanted[i]
+                outs.append(seconds)
+                backs.append(time.monotonic() - start)
+            p.end()
+        suite.row(f"PyTorch, cache {name}: {rounds} parks, one before each step", "",
+                  f"out {statistics.median(outs) * 1e3:.1f} ms, step "
+                  f"{statistics.median(backs) * 1e3:.1f} ms",
+                  verdict=f"FAIL: {wrong} losses differ" if wrong else "ok: equal losses")

@@ -159,6 +159,8 @@ static void arrivals_wake_once_and_go_on_when_the_gate_is_open(void **state)
     await(GATE_WAKING);
     assert_false(gate_wake());
     usleep(1000);
+    while (!submitters_are_idle()) /* at the gate they have no mark */
+        usleep(1000);
     for (int i = 0; i < USERS; i++)
         assert_false(atomic_load(&u[i].is_done));
     gate_open();
@@ -241,8 +243,10 @@ static struct user in_handler;
 
 static void use_in_handler(int signal)
 {
+    int saved_errno = errno;
     (void)signal;
     use_once(&in_handler);
+    errno = saved_errno;
 }
 
 static void *be_interrupted(void *arg)
@@ -391,6 +395,18 @@ static void no_use_is_with_the_driver_while_memory_is_away(void **state)
     assert_int_equal(late, 0);
 }
 
+/* Many at once: they sleep longer. */
+static void *stay_in_the_crowd(void *arg)
+{
+    struct gate_use use;
+    (void)arg;
+    assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
+    while (!atomic_load(&go_on))
+        usleep(100000);
+    gate_use_end(&use);
+    return NULL;
+}
+
 /* The last test: from here on a thread has no record. */
 static void more_threads_than_records_refuse_the_park(void **state)
 {
@@ -403,7 +419,7 @@ static void more_threads_than_records_refuse_the_park(void **state)
     assert_false(submitters_are_missed());
     int count = 0;
     for (; count < CROWD; count++)
-        if (pthread_create(&u[count].thread, &attr, stay_inside, &u[count]))
+        if (pthread_create(&u[count].thread, &attr, stay_in_the_crowd, &u[count]))
             break;
     if (count == CROWD)
         while (!submitters_are_missed())

@@ -95,31 +95,25 @@ void submission_end(bool taken)
     probe.done++;
 }
 
-uint64_t submission_name(const struct submitter *s, CUstream stream, unsigned flags)
-{
-    probe.note_stream = stream;
-    return 0;
-}
-
 enum submit_seen submission_begin(struct submitter *s, uint64_t name, unsigned watch,
                                   unsigned flags)
 {
     probe.notes++;
+    probe.note_stream = (CUstream)(uintptr_t)name;
     probe.note_flags = flags;
     return (enum submit_seen)probe.note_answer;
 }
 
 /* No thread has a record, and the gate is open. */
-__thread struct submitter *submitter_mine;
+__thread struct submitter *submitter_mine __attribute__((tls_model("initial-exec")));
 
-struct submitter *submitter_find(void)
+struct submitter *submitter_take(void)
 {
     return NULL;
 }
 
-CUresult gate_enter(struct submitter *s, uint64_t mark, unsigned *watch)
+CUresult gate_arrive(void)
 {
-    *watch = atomic_load(&pool_watch);
     return CUDA_SUCCESS;
 }
 
