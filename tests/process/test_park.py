@@ -309,7 +309,10 @@ class Full(Base):
         code, _, reply = p.ask("wake")
         self.assertEqual((code, reply["state"]), (REFUSED, "refused"), reply)
         self.assertIn("GiB are needed", reply["why"])
-        p.talker.send("check")
+        at, sequence = p.page.put_ask("wake")
+        p.page.ring()
+        p.talker.send("check")  # outlasts the request
+        self.assertEqual(p.page.await_reply(at, sequence, 60)[0], REFUSED)
         self.wait_for(lambda: p.park_fields()["needs_bytes"], "it waits for nothing")
         self.assertEqual(p.state()["park"]["state"], "waits")
         self.assertGreater(p.state()["park"]["needs_bytes"], 200 * MIB)
