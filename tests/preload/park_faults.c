@@ -40,7 +40,8 @@ static uint32_t wrong_words(void)
 /* What tests/sim/sim.h has, in a driver that is no part of the program. */
 __attribute__((format(printf, 1, 2))) static void fail_from(const char *spec, ...)
 {
-    int (*fail)(const char *) = (int (*)(const char *))dlsym(RTLD_DEFAULT, "simFailSpec");
+    int (*fail)(const char *);
+    *(void **)&fail = dlsym(RTLD_DEFAULT, "simFailSpec");
     char text[100];
     va_list arguments;
     va_start(arguments, spec);
@@ -51,15 +52,16 @@ __attribute__((format(printf, 1, 2))) static void fail_from(const char *spec, ..
 
 static void fail_no_more(void)
 {
-    void (*clear)(const char *) = (void (*)(const char *))dlsym(RTLD_DEFAULT, "simFailClear");
+    void (*clear)(const char *);
+    *(void **)&clear = dlsym(RTLD_DEFAULT, "simFailClear");
     clear(NULL);
 }
 
 /* A park and a use, in which the nth call fails. False: there are fewer calls. */
 static bool walk(const char *symbol, unsigned nth, int code)
 {
-    uint64_t (*count)(const char *) =
-        (uint64_t (*)(const char *))dlsym(RTLD_DEFAULT, "simCallCount");
+    uint64_t (*count)(const char *);
+    *(void **)&count = dlsym(RTLD_DEFAULT, "simCallCount");
     uint64_t before = count(symbol);
     EXPECT(before != UINT64_MAX);
     fail_from("%s:%u:%d", symbol, nth, code);
