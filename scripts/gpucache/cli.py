@@ -26,10 +26,10 @@ VERBS = {
            "First a line for each GPU, then one for each process on it. LIVE is held by the "
            "program. CACHED is what its Python packages keep of the memory that they took. IDLE is "
            "kept by the library. A flush gives CACHED and IDLE back. RESERVED is taken from the "
-           "driver, PEAK is the most of it so far. PARKED went to the host, see gpucache park; LIVE counts it too. "
-           "HITS is the share of allocations that needed no driver call. Processes without the library have what the driver counts of them in the "
-           "column RESERVED. ps removes pages of processes that were killed more than ten minutes "
-           "ago."),
+           "driver, PEAK is the most of it so far. PARKED went to the host, see gpucache park; "
+           "LIVE counts it too. HITS is the share of allocations that needed no driver call. "
+           "Processes without the library have what the driver counts of them in the column "
+           "RESERVED. ps removes pages of processes that were killed more than ten minutes ago."),
     "top": ("top", "show GPUs and their processes, live",
             "A bar for each GPU is as wide as its memory. The keys up and down, or a click, choose "
             "a process; a box tells more of it. f empties its cache; F those of all; l sets a limit"
@@ -52,10 +52,10 @@ VERBS = {
               "name. A process without a page is asked by its signal, if it would survive it; "
               "there is no receipt then, and the exit code is 4."),
     "park": ("park", "move device memory of processes that sleep to the host",
-             "The memory comes back by itself when the program uses the GPU again; until then other "
-             "processes can have it. Prints a receipt for each process and GPU: what went in which "
-             "time, how much of it is live, and what stays on the GPU. A process whose GPU work "
-             "does not end within --wait is left as it is, and so is one that uses the GPU "
+             "The memory comes back by itself when the program uses the GPU again; until then "
+             "other processes can have it. Prints a receipt for each process and GPU: what went in "
+             "which time, how much of it is live, and what stays on the GPU. A process whose GPU "
+             "work does not end within --wait is left as it is, and so is one that uses the GPU "
              "meanwhile. GPUCACHE_PARK chooses more, such as idle:5s; off refuses."),
     "wake": ("park", "bring device memory of parked processes back",
              "They do so by themselves at their next use of the GPU; wake saves them the wait. "

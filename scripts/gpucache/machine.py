@@ -88,11 +88,13 @@ def _holder(found, gpu):
     holder = Holder(
         key=f"{found.page.name}/{gpu.uuid}/{gpu.device}", pid=found.pid,
         shown_pid=found.shown_pid(), user=found.user, gpu=gpu.shown(), uuid=gpu.uuid,
-        name=found.name, note=found.note or found.park_words(), command=found.command, job=found.job,
+        name=found.name, note=found.note or found.park_words(), command=found.command,
+        job=found.job,
         limits=found.limits(), live=allocated - kept,
         cached=size if answer and answer.names else None,
         cached_age_s=answer.age_s() if answer and (answer.names or answer.late) else None,
-        idle=gpu.idle(), reserved=gpu.reserved(), parked=gpu["away_bytes"], peak=gpu["reserved_peak_bytes"],
+        idle=gpu.idle(), reserved=gpu.reserved(), parked=gpu["away_bytes"],
+        peak=gpu["reserved_peak_bytes"],
         allocs=gpu["num_allocs"], hits=gpu["num_hits"], options=found.changed_options(),
         flush=found.body.get("flush"), started_unix_ns=found.contents.started_unix_ns,
         published_unix_ns=found.contents.published_unix_ns)

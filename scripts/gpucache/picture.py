@@ -30,9 +30,10 @@ HELP = (
 )
 LEGEND = ("LIVE is held by the program. CACHED is what its Python packages keep; they are asked "
           "each few seconds, and a figure that is older has its age. IDLE is the library's. A "
-          "flush gives CACHED and IDLE back. PARKED is what of LIVE and IDLE went to the host. GROWS is by how much the lowest value of LIVE rose "
-          "from one minute to the next: a leak lifts it, a peak does not. '?': a package does not "
-          "tell. '*': all that the driver counts of a process without the library.")
+          "flush gives CACHED and IDLE back. PARKED is what of LIVE and IDLE went to the host. "
+          "GROWS is by how much the lowest value of LIVE rose from one minute to the next: a leak "
+          "lifts it, a peak does not. '?': a package does not tell. '*': all that the driver "
+          "counts of a process without the library.")
 LEFT = ("USER", "LIVE, LATELY", "LIMITS", "NAME")
 # On a narrow terminal these columns go, the first one first.
 SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "CACHED", "MAX", "LIVE, LATELY",

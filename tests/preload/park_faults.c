@@ -6,12 +6,11 @@
  */
 #include "tests/preload/park.h"
 
-#include "tests/sim/sim.h"
-
 #include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 
 enum { WORDS = 256 * 1024, BLOCKS = 6, MOST = 40 };
 
@@ -38,21 +37,40 @@ static uint32_t wrong_words(void)
     return wrong;
 }
 
+/* What tests/sim/sim.h has, in a driver that is no part of the program. */
+__attribute__((format(printf, 1, 2))) static void fail_from(const char *spec, ...)
+{
+    int (*fail)(const char *);
+    *(void **)&fail = dlsym(RTLD_DEFAULT, "simFailSpec");
+    char text[100];
+    va_list arguments;
+    va_start(arguments, spec);
+    vsnprintf(text, sizeof text, spec, arguments);
+    va_end(arguments);
+    REQUIRE(fail(text));
+}
+
+static void fail_no_more(void)
+{
+    void (*clear)(const char *);
+    *(void **)&clear = dlsym(RTLD_DEFAULT, "simFailClear");
+    clear(NULL);
+}
+
 /* A park and a use, in which the nth call fails. False: there are fewer calls. */
 static bool walk(const char *symbol, unsigned nth, int code)
 {
-    __typeof__(simCallCount) *count = (__typeof__(count))dlsym(RTLD_DEFAULT, "simCallCount");
-    __typeof__(simFail) *fail = (__typeof__(fail))dlsym(RTLD_DEFAULT, "simFail");
-    __typeof__(simFailClear) *clear = (__typeof__(clear))dlsym(RTLD_DEFAULT, "simFailClear");
+    uint64_t (*count)(const char *);
+    *(void **)&count = dlsym(RTLD_DEFAULT, "simCallCount");
     uint64_t before = count(symbol);
     EXPECT(before != UINT64_MAX);
-    REQUIRE(fail(symbol, nth, code));
+    fail_from("%s:%u:%d", symbol, nth, code);
     int parked = asker_ask("park frameworks=0");
     int woke = asker_ask("wake");
     uint64_t calls = count(symbol) - before;
     uint32_t first;
     int rc = gpu_get(&first, blocks[0], 4);
-    clear(NULL);
+    fail_no_more();
     uint32_t wrong = rc ? 0 : wrong_words();
     if (rc || first != 1 || wrong ||
         (parked != PAGE_REPLY_DONE && parked != PAGE_REPLY_REFUSED &&
@@ -115,14 +133,12 @@ static int a_handler_may_launch_while_its_thread_waits(void)
     handlers_stream = NEW_STREAM(false);
     NEW_BLOCKS(blocks, 2, 4 * WORDS);
     REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = launch_in_handler}, NULL));
-    __typeof__(simFailSpec) *fail = (__typeof__(fail))dlsym(RTLD_DEFAULT, "simFailSpec");
-    __typeof__(simFailClear) *clear = (__typeof__(clear))dlsym(RTLD_DEFAULT, "simFailClear");
     if (!asker_page())
         return 0;
-    if (!fail)
+    if (!scene_simulated())
         return SCENE_SKIP;
     park();
-    REQUIRE(fail("cuMemCreate:1+:2"));
+    fail_from("%s:1+:2", "cuMemCreate");
     REQUIRE(pthread_create(&thread, NULL, launch, &rc));
     scene_sleep_ms(200);
     for (int i = 0; i < 3; i++) {
@@ -130,7 +146,7 @@ static int a_handler_may_launch_while_its_thread_waits(void)
         scene_sleep_ms(50);
     }
     EXPECT(rc == -1);
-    clear(NULL);
+    fail_no_more();
     REQUIRE(pthread_join(thread, NULL));
     EXPECT(handled > 0 && !handlers_failures);
     return rc || scene_wrong_words(blocks[0], WORDS, 5, NULL) ||
@@ -150,15 +166,13 @@ static int without_memory_the_use_fails_and_later_ones_are_right(void)
         return 0;
     if (!scene_simulated())
         return SCENE_SKIP;
-    __typeof__(simFailSpec) *fail = (__typeof__(fail))dlsym(RTLD_DEFAULT, "simFailSpec");
-    __typeof__(simFailClear) *clear = (__typeof__(clear))dlsym(RTLD_DEFAULT, "simFailClear");
     expect_code(asker_ask("set PARK_WAIT=300ms"), PAGE_REPLY_DONE);
     park();
-    REQUIRE(fail("cuMemCreate:1+:2"));
+    fail_from("%s:1+:2", "cuMemCreate");
     EXPECT(gpu_get(&first, blocks[0], 4) == CUDA_ERROR_OUT_OF_MEMORY);
     expect_parked(true);
     EXPECT(gpu_get(&first, blocks[0], 4) == CUDA_ERROR_OUT_OF_MEMORY);
-    clear(NULL);
+    fail_no_more();
     return scene_wrong_words(blocks[0], WORDS, 1, NULL) != 0;
 }
 

@@ -5,6 +5,7 @@
 test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -225,6 +226,71 @@ class Park(Base):
         self.assertGreaterEqual(self.free_mib(), nothing)
 
 
+    def test_a_stop_in_any_state_changes_nothing(self):
+        p = self.start()
+        p.do("make 8 20")
+        for i in range(8):
+            self.park(p)
+            p.talker.send("check")
+            time.sleep(0.002 * i)  # before, in and behind the wake
+            os.kill(p.pid, signal.SIGSTOP)
+            time.sleep(0.02)
+            os.kill(p.pid, signal.SIGCONT)
+            self.assertEqual(p.talker.read(), "right")
+
+    def test_a_kill_in_any_state_leaves_nothing(self):
+        for i in range(6):
+            p = self.start()
+            nothing = self.free_mib()
+            p.do("make 8 20")
+            if i % 2:
+                self.park(p)
+            p.talker.send("check")
+            time.sleep(0.004 * i)
+            p.talker.end()
+            self.wait_for(lambda: self.free_mib() >= nothing,  # pylint: disable=W0640
+                          "device memory is left")
+
+    def test_who_works_is_left_alone(self):
+        """`gpucache park --all`."""
+        p = self.start()
+        p.do("make 8 20", "work 2")
+        code, _, reply = p.ask("park unused=2000")
+        self.assertEqual((code, reply["state"]), (DONE, "used"))
+        p.do("rest")
+        self.park(p, "park unused=300")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_the_page_says_that_it_is_parked(self):
+        p = self.start()
+        p.do("make 8 20")
+        self.assertNotIn("park", p.state())
+        self.park(p)
+        told = p.state()["park"]
+        self.assertEqual((told["state"], told["needs_bytes"]), ("parked", 0))
+        self.assertLess(abs(time.time_ns() - told["since_unix_ns"]), 60e9)
+        p.do("check")
+        self.assertNotIn("park", p.state())
+
+    def test_one_that_is_used_now_and_then_is_parked_ever_less_often(self):
+        p = self.start(GPUCACHE_PARK="idle:100ms")
+        p.do("make 8 20")
+        pauses = []
+        for _ in range(5):
+            used = time.monotonic()
+            self.wait_for(lambda: p.state()["pools"][0]["away_bytes"], "it does not park itself")
+            pauses.append(time.monotonic() - used)
+            self.assertEqual(p.do("check"), "right")
+        self.assertGreater(pauses[4], 3 * pauses[1], pauses)
+
+    def test_parks_with_changes_between(self):
+        p = self.start()
+        p.do("make 4 40")
+        for i in range(12):
+            self.park(p)
+            self.assertEqual(p.do("swap" if i % 3 else "exchange", "check"), "right")
+
+
 class Full(Base):
     """A device that is full when the memory is to come back."""
 
@@ -248,10 +314,20 @@ class Full(Base):
         p.talker.send("check")  # outlasts the request
         self.assertEqual(p.page.await_reply(at, sequence, 60)[0], REFUSED)
         self.wait_for(lambda: p.park_fields()["needs_bytes"], "it waits for nothing")
+        self.assertEqual(p.state()["park"]["state"], "waits")
+        self.assertGreater(p.state()["park"]["needs_bytes"], 200 * MIB)
         time.sleep(0.2)
         self.other.do("drop")
         self.assertEqual(p.talker.read(), "right")
         self.assertEqual(p.park_fields()["needs_bytes"], 0)
+
+    def test_who_worked_lately_lends_nothing(self):
+        first = self.start(GPUCACHE_PARK="lend:3s")
+        second = self.start(GPUCACHE_SHARE="1s")
+        first.do("make 16 70")
+        self.assertNotEqual(second.talker.do("make 16 70"), "done")
+        self.assertEqual(first.do("check"), "right")
+        self.assertEqual(first.state()["counters"]["num_parks"], 0)
 
     def test_two_take_turns(self):
         first, second = self.start(GPUCACHE_PARK="lend:1s"), self.start(GPUCACHE_PARK="lend:1s")
