@@ -59,7 +59,8 @@
 #include "pool/single_stream.h"
 #include "pool/state.h"
 
-/* Takes every chunk out of the map and the lists. Returns them as a list through plan. */
+/* Takes every chunk out of the map and the lists. Returns those with memory as a list through
+ * plan. */
 static struct chunk *detach_chunks(struct pool *p)
 {
     struct zone *zones[] = {&p->small, &p->large};
@@ -69,9 +70,13 @@ static struct chunk *detach_chunks(struct pool *p)
             struct chunk *c = list_entry(n, struct chunk, all);
             map_forget(c, p);
             list_remove(&c->all);
+            if (c->park == CHUNK_AWAY)
+                continue; /* it has neither a mapping nor a handle */
             c->plan = list;
             list = c;
         }
+    list_init(&p->parked);
+    chunk_count_away(p, 0, p->stats.away_bytes);
     return list;
 }
 

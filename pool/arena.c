@@ -149,6 +149,7 @@ static struct chunk *next_chunk(struct pool *p, struct plan *plan, uint64_t room
         c->size_bytes = min_u64(room_bytes, most_bytes(p, plan));
         plan->create_bytes += c->size_bytes;
         list_init(&c->all);
+        list_init(&c->parked);
     }
     return c;
 }
@@ -252,6 +253,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
             chunk_add_ghost(c->busy_block);
         else
             zone_make_hole(c->busy_block);
+        c->busy_block = NULL;
         p->stats.num_chunk_moves++;
     }
     if (is_at_target(c)) {
@@ -269,6 +271,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
     }
     if (c->outcome == CHUNK_STAYED) {
         zone_give(c->busy_block);
+        c->busy_block = NULL;
         return;
     }
     if (c->outcome == CHUNK_LOST)

@@ -19,6 +19,7 @@ struct sums {
     uint64_t live_bytes, live_count, requested_bytes;
     uint64_t cached_bytes, cached_count; /* live, but in a magazine */
     uint64_t slack_bytes;                /* of segments */
+    uint64_t parked_count, away_bytes;   /* chunks that are held or away; of the latter */
     uint64_t starts;     /* words of the map that lead to live memory, in either zone */
     uint64_t open_slabs; /* with free objects */
 };
@@ -37,6 +38,17 @@ static bool in_list(const struct list *head, const struct list *node)
     return false;
 }
 
+/* Do all chunks that b touches say that something in them is known outside? */
+static bool is_told(const struct block *b)
+{
+    for (uint64_t at = round_down(b->addr, GRANULE_BYTES); at < block_end(b); at += GRANULE_BYTES) {
+        const struct chunk *c = map_chunk(at, b->zone->pool);
+        if (!c || !c->exposed)
+            return false;
+    }
+    return true;
+}
+
 static const char *check_slab(const struct slab *s, struct sums *sums)
 {
     unsigned free_count = 0;
@@ -52,6 +64,7 @@ static const char *check_slab(const struct slab *s, struct sums *sums)
         sums->cached_bytes += o->live && !held ? s->object_bytes : 0;
         sums->cached_count += o->live && !held;
         CHECK(o->live || !held, "what the program holds is live");
+        CHECK(!o->exposed || is_told(s->block), "a chunk knows that something in it is exposed");
         CHECK(!held || item_addr(item) == slab_object_addr(s, i),
               "what the program holds knows its address");
         if (held) {
@@ -121,6 +134,8 @@ static const char *check_block(const struct block *b, struct sums *sums)
         for (uint64_t at = round_down(b->addr, GRANULE_BYTES); at < block_end(b);
              at += GRANULE_BYTES)
             CHECK(map_find(at) && map_find(at)->chunk, "committed blocks lie on chunks");
+    CHECK(!b->item.exposed || b->state == BLOCK_BUSY || is_told(b),
+          "a chunk knows that something in it is exposed");
     return NULL;
 }
 
@@ -262,7 +277,7 @@ static const char *check_magazines(const struct pool *p, const struct sums *sums
     return NULL;
 }
 
-static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
+static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes, struct sums *sums)
 {
     uint64_t bytes = 0;
     for (const struct list *n = z->chunks.next; n != &z->chunks; n = n->next) {
@@ -273,9 +288,28 @@ static const char *check_chunks(const struct zone *z, uint64_t *reserved_bytes)
         for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES)
             CHECK(map_find(at)->chunk == c, "every granule of a chunk names it");
         bytes += c->size_bytes;
+        sums->parked_count += c->park != CHUNK_HERE;
+        sums->away_bytes += c->park == CHUNK_AWAY ? c->size_bytes : 0;
     }
     CHECK(bytes == z->chunk_bytes, "a zone counts the bytes of its chunks");
     *reserved_bytes += bytes;
+    return NULL;
+}
+
+static const char *check_parked(const struct pool *p, const struct sums *sums)
+{
+    uint64_t count = 0, end = 0;
+    for (const struct list *n = p->parked.next; n != &p->parked; n = n->next, count++) {
+        const struct chunk *c = list_entry(n, struct chunk, parked);
+        CHECK(c->park != CHUNK_HERE, "only chunks that are held or away are listed as parked");
+        CHECK(!c->busy_block || c->park == CHUNK_AWAY,
+              "nobody moves or releases a chunk that is held or back");
+        CHECK(c->addr >= end, "parked chunks are listed by address");
+        end = c->addr + c->size_bytes;
+    }
+    CHECK(count == sums->parked_count, "what is held or away is listed");
+    CHECK(sums->away_bytes == p->stats.away_bytes && sums->away_bytes == pool_away_bytes(p),
+          "away bytes are those of the chunks");
     return NULL;
 }
 
@@ -352,8 +386,11 @@ static const char *check_slab_lists(const struct slabs *slabs, uint64_t open_sla
 static const char *check_dead(const struct zone *z)
 {
     uint64_t bytes = 0;
-    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
-        bytes += list_entry(n, struct block, link)->size_bytes;
+    for (const struct list *n = z->dead.next; n != &z->dead; n = n->next) {
+        const struct block *b = list_entry(n, struct block, link);
+        CHECK(is_told(b), "a chunk knows that something in it is dead");
+        bytes += b->size_bytes;
+    }
     CHECK(bytes == z->dead_bytes, "a zone counts its dead bytes");
     return NULL;
 }
@@ -402,7 +439,7 @@ static const char *check_locked(const struct pool *p)
     const char *words;
     for (int i = 0; i < 2; i++) {
         uint64_t ignored;
-        words = check_chunks(zones[i], &reserved_bytes);
+        words = check_chunks(zones[i], &reserved_bytes, &sums);
         CHECK(!words, words);
         if (p->arena)
             words = check_arena(zones[i], &sums);
@@ -413,6 +450,8 @@ static const char *check_locked(const struct pool *p)
         words = p->unlocked_jobs ? NULL : check_dead(zones[i]);
         CHECK(!words, words);
     }
+    words = check_parked(p, &sums);
+    CHECK(!words, words);
     words = check_pending(p, &pending_bytes);
     CHECK(!words, words);
     words = check_fences(&p->fences);

@@ -8,6 +8,8 @@
 #include "pool/state.h"
 #include "pool/tuning.h"
 
+_Atomic uint64_t chunk_away_bytes;
+
 void chunk_enter(struct chunk *c, struct zone *z)
 {
     c->zone = z;
@@ -19,6 +21,31 @@ void chunk_leave(struct chunk *c)
 {
     c->zone->chunk_bytes -= c->size_bytes;
     list_remove(&c->all);
+}
+
+struct chunk *chunk_next(const struct pool *p, uint64_t *at, uint64_t end, unsigned *looks)
+{
+    for (; *looks && *at < end; --*looks) {
+        struct chunk *c = map_chunk(*at, p);
+        if (c) {
+            *at = c->addr + c->size_bytes;
+            return c;
+        }
+        *at =
+            map_find(*at) ? *at + GRANULE_BYTES : round_down(*at, MAP_LEAF_BYTES) + MAP_LEAF_BYTES;
+    }
+    return NULL;
+}
+
+void chunk_expose(const struct block *b)
+{
+    for (uint64_t at = b->addr; at < block_end(b);) {
+        struct chunk *c = map_chunk(at, b->zone->pool);
+        if (unlikely(!c))
+            return;
+        c->exposed = true;
+        at = c->addr + c->size_bytes;
+    }
 }
 
 /* The chunk that starts at or after addr; NULL: none in this region. */
@@ -35,11 +62,12 @@ struct search {
     uint64_t want_bytes, got_bytes, unused_ns;
     unsigned count;
     bool move;
+    enum chunk_park park; /* only such chunks */
 };
 
 static bool eligible(const struct search *s, const struct chunk *c)
 {
-    return c->idle_since_ns <= s->unused_ns &&
+    return c->park == s->park && c->idle_since_ns <= s->unused_ns &&
            (!s->move || c->size_bytes <= s->want_bytes - s->got_bytes);
 }
 
@@ -130,22 +158,28 @@ static void seize_dead(struct search *s, struct zone *z)
     }
 }
 
+/* Seizes eligible chunks within free blocks. */
+static void seize_free(struct search *s, struct zone *z, bool may_be_in_use)
+{
+    uint64_t complete = z->pool->fences.complete_epoch;
+    int left = CHUNK_LOOK;
+    /* The rest of a block that chunks are taken from holds nothing eligible. No block below a
+     * granule holds a chunk. */
+    for (struct block *b = placement_largest(&z->placement), *next;
+         b && b->size_bytes >= GRANULE_BYTES && wants_more(s) && (!s->move || left-- > 0);
+         b = next) {
+        next = placement_next(&z->placement, b);
+        if (b->item.epoch <= complete || may_be_in_use)
+            seize_within(s, b);
+    }
+}
+
 struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unused_ns, bool move,
                                uint64_t *got_bytes)
 {
     struct search s = {.want_bytes = want_bytes, .unused_ns = unused_ns, .move = move};
-    uint64_t complete = z->pool->fences.complete_epoch;
-    int left = CHUNK_LOOK;
     /* Ghosts cost address space only, but not without a limit: a kernel may run for ever. */
-    bool may_be_in_use = move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes;
-    /* The rest of a block that chunks are taken from holds nothing eligible. No block below a
-     * granule holds a chunk. */
-    for (struct block *b = placement_largest(&z->placement), *next;
-         b && b->size_bytes >= GRANULE_BYTES && wants_more(&s) && (!move || left-- > 0); b = next) {
-        next = placement_next(&z->placement, b);
-        if (b->item.epoch <= complete || may_be_in_use)
-            seize_within(&s, b);
-    }
+    seize_free(&s, z, move && z->pool->ghost_bytes < GHOSTS_MAX * z->pool->backend->total_bytes);
     if (!move)
         seize_dead(&s, z);
     *got_bytes = s.got_bytes;
@@ -160,7 +194,7 @@ uint64_t chunk_behind_work_bytes(struct zone *z)
         struct chunk *c =
             b->item.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
         while (c && c->addr + c->size_bytes <= block_end(b)) {
-            bytes += c->size_bytes;
+            bytes += c->park == CHUNK_HERE ? c->size_bytes : 0;
             c = chunk_from(z->pool, c->addr + c->size_bytes, block_end(b));
         }
     }
@@ -173,6 +207,7 @@ void chunk_unseize(struct chunk *list)
         struct chunk *c = list;
         list = c->plan;
         zone_give(c->busy_block);
+        c->busy_block = NULL;
     }
 }
 
@@ -214,6 +249,26 @@ static struct chunk *release_run(struct backend *b, struct chunk *first, uint64_
     return after;
 }
 
+uint64_t chunk_give_memory(struct backend *b, struct chunk *list)
+{
+    uint64_t bytes = 0;
+    while (list)
+        list = release_run(b, list, &bytes);
+    return bytes;
+}
+
+/* The pool forgets a seized chunk whose memory is gone. */
+static void forget(struct pool *p, struct chunk *c)
+{
+    chunk_leave(c);
+    if (p->arena)
+        zone_make_hole(c->busy_block);
+    else
+        zone_drop_region(c->busy_block);
+    host_cache_put(&p->chunk_cache, c);
+    p->stats.num_device_free++;
+}
+
 uint64_t chunk_release(struct pool *p, struct chunk *list)
 {
     uint64_t bytes = 0;
@@ -225,24 +280,50 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         map_disclaim(c, p);
     p->unlocked_jobs++;
     state_unlock(p);
-    for (struct chunk *c = list; c;)
-        c = p->arena ? release_run(p->backend, c, &bytes) : release_segment(p, c, &bytes);
+    if (p->arena)
+        bytes = chunk_give_memory(p->backend, list);
+    else
+        for (struct chunk *c = list; c;)
+            c = release_segment(p, c, &bytes);
     state_lock(p);
     while (list) {
         struct chunk *c = list;
         list = c->plan;
-        chunk_leave(c);
-        if (p->arena)
-            zone_make_hole(c->busy_block);
-        else
-            zone_drop_region(c->busy_block);
-        host_cache_put(&p->chunk_cache, c);
-        p->stats.num_device_free++;
+        forget(p, c);
     }
     p->stats.reserved_bytes -= bytes;
     p->unlocked_jobs--;
     state_broadcast(p);
     return bytes;
+}
+
+void chunk_count_away(struct pool *p, uint64_t more_bytes, uint64_t less_bytes)
+{
+    p->stats.away_bytes += more_bytes - less_bytes;
+    atomic_store(&p->away_bytes, p->stats.away_bytes);
+    atomic_fetch_add(&chunk_away_bytes, more_bytes - less_bytes);
+}
+
+void chunk_seize_away(struct pool *p)
+{
+    struct zone *zones[] = {&p->small, &p->large};
+    for (int i = 0; i < 2;) {
+        struct search s = {.want_bytes = UINT64_MAX, .unused_ns = UINT64_MAX, .park = CHUNK_AWAY};
+        seize_free(&s, zones[i], true);
+        if (s.list)
+            state_yield(p);
+        else
+            i++;
+    }
+}
+
+void chunk_drop(struct pool *p, struct chunk *c)
+{
+    map_disclaim(c, p);
+    list_remove(&c->parked);
+    p->stats.reserved_bytes -= c->size_bytes;
+    chunk_count_away(p, 0, c->size_bytes);
+    forget(p, c);
 }
 
 void chunk_release_dead(struct pool *p)

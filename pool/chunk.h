@@ -10,11 +10,21 @@
 
 #include "pool/list.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+struct backend;
 struct block;
 struct zone;
+
+/* Where a chunk's memory is: see park.c. Only what is HERE is moved, released or seized. */
+enum chunk_park {
+    CHUNK_HERE, /* on the device */
+    CHUNK_HELD, /* on the device; its bytes are copied, or will be */
+    CHUNK_AWAY, /* nowhere on the device: its bytes are on the host, its addresses stay its own */
+    CHUNK_BACK, /* on the device again, but its bytes may still be on the host alone */
+};
 
 /* Where a chunk is after an attempt to create or move it. */
 enum chunk_outcome {
@@ -29,16 +39,27 @@ struct chunk {
     uint64_t addr, size_bytes;
     uint64_t handle; /* arena only */
     struct zone *zone;
-    struct list all;          /* zone.chunks */
-    struct chunk *plan;       /* while a thread works on it: next in its list */
-    struct block *busy_block; /* .. the block that covers it where it is */
-    struct block *target;     /* .. the block that it is to come to */
+    struct list all;    /* zone.chunks */
+    struct chunk *plan; /* while a thread works on it: next in its list */
+    struct block
+        *busy_block;      /* .. the block that covers it where it is; NULL: nobody works on it */
+    struct block *target; /* .. the block that it is to come to */
     enum chunk_outcome outcome;
-    bool in_use_by_gpu;     /* .. old work may use it: a moved chunk keeps its old mapping */
+    bool in_use_by_gpu; /* .. old work may use it: a moved chunk keeps its old mapping */
+    bool exposed;       /* something in it is or was exposed, and is live, pending or dead */
+    enum chunk_park park;
+    struct list parked;     /* pool.parked, unless HERE */
     uint64_t idle_since_ns; /* last use, if IDLE_TIMEOUT is set; else when it was committed */
 };
 
 struct pool;
+
+/* The chunk at *at, or the next one below end. *at comes behind it. NULL: there is none, or *looks
+ * were not enough to find it; then *at is as far as they went. */
+struct chunk *chunk_next(const struct pool *p, uint64_t *at, uint64_t end, unsigned *looks);
+/* Something in b becomes known outside the pool: the chunks that b touches say so for ever. Dead
+ * memory is never handed out again, so it goes with its chunk only. */
+void chunk_expose(const struct block *b);
 
 /* Takes idle chunks of a zone out of the bins, each below one BUSY block (busy_block), as a list
  * through plan. Takes only chunks unused since unused_ns or earlier. Goes through the largest free
@@ -61,6 +82,17 @@ void chunk_release_dead(struct pool *p);
 void chunk_unseize(struct chunk *list);
 /* Gives seized chunks back to the driver; returns their bytes. Drops the lock. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
+/* Only the driver's part of that: unmaps and releases the memory of an arena's chunks. Lock not
+ * held. */
+uint64_t chunk_give_memory(struct backend *b, struct chunk *list);
+/* Takes chunks that are away and wholly free out of the bins, each below one BUSY block. No GPU
+ * work may use them. Yields the lock. chunk_unseize puts them back. chunk_drop makes one a hole. */
+void chunk_seize_away(struct pool *p);
+void chunk_drop(struct pool *p, struct chunk *c);
+/* So many bytes more, or less, are away. */
+void chunk_count_away(struct pool *p, uint64_t more_bytes, uint64_t less_bytes);
+/* Bytes that are away in all pools of the process. */
+extern _Atomic uint64_t chunk_away_bytes;
 
 /* A ghost: addresses of an arena whose memory was moved. They keep their old mapping until the old
  * GPU work that uses it is complete. arena.h says why that is safe. */

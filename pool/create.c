@@ -43,6 +43,7 @@ static void init_contents(struct pool *p)
     p->most_reserved_bytes = p->config.max_reserved_bytes;
     limits_set_tick(p);
     list_init(&p->ghosts);
+    list_init(&p->parked);
     zone_init(&p->small, p, ZONE_SMALL);
     zone_init(&p->large, p, ZONE_LARGE);
     slab_init(&p->slabs);

@@ -48,6 +48,17 @@ bool pool_owns(uint64_t addr)
     return g && atomic_load_explicit(&g->pool, memory_order_acquire);
 }
 
+bool pool_is_away(uint64_t addr)
+{
+    struct granule *g;
+    struct pool *p = atomic_load(&chunk_away_bytes) ? find_owner(addr, &g) : NULL;
+    if (!p)
+        return false;
+    bool away = g->chunk && g->chunk->park == CHUNK_AWAY;
+    state_unlock(p);
+    return away;
+}
+
 /* What is live around an address: a block, or an object of the slab in it. */
 struct found {
     struct pool *pool;
@@ -118,6 +129,7 @@ enum pool_status pool_expose(uint64_t addr)
     if (status != POOL_OK)
         return status;
     *f.exposed = true;
+    chunk_expose(f.block);
     item_set_row(f.item, MAGAZINE_NEVER);
     state_unlock(f.pool);
     return POOL_OK;
@@ -143,17 +155,11 @@ struct range {
 static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
                             struct range ranges[RANGES_AT_ONCE])
 {
-    unsigned count = 0;
-    for (unsigned looks = 0; looks < RANGE_LOOKS && count < RANGES_AT_ONCE && *at < end; looks++) {
-        const struct chunk *c = map_chunk(*at, p);
-        if (c) {
+    unsigned count = 0, looks = RANGE_LOOKS;
+    const struct chunk *c;
+    while (count < RANGES_AT_ONCE && (c = chunk_next(p, at, end, &looks)))
+        if (c->park != CHUNK_AWAY)
             ranges[count++] = (struct range){c->addr, c->size_bytes};
-            *at = c->addr + c->size_bytes;
-        } else {
-            *at = map_find(*at) ? *at + GRANULE_BYTES
-                                : round_down(*at, MAP_LEAF_BYTES) + MAP_LEAF_BYTES;
-        }
-    }
     return count;
 }
 

@@ -119,7 +119,8 @@ enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops);
 
 /* To be called before GPU work is submitted, when pool_watch says so: records the fence of earlier
  * frees. stream tells streams apart, nothing more. */
-#define POOL_WATCH_STREAMS 0x00007fffu  /* pools that rely on stream order, or may again */
+#define POOL_WATCH_STREAMS 0x00003fffu  /* pools that rely on stream order, or may again */
+#define POOL_WATCH_GATE 0x00004000u     /* a flag of the caller: no submission for now */
 #define POOL_WATCH_ERRORS 0x00008000u   /* a flag of the caller, for another reason to look */
 #define POOL_WATCH_UNSEALED 0xffff0000u /* pools with frees that no fence covers yet */
 extern _Atomic unsigned pool_watch;
@@ -190,20 +191,72 @@ bool pool_can_tell(struct pool *p);
 /* Bytes reserved and not live: cuMemGetInfo should count them as free. */
 uint64_t pool_idle_bytes(struct pool *p);
 
-/* Calls f for each committed range of an arena, to change its access rights. The backend's rows
- * already know the new rights, so ranges committed meanwhile have them. */
+/* Calls f for each committed range of an arena that is not away, to change its access rights. The
+ * backend's rows already know the new rights, so ranges committed meanwhile have them. */
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg);
 
 /* What the program holds, with the bytes that it asked for, and the device memory that the pool
- * holds. Fills at most max. Returns how many there are. Holds the lock for the whole walk, some
- * 10 ns a block: for rare questions. While other threads allocate and free, some of their blocks
- * may be missing or be there although they are free. */
+ * holds, without what is away. Fills at most max. Returns how many there are. Holds the lock for
+ * the whole walk, some 10 ns a block: for rare questions. While other threads allocate and free,
+ * some of their blocks may be missing or be there although they are free. */
 struct pool_range {
     uint64_t addr, size_bytes;
 };
 size_t pool_list_live(struct pool *p, struct pool_range *out, size_t max);
 size_t pool_list_chunks(struct pool *p, struct pool_range *out, size_t max);
+
+/* Park: device memory of an idle pool goes to the host, its addresses stay (pool/park.c has the
+ * argument). The bytes are the caller's: it copies what pool_park_each names, to the host before
+ * pool_park_end(p, true), and back after pool_wake_begin. In an arena only.
+ *
+ *     pool_park_hold -> pool_park_each -> pool_park_end(p, true): the held memory is away
+ *                                     \-> pool_park_end(p, false): nothing has changed
+ *     pool_wake_begin -> pool_park_each -> pool_wake_end: all memory is here again
+ *                    \-> pool_park_end(p, true): it is away again, with nothing copied back
+ *
+ * One thread at a time calls these five for a pool. Any thread may allocate, free and ask
+ * meanwhile, at each of these moments. Memory that is away serves requests as well, and costs no
+ * driver call. What the pool needs beyond that it takes from the driver. From before pool_park_hold
+ * until after pool_park_end(p, false) or pool_wake_end the caller sees to it that no GPU work runs
+ * and none is submitted, that nothing is exposed, and that nobody calls pool_for_each_range. It
+ * calls none of them while pool_abandon runs. Of an abandoned pool nothing is held or away. */
+/* Chooses what may go, after all frees so far are settled: whole chunks in which nothing is or was
+ * exposed, and with which no other thread is at work. From now on nothing of it is moved, released
+ * or unmapped. keep_bytes: so much device memory stays, of what is away already nothing. Small
+ * blocks stay first, then by address. most_bytes: no more than that has to go, and large chunks go
+ * first; 0: all. What is away stays so, and may be joined. Returns the bytes held. 0: none, and
+ * nothing has changed. */
+uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes);
+/* Names what has to be kept of held memory: ranges in the order of addresses that do not overlap,
+ * apart by 256 KiB at least or by memory that is not held. Each covers what is live, and may cover
+ * free memory. Each stays mapped until pool_park_end or pool_wake_end. The lock is not held in f,
+ * which may take as long as a copy. f returns false to end the walk; then this returns false.
+ *
+ * After pool_wake_begin it names what is live by then. Of that only what was named before has bytes
+ * to be copied back: the rest was allocated while its memory was away, and never written. What was
+ * named before and is not named now must not be touched: it may not be mapped. What is away is not
+ * named by another park before a wake has ended. */
+bool pool_park_each(struct pool *p, bool (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
+                    void *arg);
+/* away: unmaps and releases what is held; returns its bytes. Else lets it go, which makes no driver
+ * call, and returns 0. */
+uint64_t pool_park_end(struct pool *p, bool away);
+/* Brings all back that is away and not wholly free: creates, maps and allows it, and holds it until
+ * pool_wake_end. Memory that is wholly free is not created again. It still counts as away until
+ * pool_wake_end, and serves no request. 0: done, or nothing was away. Else the backend's code: all
+ * that this call created is released, and everything is away as before. */
+int pool_wake_begin(struct pool *p);
+/* All bytes are where the program reads them: nothing is away any more. */
+void pool_wake_end(struct pool *p);
+/* Bytes that are away. They are part of reserved_bytes, so the pool has reserved_bytes less
+ * away_bytes of device memory. Takes no lock. */
+uint64_t pool_away_bytes(const struct pool *p);
+/* Bytes that stay because they, or something in the same chunk, are or were exposed. */
+uint64_t pool_exposed_bytes(struct pool *p);
+/* Is the memory at addr away? The driver does not know this address then. Of any address; false if
+ * it is no pool's. Costs one load while nothing of the process is away; else takes a lock. */
+bool pool_is_away(uint64_t addr);
 
 /* NULL, or the words of the first broken invariant. Walks everything; for tests. */
 const char *pool_check(struct pool *p);

@@ -9,6 +9,8 @@
 #include "pool/state.h"
 #include "pool/tuning.h"
 
+/* Free memory in chunks that are away counts, since only a walk could tell how much that is. So
+ * while memory is away more may go back than should. */
 uint64_t release_idle_bytes(const struct pool *p)
 {
     uint64_t used = p->stats.allocated_bytes + p->stats.pending_bytes;

@@ -46,7 +46,9 @@ struct pool {
     struct zone small, large;
     struct list ghosts; /* GHOST blocks */
     uint64_t ghost_bytes;
-    uint64_t slack_bytes; /* segment backing: of live large blocks */
+    struct list parked;          /* chunks that are not HERE, by address; see park.c */
+    _Atomic uint64_t away_bytes; /* stats.away_bytes, for readers without the lock */
+    uint64_t slack_bytes;        /* segment backing: of live large blocks */
     struct slabs slabs;
     struct fences fences;
     struct pendings pendings;

@@ -93,7 +93,7 @@ static size_t list(struct pool *p, struct pool_range *out, size_t max, bool live
             const struct chunk *c = list_entry(n, struct chunk, all);
             if (live)
                 add_chunk(&w, p, c);
-            else
+            else if (c->park != CHUNK_AWAY)
                 add(&w, c->addr, c->size_bytes);
         }
     state_unlock(p);

@@ -119,12 +119,13 @@ static size_t put_field(const char *name, size_t offset, size_t size_bytes, cons
 /* False: a field is missing here. */
 static bool print_layout(void)
 {
-    size_t page = 0, gpu = 0, slot = 0;
+    size_t page = 0, gpu = 0, park = 0, slot = 0;
 
     printf("PAGE_MAGIC = b\"%s\"\nPAGE_SUFFIX = \"%s\"\nPAGE_VERSION = %d\n", PAGE_MAGIC,
            PAGE_SUFFIX, PAGE_VERSION);
-    printf("PAGE_BYTES = %zu\nPAGE_GPU_BYTES = %zu\nPAGE_SLOT_BYTES = %zu\n", sizeof(struct page),
-           sizeof(struct page_gpu), sizeof(struct page_slot));
+    printf("PAGE_BYTES = %zu\nPAGE_GPU_BYTES = %zu\nPAGE_PARK_BYTES = %zu\nPAGE_SLOT_BYTES = %zu\n",
+           sizeof(struct page), sizeof(struct page_gpu), sizeof(struct page_park),
+           sizeof(struct page_slot));
     printf("PAGE_GPUS_MAX = %d\nPAGE_SLOTS = %d\n", PAGE_GPUS_MAX, PAGE_SLOTS);
     printf("PAGE_REPLY_DONE = %d\nPAGE_REPLY_PARTLY = %d\nPAGE_REPLY_BAD = %d\n"
            "PAGE_REPLY_REFUSED = %d\n",
@@ -147,12 +148,15 @@ static bool print_layout(void)
     FIELD(published_unix_ns);
     FIELD(num_gpus);
     FIELD(body_bytes);
+    FIELD(asleep_since_ns);
+    FIELD(needs_since_ns);
     FIELD(zero2);
     FIELD(doorbell);
     FIELD(zero3);
     FIELD(watched_until_ns);
     FIELD(zero4);
     FIELD(gpus);
+    FIELD(parks);
     FIELD(zero5);
     FIELD(slots);
     FIELD(body);
@@ -166,6 +170,11 @@ static bool print_layout(void)
     FIELD(returned_ns);
     FIELD(regrown_ns);
     FIELD(async_idle_bytes);
+#undef FIELD
+#define FIELD(field) park += PUT_FIELD(page_park, field)
+    puts("}\n\nPAGE_PARK = {");
+    FIELD(away_bytes);
+    FIELD(needs_bytes);
 #undef FIELD
 #define FIELD(field) slot += PUT_FIELD(page_slot, field)
     puts("}\n\nPAGE_SLOT = {");
@@ -181,7 +190,7 @@ static bool print_layout(void)
 #undef FIELD
     puts("}");
     return page == sizeof(struct page) && gpu == sizeof(struct page_gpu) &&
-           slot == sizeof(struct page_slot);
+           park == sizeof(struct page_park) && slot == sizeof(struct page_slot);
 }
 
 /* The same. */

@@ -26,10 +26,10 @@ VERBS = {
            "First a line for each GPU, then one for each process on it. LIVE is held by the "
            "program. CACHED is what its Python packages keep of the memory that they took. IDLE is "
            "kept by the library. A flush gives CACHED and IDLE back. RESERVED is taken from the "
-           "driver, PEAK is the most of it so far. HITS is the share of allocations that needed no "
-           "driver call. Processes without the library have what the driver counts of them in the "
-           "column RESERVED. ps removes pages of processes that were killed more than ten minutes "
-           "ago."),
+           "driver, PEAK is the most of it so far. PARKED went to the host, see gpucache park; "
+           "LIVE counts it too. HITS is the share of allocations that needed no driver call. "
+           "Processes without the library have what the driver counts of them in the column "
+           "RESERVED. ps removes pages of processes that were killed more than ten minutes ago."),
     "top": ("top", "show GPUs and their processes, live",
             "A bar for each GPU is as wide as its memory. The keys up and down, or a click, choose "
             "a process; a box tells more of it. f empties its cache; F those of all; l sets a limit"
@@ -51,6 +51,15 @@ VERBS = {
               "answered, nobody knows which are loaded: the JSON has one of state late, without a "
               "name. A process without a page is asked by its signal, if it would survive it; "
               "there is no receipt then, and the exit code is 4."),
+    "park": ("park", "move device memory of processes that sleep to the host",
+             "The memory comes back by itself when the program uses the GPU again; until then "
+             "other processes can have it. Prints a receipt for each process and GPU: what went in "
+             "which time, how much of it is live, and what stays on the GPU. A process whose GPU "
+             "work does not end within --wait is left as it is, and so is one that uses the GPU "
+             "meanwhile. GPUCACHE_PARK chooses more, such as idle:5s; off refuses."),
+    "wake": ("park", "bring device memory of parked processes back",
+             "They do so by themselves at their next use of the GPU; wake saves them the wait. "
+             "Waits for device memory as long as GPUCACHE_PARK_WAIT of the process says."),
     "trace": ("tracing", "record what a running process does with GPU memory",
               "Writes a file that gpucache report shows. Records each allocation and free with its "
               "time, its thread and the code that asked, and what the library does for it. Ctrl-C "
@@ -190,6 +199,22 @@ def _add_arguments(verb, add):
             "that have not answered (default: 5s)")
         add("--no-frameworks", action="store_true",
             help="leave the caches of Python frameworks as they are")
+    elif verb in ("park", "wake"):
+        _with_completer(add("words", nargs="*", metavar="PID|NAME", help="process ids, and "
+                            "patterns of the names of programs, such as 'python*'"), complete_pids)
+        add("--all", action="store_true", help="all processes of the user under the library; those "
+            "that used the GPU within the last 2 s are left out" if verb == "park" else
+            "all processes of the user that are parked")
+        add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID"
+            if verb == "park" else "only processes with memory on this GPU, which get back all")
+        if verb == "park":
+            add("--keep", type=_size, default=0, metavar="SIZE",
+                help="leave up to this much memory, on each GPU")
+            add("--wait", type=_time, default=1.0, metavar="TIME",
+                help="how long to wait for GPU work that runs (default: 1s)")
+            add("--no-frameworks", action="store_true",
+                help="leave the caches of Python frameworks as they are: what they keep goes to "
+                "the host as live memory")
     elif verb == "set":
         _with_completer(add("words", nargs="+", metavar="PID ... NAME=VALUE",
                             help="process ids, then options"), complete_settings)
@@ -248,7 +273,7 @@ def make_parser():
             sub.add_argument("--no-ask", action="store_true",
                              help="do not ask Python packages what they keep; CACHED is not known "
                              "then, and counts as LIVE")
-        if verb in ("ps", "top", "flush", "metrics"):
+        if verb in ("ps", "top", "flush", "park", "wake", "metrics"):
             sub.add_argument("--all-users", action="store_true",
                              help="processes of all users (root only); of one user at most "
                              f"{page.PAGES_EACH} are read")
@@ -265,7 +290,7 @@ def _take_rest(args, rest, parser):
     """argparse takes process ids and words in one place alone; those behind a flag are left."""
     flags = [word for word in rest if word.startswith("-")]
     try:
-        if args.verb == "set" and not flags:
+        if args.verb in ("set", "park", "wake") and not flags:
             args.words += rest
         elif args.verb == "flush" and not flags:
             args.pids += map(_pid, rest)

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache flush: asks processes to give idle memory back, and prints a receipt for each GPU."""
-import concurrent.futures
-import fnmatch
 import json
-import queue
-import resource
 import signal
-import sys
 import time
 
-from gpucache import ask, gpu, page, signals, state, tables, text
-from gpucache.fault import (DONE, NO_RECEIPT, NOT_DONE, USAGE, Fault, complain, end_in_order,
-                            reason, start_thread)
+from gpucache import ask, many, signals, state, tables, text
+from gpucache.fault import USAGE, Fault
 
 # The library answers within the time it may wait; this is for a busy machine.
 MARGIN_S = 5
 ROUND_S = 10  # the longest wait that the library takes in one request
-AT_ONCE = 256  # processes that are asked at the same time, so that one wait is enough for all
-DESCRIPTORS_EACH, DESCRIPTORS_BESIDE = 6, 12  # a folder, a page, two mappings and a look at /proc
 AGAIN_S = 0.1  # between two questions to a process whose packages have not answered
 NOT_YET = ("late", "busy")
 # What the library says of a framework's own cache.
@@ -104,16 +96,12 @@ def _add(entries, key, entry):
     entries[key] = entry
 
 
-class Receipt:
-    """What came of the request to one process. status: done, partly, signal or failed. target: a
-    pid, or a state.Process."""
+class Receipt(many.Receipt):
+    """What came of the flush of one process."""
 
     def __init__(self, target, status, why="", total=None):
-        known = not isinstance(target, int)
-        self.pid = target.shown_pid() if known else str(target)  # for people
-        self.numbers = {"pid": target.pid if known else target,
-                        "namespace_pid": target.inner_pid if known else None}
-        self.status, self.why, total = status, why, total or Total()
+        super().__init__(target, status, why)
+        total = total or Total()
         self.returned_bytes, self.ns = total.returned_bytes, total.ns
         self.gpus, self.frameworks = list(total.gpus.values()), list(total.frameworks.values())
         self.all_flushes = total.all_flushes
@@ -242,107 +230,20 @@ def by_signal(pid, args, why):
                    f"asked by signal {number}: {why}, so there is no receipt")
 
 
-def _one(target, args):
-    """A receipt, whatever happens. target: a pid, or a state.Process."""
-    found = target
-    try:
-        if isinstance(target, int):
-            its_page, complaints = page.find(target)
-            if its_page is None or not its_page.pid:
-                if complaints:
-                    complain(complaints[0])
-                return by_signal(target, args, "it has no page of live state")
-            found = state.Process(its_page, args.gpus)
-        if found.contents.version != tables.PAGE_VERSION and found.pid:
-            return by_signal(found.pid, args, found.note)
-        uuid = None
-        if args.gpu:
-            uuids = [g.uuid or str(g.device) for g in found.gpus if g.answers_to(args.gpu)]
-            if not uuids:
-                raise Fault(f"it has no memory on GPU {args.gpu}")
-            uuid = uuids[0]
-        return by_page(found, args, uuid)
-    except FileNotFoundError:
-        return Receipt(found, "failed", "it has ended")
-    except OSError as error:
-        return Receipt(found, "failed", reason(error))
-    except Fault as fault:
-        return Receipt(found, "failed", str(fault))
-
-
-def _at_once():
-    """How many processes the descriptors are enough for, with as many as the system gives."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    wanted = min(hard, AT_ONCE * DESCRIPTORS_EACH + DESCRIPTORS_BESIDE)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
-    return max(1, (wanted - DESCRIPTORS_BESIDE) // DESCRIPTORS_EACH)
-
-
-def each(targets, args):
-    """The receipts in the order of their targets, each once it is there. The threads are daemons:
-    the tool can end (ctrl-C) while they wait."""
-    waiting, results = queue.SimpleQueue(), []
-    for target in targets:
-        results.append(concurrent.futures.Future())
-        waiting.put((target, results[-1]))
-
-    def work():
-        while not waiting.empty():
-            try:
-                target, result = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                result.set_result(_one(target, args))
-            except BaseException as error:  # pylint: disable=broad-except # the main thread has it
-                result.set_exception(error)
-    for _ in targets[:_at_once()]:
-        start_thread(work)
-    for result in results:
-        yield result.result()
+VERB = many.Verb(by_page, by_signal, lambda target, why: Receipt(target, "failed", why))
 
 
 def _targets(args):
     if args.pids and (args.all or args.name):
         raise Fault("give process ids, or --all, or --name: not both", USAGE)
-    if args.pids:
-        return list(dict.fromkeys(args.pids)), []
-    if not args.all and not args.name:
+    if not args.pids and not args.all and not args.name:
         raise Fault("flush needs process ids, --all or --name", USAGE)
-    found, complaints = state.running(args.all_users, args.gpus)
-    chosen = [p for p in found
-              if (not args.name or any(fnmatch.fnmatchcase(n, args.name) for n in p.names))
-              and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
-    complaints = page.sum_up(complaints)
-    if not chosen:
-        what = f"whose name matches {args.name}" if args.name else "under libgpucache"
-        complaints.append(f"no process {what}" + (f" on GPU {args.gpu}" if args.gpu else ""))
-    return chosen, complaints
+    return many.targets(args, args.pids, [args.name] if args.name else [])
 
 
 def show(args):
-    end_in_order()
-    args.gpus = gpu.Gpus()
-    targets, complaints = _targets(args)
-    for sentence in complaints:
-        complain(sentence)
-    names = {device["uuid"]: device["index"] for device in args.gpus.devices}
-    receipts = []
-    try:
-        for receipt in each(targets, args):
-            receipts.append(receipt)
-            for line in () if args.json else receipt.lines(names):
-                print(line, flush=True)
-            if receipt.status in ("failed", "partly"):
-                complain(f"PID {receipt.pid}: {receipt.why}")
-    except BaseException:  # ctrl-C, or the reader of the output has left
-        ask.withdraw_all()
-        raise
+    receipts, code = many.receipts(VERB, args, _targets)
     if args.json:
         print(json.dumps({"receipts": [r.as_json() for r in receipts],
                           "returned_bytes": sum(r.returned_bytes for r in receipts)}))
-    if complaints or any(r.status in ("failed", "partly") for r in receipts):
-        return NOT_DONE
-    return NO_RECEIPT if any(r.status == "signal" for r in receipts) else DONE
+    return code

@@ -7,10 +7,12 @@ from gpucache import cached, process, state, text
 
 # What a holder has in JSON, too. Bytes are None where they are not known.
 #   live: held by the program. cached: kept by its Python packages. idle: the library's.
+#   parked: of live and idle, what is on the host.
 #   used: all that the driver counts; known for processes without the library alone.
 #   rate: allocations a second between the last two states that it published; None: not known yet.
 FIELDS = ("key", "pid", "shown_pid", "user", "gpu", "uuid", "name", "note", "command", "job",
-          "limits", "live", "cached", "cached_age_s", "idle", "reserved", "peak", "allocs", "hits",
+          "limits", "live", "cached", "cached_age_s", "idle", "reserved", "parked", "peak",
+          "allocs", "hits",
           "used", "options", "flush", "started_unix_ns", "published_unix_ns", "rate", "history")
 PARTS = ("live", "cached", "idle", "others")
 CARD_FIELDS = ("gpu", "uuid", "name", "total", "used", "num_holders", "history") + PARTS
@@ -86,11 +88,13 @@ def _holder(found, gpu):
     holder = Holder(
         key=f"{found.page.name}/{gpu.uuid}/{gpu.device}", pid=found.pid,
         shown_pid=found.shown_pid(), user=found.user, gpu=gpu.shown(), uuid=gpu.uuid,
-        name=found.name, note=found.note, command=found.command, job=found.job,
+        name=found.name, note=found.note or found.park_words(), command=found.command,
+        job=found.job,
         limits=found.limits(), live=allocated - kept,
         cached=size if answer and answer.names else None,
         cached_age_s=answer.age_s() if answer and (answer.names or answer.late) else None,
-        idle=gpu.idle(), reserved=gpu.reserved(), peak=gpu["reserved_peak_bytes"],
+        idle=gpu.idle(), reserved=gpu.reserved(), parked=gpu["away_bytes"],
+        peak=gpu["reserved_peak_bytes"],
         allocs=gpu["num_allocs"], hits=gpu["num_hits"], options=found.changed_options(),
         flush=found.body.get("flush"), started_unix_ns=found.contents.started_unix_ns,
         published_unix_ns=found.contents.published_unix_ns)
@@ -183,7 +187,8 @@ class Machine:
         card.cached = sum(holder.kept for holder in mine)
         reserved = sum(holder.reserved for holder in mine)
         # What GPU work still uses counts as live here: the parts add up to the whole.
-        card.live = max(sum(holder.live for holder in mine), reserved - card.idle - card.cached)
+        live = sum(max(0, holder.live - (holder.parked or 0)) for holder in mine)
+        card.live = max(live, reserved - card.idle - card.cached)
         if card.used is not None:
             card.others = max(0, card.used - reserved)
 

@@ -32,8 +32,8 @@ GPU_ROWS += [
     (PREFIX + "saved_seconds_total", "COUNTER", "Time of driver calls that were saved, at least",
      "saved_ns", 10**9),
 ]
-PROCESS_ROWS = [(metric_name(row, "COUNTER"), "COUNTER", row["help"], row["name"], 1)
-                for row in tables.COUNTERS]
+PROCESS_ROWS = [(metric_name(row, "COUNTER"), "COUNTER", row["help"], row["name"],
+                 10**9 if row["name"].endswith("_ns") else 1) for row in tables.COUNTERS]
 OTHER_ROWS = [
     (PREFIX + "process_info", "GAUGE", "A process under the library; always 1"),
     (PREFIX + "process_start_time_seconds", "GAUGE",

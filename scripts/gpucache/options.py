@@ -25,6 +25,7 @@ ITEMS = {
     "BYTES": SIZES % f"{SIZE}|none",
     "LIMIT": SIZES % f"{SIZE}|none|unlimited",
     "EMPTY_CACHE": rf"{OFF}|1|all|on|oom|every:[ ]*(?:{TIME})|device={DEVICE}|keep=(?:{SIZE})",
+    "PARK": rf"{OFF}|ask|(?:idle|lend):[ ]*(?:{TIME})",
     "GLOBS": r"[^,]+",
 }
 VALUES = {
@@ -67,8 +68,8 @@ def full(name):
 
 # How the kind of a value is called where it is not called as its type.
 KINDS = {"LIMIT": "SIZE", "BYTES": "SIZE", "SECONDS": "TIME", "GLOBS": "NAMES", "PATH": "FILE",
-         "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "STATS": "REPORT", "LOG": "LEVEL",
-         "SWITCH": "0|1", "TRACE_ON": "start|oom"}
+         "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "PARK": "WHEN", "STATS": "REPORT",
+         "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom"}
 
 
 def kind_of(row):
@@ -148,6 +149,9 @@ def _is_in_range(kind, item):
     head, size = head.strip(BLANKS), size.strip(BLANKS).lower()
     if kind == "EMPTY_CACHE" and item.lower().startswith("every:"):
         return 10**6 <= _amount(item[6:].strip(BLANKS)) < TOO_MUCH
+    if kind == "PARK" and ":" in item:
+        least = 10**9 if item.lower().startswith("lend") else 10**6
+        return least <= _amount(item[5:].strip(BLANKS)) < TOO_MUCH
     if kind == "EMPTY_CACHE" and equals:
         if head.lower() == "device":
             return _integer(size) < DEVICES_MAX
@@ -172,7 +176,7 @@ def _is_value(row, value):
             return False
         if kind == "GLOBS":
             return value.lower() != "none" and len(os.fsencode(value)) < 1024
-        if kind == "EMPTY_CACHE":
+        if kind in ("EMPTY_CACHE", "PARK"):
             off = [item for item in items if _matches(OFF, item)]
             return not off or len(items) == 1
         heads = [item.partition("=")[0].strip(BLANKS) if "=" in item else "" for item in items]

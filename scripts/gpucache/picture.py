@@ -30,13 +30,14 @@ HELP = (
 )
 LEGEND = ("LIVE is held by the program. CACHED is what its Python packages keep; they are asked "
           "each few seconds, and a figure that is older has its age. IDLE is the library's. A "
-          "flush gives CACHED and IDLE back. GROWS is by how much the lowest value of LIVE rose "
-          "from one minute to the next: a leak lifts it, a peak does not. '?': a package does not "
-          "tell. '*': all that the driver counts of a process without the library.")
+          "flush gives CACHED and IDLE back. PARKED is what of LIVE and IDLE went to the host. "
+          "GROWS is by how much the lowest value of LIVE rose from one minute to the next: a leak "
+          "lifts it, a peak does not. '?': a package does not tell. '*': all that the driver "
+          "counts of a process without the library.")
 LEFT = ("USER", "LIVE, LATELY", "LIMITS", "NAME")
 # On a narrow terminal these columns go, the first one first.
 SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "CACHED", "MAX", "LIVE, LATELY",
-          "GPU", "NAME", "IDLE")
+          "GPU", "NAME", "IDLE", "PARKED")
 SPARK, SPARK_LEAST = 18, 12
 MIN_BAR, TWO_IN_A_ROW = 10, 6  # cells of a bar; GPUs
 BOX_LINES, CHART_LEAST, CHART_MOST = 6, 6, 30
@@ -61,6 +62,7 @@ def _cells(holder, spark):
         "LIVE": (live, "bold" if mine else "dim"),
         "CACHED": (holder.cached_words(), faint(holder.cached, "cyan")),
         "IDLE": (size(holder.idle), faint(holder.idle, "green")),
+        "PARKED": (size(holder.parked or None), faint(holder.parked, "")),
         "PEAK": (size(holder.peak), ""),
         "GROWS": (text.change(grows), "yellow" if leaks else "dim"),
         "ALLOCS": (text.rate(holder.rate), faint(holder.rate, "")),
@@ -74,8 +76,10 @@ def _cells(holder, spark):
 def _widths(rows, width):
     """Column -> its width, of those that fit with two blanks between two. NAME, or else LIMITS,
     takes what the others leave."""
-    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "PEAK", "GROWS", "ALLOCS", "HITS",
-             "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
+    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "PARKED", "PEAK", "GROWS", "ALLOCS",
+             "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
+    if all(row["PARKED"][0] == "-" for row in rows):
+        heads.remove("PARKED")
     needs = {}
     for head in heads:
         widest = max([terminal.width(row[head][0]) for row in rows] or [0])
@@ -83,7 +87,7 @@ def _widths(rows, width):
         needs[head] = max(len(head) + (head in SORTS), min(widest, most)) + 2
     for head in SPARED:
         if sum(needs.values()) > width + 2:
-            del needs[head]
+            needs.pop(head, None)
     spare = width + 2 - sum(needs.values())
     longest = {head: max([terminal.width(row[head][0]) for row in rows] or [0]) + 2
                for head in ("NAME", "LIMITS")}

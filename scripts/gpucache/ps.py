@@ -10,8 +10,8 @@ from gpucache import cached, machine, page, process, state, text
 from gpucache import gpu as gpu_module
 from gpucache.fault import DONE, NOT_DONE, complain
 
-HEADS = ("PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "HITS", "LIMITS",
-         "JOB", "NAME")
+HEADS = ("PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "RESERVED", "PARKED", "PEAK", "HITS",
+         "LIMITS", "JOB", "NAME")
 # On a narrow terminal these columns go if they say nothing, then the others of them from the left.
 SPARED = ("LIMITS", "JOB", "PEAK", "HITS", "USER", "CACHED")
 LEFT = ("USER", "LIMITS", "JOB", "NAME")
@@ -21,13 +21,14 @@ def row_of(holder):
     """The line of a process on one GPU, as cells in the order of HEADS."""
     mine = holder.live is not None
     if mine and not holder.gpu_known:
-        cells = ["-"] * 7
+        cells = ["-"] * 8
     elif mine:
         cells = [holder.gpu, text.size(holder.live), holder.cached_words(), text.size(holder.idle),
-                 text.size(holder.reserved), text.size(holder.peak),
+                 text.size(holder.reserved), text.size(holder.parked or None),
+                 text.size(holder.peak),
                  text.share(holder.hits, holder.allocs)]
     else:
-        cells = [holder.gpu, "-", "-", "-", text.size(holder.used), "-", "-"]
+        cells = [holder.gpu, "-", "-", "-", text.size(holder.used), "-", "-", "-"]
     note = f" ({holder.note})" if holder.note else ""
     return [holder.shown_pid, holder.user, *cells, holder.limits or "-", holder.job or "-",
             holder.name + note]
@@ -52,7 +53,8 @@ def _table(rows):
 
     def too_wide(heads):
         return width and max(map(len, made(heads).splitlines()[1:])) > width
-    heads = list(HEADS)
+    heads = [head for head in HEADS if head != "PARKED" or any(row[HEADS.index(head)] != "-"
+                                                               for row in rows)]
     for is_empty in True, False:
         for head in SPARED:
             says = any(row[HEADS.index(head)] != "-" for row in rows)

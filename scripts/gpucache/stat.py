@@ -111,6 +111,8 @@ def summary(found):
     if found.status == "ended":
         yield Line(WHO, "It has ended. This is its last state, of "
                    f"{text.moment(contents.published_unix_ns)}.", True)
+    if found.park_words():
+        yield Line(WHO, f"GPU memory: {found.park_words()}", True)
     if found.note:
         yield Line(WHO, f"Nothing more is known: {found.note}.", False)
     for its_gpu in found.gpus:
@@ -125,7 +127,7 @@ def summary(found):
         for row in tables.COUNTERS:
             value = found.counters().get(row["name"], 0)
             if value:
-                unit = "BYTES" if row["name"].endswith("_bytes") else "COUNT"
+                unit = {"bytes": "BYTES", "ns": "NS"}.get(row["name"].rpartition("_")[2], "COUNT")
                 yield _line(COUNTS, label(row["name"]), figure(value, unit))
         yield RULE
 

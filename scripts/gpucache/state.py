@@ -62,10 +62,13 @@ class Gpu:
                                              self["async_idle_bytes"])
 
     def idle(self):
-        return self["idle_bytes"] + self["async_idle_bytes"]
+        """On the device: idle memory beside what is parked."""
+        here = max(0, self["reserved_bytes"] - self["away_bytes"])
+        return min(self["idle_bytes"], here) + self["async_idle_bytes"]
 
     def reserved(self):
-        return self["reserved_bytes"] + self["async_reserved_bytes"]
+        """Device memory: without what is parked."""
+        return max(0, self["reserved_bytes"] - self["away_bytes"]) + self["async_reserved_bytes"]
 
     def shown(self):
         """The number of the machine if NVML tells it, else the number in the process."""
@@ -147,6 +150,23 @@ class Process:
         changed = self.changed_options()
         return " ".join(f"{name}={word(changed[name])}" for name in LIMITS if name in changed)
 
+    def parked_bytes(self):
+        return sum(gpu["away_bytes"] for gpu in self.gpus)
+
+    def park_words(self):
+        """parked 12min, waking, waits for 14.2 GiB; "" of a process that is not parked."""
+        told = self.body.get("park")
+        told = told if isinstance(told, dict) else {}
+        now, since_ns = told.get("state"), number(told.get("since_unix_ns"))
+        if now == "waits":
+            return f"waits for {text.size(number(told.get('needs_bytes')))}"
+        if now == "waking":
+            return "waking"
+        if not self.parked_bytes():
+            return ""
+        age_ns = self.contents.published_unix_ns + self.contents.age_ns() - since_ns
+        return f"parked {text.age(age_ns / 1e9)}" if since_ns and age_ns >= 0 else "parked"
+
     def counters(self):
         found = self.body.get("counters")
         return {row["name"]: number(found.get(row["name"])) for row in tables.COUNTERS} \
@@ -160,7 +180,7 @@ class Process:
                 "started_unix_ns": contents.started_unix_ns,
                 "published_unix_ns": contents.published_unix_ns, "age_ns": contents.age_ns(),
                 "note": self.note, "options": self.options(), "counters": self.counters(),
-                "flush": self.body.get("flush"),
+                "flush": self.body.get("flush"), "park": self.park_words(),
                 "gpus": [{**gpu.as_json(), **self._cached(gpu)} for gpu in self.gpus]}
 
     def _cached(self, gpu):

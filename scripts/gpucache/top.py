@@ -14,7 +14,7 @@ import time
 import tty
 import types
 
-from gpucache import cached, flush, machine, options, page, setting, state, terminal, text
+from gpucache import cached, flush, machine, many, options, page, setting, state, terminal, text
 from gpucache import gpu as gpu_module
 from gpucache.fault import DONE, USAGE, Fault, end_in_order, hold_endings, needed
 from gpucache.machine import PARTS
@@ -196,7 +196,7 @@ class Screen(View):
                 return
             targets = list({holder.process.page.name: holder.process
                             for holder in holders}.values())
-            receipts = list(flush.each(targets, args))
+            receipts = list(many.each(flush.VERB, targets, args))
             undone = [receipt for receipt in receipts if receipt.status in ("failed", "partly")]
             self.message = f"{text.size(sum(r.returned_bytes for r in receipts))} returned by " \
                            f"{len(receipts)} processes"

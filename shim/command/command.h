@@ -39,6 +39,7 @@
 #include "shim/page/server.h"
 #include "shim/process/clock.h"
 #include "shim/process/text.h"
+#include "shim/stats/report.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -80,6 +81,9 @@ const char *command_value(const struct command *c, const char *name);
  * left out. False: it is no such number, and the reply says so (PAGE_REPLY_BAD). */
 bool command_number(const struct command *c, const char *name, uint64_t most, uint64_t *out,
                     struct command_reply *reply);
+/* The device of gpu=UUID or gpu=N. False: no pool is there. */
+bool command_device(const char *gpu, const struct report_pool *pools, size_t num_pools,
+                    int *device);
 /* Makes the reply {"error":"..."}, with `code`. */
 enum page_reply command_error(struct command_reply *reply, enum page_reply code, const char *format,
                               ...) __attribute__((format(printf, 3, 4)));

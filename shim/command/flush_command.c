@@ -47,24 +47,6 @@ static struct flush_wait {
     size_t num_pools;
 } waiting[PAGE_SLOTS];
 
-/* The device of gpu=UUID or gpu=N. False: no pool is there. */
-static bool find_wanted_device(const char *gpu, size_t num_pools, int *device)
-{
-    struct command_word number = {"gpu", gpu};
-    const struct command c = {.num_words = 1, .words = {number}};
-    struct command_reply ignored = {.text = {NULL, 0, 0}};
-    uint64_t n = UINT64_MAX;
-    bool is_number = strspn(gpu, "0123456789") == strlen(gpu) &&
-                     command_number(&c, "gpu", DEVICES_MAX, &n, &ignored);
-
-    for (size_t i = 0; i < num_pools; i++)
-        if (is_number ? pools[i].device == (int)n : strcasecmp(pools[i].uuid, gpu) == 0) {
-            *device = pools[i].device;
-            return true;
-        }
-    return false;
-}
-
 /* What one GPU has, and what went back there. */
 struct receipt {
     uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes, async_idle_bytes;
@@ -174,7 +156,7 @@ static bool begin_flush(struct flush_wait *w, const struct command *c, struct co
         !command_number(c, "frameworks", 1, &frameworks, reply))
         return false;
     size_t num_pools = context_report(pools, CONTEXTS_MAX);
-    if (gpu && !find_wanted_device(gpu, num_pools, &w->e.device)) {
+    if (gpu && !command_device(gpu, pools, num_pools, &w->e.device)) {
         *code =
             command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
         return false;

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct verb_row {
     const char *verb, *parameters;
@@ -60,6 +61,20 @@ bool command_number(const struct command *c, const char *name, uint64_t most, ui
     }
     *out = v;
     return true;
+}
+
+bool command_device(const char *gpu, const struct report_pool *pools, size_t num_pools, int *device)
+{
+    const char *p = gpu;
+    uint64_t n = UINT64_MAX;
+    bool is_number = decimal_read(&p, &n) && !*p;
+
+    for (size_t i = 0; i < num_pools; i++)
+        if (is_number ? (uint64_t)pools[i].device == n : strcasecmp(pools[i].uuid, gpu) == 0) {
+            *device = pools[i].device;
+            return true;
+        }
+    return false;
 }
 
 /* The next word of the text, which ends at `end`. NULL: there is none. */

@@ -18,6 +18,7 @@
 #include "shim/control/tracing.h"
 #include "shim/option/in_force.h"
 #include "shim/option/show.h"
+#include "shim/park/asleep.h"
 #include "shim/process/log.h"
 #include "shim/trace/trace.h"
 
@@ -77,6 +78,8 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_trace || row == OPTION_ROW_trace_on) {
         if (!tracing_changed())
             g->note = "there is no trace: see the log";
+    } else if (row == OPTION_ROW_park) {
+        asleep_options_changed();
     } else if (row == OPTION_ROW_stats) {
         interim_report_start();
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {

@@ -328,6 +328,15 @@ uint64_t context_idle_bytes(int device)
     return idle;
 }
 
+uint64_t context_away_bytes(int device)
+{
+    uint64_t bytes = 0;
+    FOR_EACH_CONTEXT(c)
+        if (device < 0 || c->device == device)
+            bytes += pool_away_bytes(c->pool);
+    return bytes;
+}
+
 uint64_t context_behind_work_bytes(int device)
 {
     uint64_t bytes = 0;

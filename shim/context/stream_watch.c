@@ -19,36 +19,13 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Names that are not the handle of a stream, beside those in pool.h. */
-#define STREAM_IDLE UINT64_C(2)
-#define STREAM_OTHER UINT64_C(5)
-
 /* A run is looked at after so many submissions, and again after so many more. */
 enum { RUN_LENGTH = 64, RUN_STEP = 16 };
 /* Each end of the single stream makes GPU work wait. So a program that keeps using several streams
  * pays for so many ends, and for one more each second. After that there is no single stream. */
 enum { COSTLY_ENDS = 8 };
-enum { SUBMITTERS_MAX = 1024 };
 
-/* The record of a thread: what the thread submits at present. */
-struct submitter {
-    _Alignas(64) _Atomic uint64_t stream;
-    atomic_bool taken;
-    uint32_t depth;      /* of submissions inside submissions, by a profiler or signal handler */
-    uint64_t per_thread; /* the name of its own default stream */
-    uint64_t seals;      /* covered_seals once its kernel is submitted; 0: unchanged */
-};
-
-static struct submitter submitters[SUBMITTERS_MAX];
-/* No thread has ever had a record from here on. Raised before a thread takes one. */
-static atomic_size_t submitters_end;
-static __thread struct submitter *mine __attribute__((tls_model("initial-exec")));
-static _Atomic uint64_t names = 1;
-static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static pthread_key_t key;
-static bool key_made;
-
-static atomic_bool given_up;
+static atomic_bool given_up, unseen;
 static atomic_int captures, costly_ends;
 static _Atomic uint64_t run_stream, run_length;
 static _Atomic uint64_t candidate = POOL_STREAM_NONE, candidate_mark;
@@ -115,75 +92,26 @@ static int submits_unseen(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-bool stream_watch_may_be_single(void)
+void stream_watch_note_unseen(void)
+{
+    atomic_store(&unseen, true);
+    single_stream_disable();
+}
+
+bool stream_watch_sees_all(void)
 {
     uint64_t adds = 0;
-    int found = atomic_load(&given_up) ? 0 : dl_iterate_phdr(submits_unseen, &adds);
+    int found = atomic_load(&unseen) ? 0 : dl_iterate_phdr(submits_unseen, &adds);
     if (found == WALK_FOUND)
-        single_stream_disable();
+        stream_watch_note_unseen();
     else if (!found && adds)
         atomic_store_explicit(&walked_adds, adds, memory_order_relaxed);
-    return !atomic_load(&given_up) && atomic_load(&captures) == 0;
+    return !atomic_load(&unseen);
 }
 
-static void submitter_ends(void *record)
+bool stream_watch_may_be_single(void)
 {
-    struct submitter *s = record;
-    mine = NULL;
-    s->depth = 0;
-    atomic_store(&s->stream, STREAM_IDLE);
-    atomic_store(&s->taken, false);
-}
-
-static void make_submitter_key(void)
-{
-    key_made = pthread_key_create(&key, submitter_ends) == 0;
-}
-
-static struct submitter *find_record(void)
-{
-    pthread_once(&key_once, make_submitter_key);
-    for (size_t i = 0; key_made && i < SUBMITTERS_MAX; i++) {
-        struct submitter *s = &submitters[i];
-        if (atomic_load_explicit(&s->taken, memory_order_relaxed))
-            continue;
-        for (size_t end = atomic_load(&submitters_end); end <= i;)
-            if (atomic_compare_exchange_weak(&submitters_end, &end, i + 1))
-                break;
-        if (atomic_exchange(&s->taken, true))
-            continue;
-        atomic_store(&s->stream, STREAM_IDLE);
-        if (pthread_setspecific(key, s)) {
-            atomic_store(&s->taken, false);
-            break;
-        }
-        s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;
-        return mine = s;
-    }
-    single_stream_disable(); /* there are more threads than records */
-    return NULL;
-}
-
-/* Of launches, see Note [Memory domains]. */
-static uint64_t stream_number(const struct submitter *s, CUstream stream, unsigned flags)
-{
-    if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
-        return STREAM_OTHER;
-    if (stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ)))
-        return s ? s->per_thread : STREAM_OTHER;
-    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
-}
-
-static bool others_submit(uint64_t stream)
-{
-    size_t end = atomic_load(&submitters_end);
-    for (size_t i = 0; i < end; i++)
-        if (atomic_load(&submitters[i].taken)) {
-            uint64_t now = atomic_load(&submitters[i].stream);
-            if (now != STREAM_IDLE && now != stream)
-                return true;
-        }
-    return false;
+    return !atomic_load(&given_up) && stream_watch_sees_all() && atomic_load(&captures) == 0;
 }
 
 static atomic_bool busy;
@@ -200,7 +128,7 @@ static bool starts_idle(void)
 {
     atomic_store(&breached, true);
     atomic_store(&busy, false);
-    if (others_submit(atomic_load(&pool_single_stream)))
+    if (submitters_have_other(atomic_load(&pool_single_stream)))
         return false;
     context_for_each_pool(note_busy);
     return !atomic_load(&busy);
@@ -236,7 +164,7 @@ static void propose(struct pool *p, uint64_t stream)
 {
     atomic_store(&breached, false);
     atomic_store(&candidate, stream);
-    if (others_submit(stream))
+    if (submitters_have_other(stream))
         atomic_store(&candidate, POOL_STREAM_NONE);
     else
         atomic_store(&candidate_mark, pool_mark(p));
@@ -279,7 +207,7 @@ static void follow_stream(uint64_t stream)
         if (single != POOL_STREAM_NONE && single != stream)
             leave_single();
     }
-    if (stream == STREAM_OTHER ||
+    if (stream == SUBMITTER_OTHER ||
         atomic_load_explicit(&run_stream, memory_order_relaxed) != stream) {
         atomic_store_explicit(&run_stream, stream, memory_order_relaxed);
         atomic_store_explicit(&run_length, 0, memory_order_relaxed);
@@ -293,7 +221,7 @@ static void follow_stream(uint64_t stream)
 
 static void submit_other(uint64_t stream, uint64_t single)
 {
-    if (single == POOL_STREAM_ANY && stream != STREAM_OTHER &&
+    if (single == POOL_STREAM_ANY && stream != SUBMITTER_OTHER &&
         (atomic_compare_exchange_strong(&pool_single_stream, &single, stream) || single == stream))
         return;
     if (single != POOL_STREAM_NONE)
@@ -315,30 +243,25 @@ static enum submit_seen note_kernel(struct submitter *s, unsigned flags, bool un
     return early ? SUBMIT_IN_TURN : SUBMIT_SEEN;
 }
 
-enum submit_seen submission_begin(CUstream stream, unsigned flags)
+enum submit_seen submission_begin(struct submitter *s, uint64_t name, unsigned watch,
+                                  unsigned flags)
 {
-    unsigned watch = atomic_load(&pool_watch);
-    if (!state_is_on())
-        return SUBMIT_UNSEEN;
     int saved_errno = errno;
-    struct submitter *s = mine;
-    enum submit_seen seen = SUBMIT_UNSEEN;
+    enum submit_seen seen = s ? SUBMIT_SEEN : SUBMIT_UNSEEN;
     if (!s && (watch & POOL_WATCH_STREAMS))
-        s = find_record();
-    uint64_t name = stream_number(s, stream, flags);
+        single_stream_disable(); /* nobody would see what it submits */
     if (__builtin_expect(flags & SUBMIT_FLAG_ATTRS, 0) && atomic_load(&captures))
         single_stream_disable();
-    if (s && (watch & POOL_WATCH_STREAMS)) {
-        seen = SUBMIT_SEEN;
+    if (s)
         s->seals = 0;
-        atomic_store(&s->stream, s->depth++ ? STREAM_OTHER : name);
+    if (s && (watch & POOL_WATCH_STREAMS)) {
         uint64_t single = atomic_load(&pool_single_stream);
         if (__builtin_expect(single != name, 0))
             submit_other(name, single);
     }
     if (watch & POOL_WATCH_UNSEALED)
         context_submit(name);
-    if (seen == SUBMIT_SEEN && (flags & SUBMIT_FLAG_KERNEL) &&
+    if (s && (watch & POOL_WATCH_STREAMS) && (flags & SUBMIT_FLAG_KERNEL) &&
         atomic_load(&pool_single_stream) == name)
         seen = note_kernel(s, flags, watch & POOL_WATCH_UNSEALED);
     errno = saved_errno;
@@ -347,14 +270,11 @@ enum submit_seen submission_begin(CUstream stream, unsigned flags)
 
 void submission_end(bool taken)
 {
-    struct submitter *s = mine;
-    if (!s)
-        return;
+    struct submitter *s = submitter_mine;
     if (taken && s->seals > atomic_load_explicit(&covered_seals, memory_order_relaxed))
         atomic_store(&covered_seals, s->seals);
     s->seals = 0; /* a submission that this one was made inside of must not count as it */
-    if (--s->depth == 0)
-        atomic_store_explicit(&s->stream, STREAM_IDLE, memory_order_release);
+    submitter_unmark(s);
 }
 
 /* Another thread may just be making a stream the single one. So this thread waits until `stepping`

@@ -6,6 +6,7 @@
 #ifndef SHIM_STREAM_WATCH_H
 #define SHIM_STREAM_WATCH_H
 
+#include "shim/context/submitter.h"
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
@@ -23,16 +24,29 @@ enum {
 };
 
 enum submit_seen {
-    SUBMIT_UNSEEN,
+    SUBMIT_UNSEEN,  /* nothing follows */
+    SUBMIT_MARKED,  /* submitter_unmark is to follow */
     SUBMIT_SEEN,    /* submission_end is to follow */
     SUBMIT_IN_TURN, /* the same; and the kernel must not start early, whatever its attributes say */
 };
 
-/* A thread is about to submit work to this stream. NULL is the default stream: the legacy one
- * unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and CU_STREAM_PER_THREAD come as they are. The stream
- * may be invalid: the driver has not seen it yet. May call the driver. Keeps errno. */
-enum submit_seen submission_begin(CUstream stream, unsigned flags);
-/* The driver has answered that submission; taken: with CUDA_SUCCESS. */
+/* What the thread marks its record with (submitter.h) when it submits work to this stream. NULL is
+ * the default stream: the legacy one unless SUBMIT_FLAG_PTSZ; CU_STREAM_LEGACY and
+ * CU_STREAM_PER_THREAD come as they are. The stream may be invalid: the driver has not seen it yet.
+ * Of launches, see Note [Memory domains] in README.md. */
+static inline uint64_t submission_name(const struct submitter *s, CUstream stream, unsigned flags)
+{
+    if (flags & (SUBMIT_FLAG_ATTRS | SUBMIT_FLAG_MANY))
+        return SUBMITTER_OTHER;
+    if (stream == CU_STREAM_PER_THREAD || (!stream && (flags & SUBMIT_FLAG_PTSZ)))
+        return s ? s->per_thread : SUBMITTER_OTHER;
+    return stream == CU_STREAM_LEGACY ? 0 : (uint64_t)(uintptr_t)stream;
+}
+/* A thread is about to submit work. s: its record, which has that mark; NULL: it has none. watch:
+ * pool_watch, read behind the mark. May call the driver. Keeps errno. */
+enum submit_seen submission_begin(struct submitter *s, uint64_t name, unsigned watch,
+                                  unsigned flags);
+/* The driver has answered that submission; taken: with CUDA_SUCCESS. Ends the mark. */
 void submission_end(bool taken);
 
 /* Attributes that leave a kernel behind what its stream holds, one bit each, by their numbers in
@@ -57,6 +71,11 @@ void stream_watch_pool_listed(bool alone);
  * stream any more. Returns when every pool has ordered what stream order alone ordered so far. May
  * call the driver. */
 void single_stream_disable(void);
+/* The same, and the reason is that the process submits work that is not seen. */
+void stream_watch_note_unseen(void);
+/* False: the process may submit work that is not seen, from now on for good. Walks the list of
+ * loaded libraries, with the loader's lock held. */
+bool stream_watch_sees_all(void);
 
 /* A capture begins: leaves the single stream. There is none until as many captures have closed. */
 void stream_watch_capture_opens(void);

@@ -359,7 +359,7 @@ void flush_start(void)
                  o->empty_cache_file.path);
     interim_report_start();
     if (o->empty_cache.now || o->empty_cache.every_ns || *o->empty_cache_file.path ||
-        (o->stats.at_exit && *o->stats.path)) {
+        o->park.idle_ns || (o->stats.at_exit && *o->stats.path)) {
         atomic_store(&has_duties, true);
         control_ensure_thread(); /* another thread may have made a pool before that */
     }

@@ -4,6 +4,7 @@
  */
 #include "shim/control/publish.h"
 
+#include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
 #include "shim/option/in_force.h"
@@ -46,6 +47,9 @@ static char command[256];
 static char body[PAGE_BODY_BYTES];
 static struct report_pool pools[CONTEXTS_MAX];
 static struct page_gpu gpus[PAGE_GPUS_MAX];
+static struct page_park parks[PAGE_GPUS_MAX];
+
+struct publish_park publish_park;
 
 void publish_flush(const char *reason, uint64_t bytes, uint64_t ns)
 {
@@ -105,9 +109,10 @@ static size_t sum_by_gpu(size_t num_pools)
     size_t count = 0;
 
     memset(gpus, 0, sizeof(gpus));
+    memset(parks, 0, sizeof(parks));
     for (size_t i = 0; i < num_pools; i++) {
         const struct pool_stats *s = &pools[i].stats;
-        uint64_t used = s->allocated_bytes;
+        uint64_t used = max_u64(s->allocated_bytes, s->away_bytes);
         size_t g = 0;
 
         while (g < count && memcmp(gpus[g].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid)) != 0)
@@ -120,8 +125,11 @@ static size_t sum_by_gpu(size_t num_pools)
             gpus[g].returned_ns = pools[i].returned_ns;
             gpus[g].regrown_ns = pools[i].regrown_ns;
         }
-        gpus[g].allocated_bytes += used;
-        gpus[g].reserved_bytes += s->reserved_bytes;
+        parks[g].away_bytes += s->away_bytes;
+        if (pools[i].device >= 0 && pools[i].device < DEVICES_MAX)
+            parks[g].needs_bytes = atomic_load(&publish_park.needs_bytes[pools[i].device]);
+        gpus[g].allocated_bytes += s->allocated_bytes;
+        gpus[g].reserved_bytes += s->reserved_bytes - s->away_bytes;
         gpus[g].idle_bytes += s->reserved_bytes > used ? s->reserved_bytes - used : 0;
         gpus[g].async_idle_bytes += pools[i].async.async_idle_bytes;
     }
@@ -156,22 +164,45 @@ static size_t write_body(struct report *r)
     return n < sizeof(body) ? n : 0;
 }
 
+/* False: it is not parked. */
+static bool fill_park(struct report_park *p)
+{
+    bool waits = atomic_load(&publish_park.needs_since_ns);
+
+    *p = (struct report_park){.state = waits                              ? "waits"
+                                       : atomic_load(&publish_park.wakes) ? "waking"
+                                                                          : "parked",
+                              .since_unix_ns = atomic_load(&publish_park.parked_unix_ns)};
+    for (int i = 0; i < DEVICES_MAX; i++)
+        p->needs_bytes += waits ? atomic_load(&publish_park.needs_bytes[i]) : 0;
+    return p->since_unix_ns;
+}
+
 /* Fills *state with what is to be published. False: nothing changed, and only_changes was said. */
 static bool collect_state(struct page_state *state, bool only_changes)
 {
     struct report_flush last;
+    struct report_park park;
     struct report r;
 
     publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
+    r.park = fill_park(&park) ? &park : NULL;
     r.command = command;
     r.running = true;
     uint64_t sum = publish_digest(&r);
+    if (r.park)
+        sum = fnv_add(sum, &park.state, sizeof(park.state));
     if (only_changes && sum == digest)
         return false;
     digest = sum;
     size_t num_gpus = sum_by_gpu(r.num_pools);
-    *state = (struct page_state){
-        .body = body, .body_bytes = write_body(&r), .gpus = gpus, .num_gpus = num_gpus};
+    *state = (struct page_state){.body = body,
+                                 .body_bytes = write_body(&r),
+                                 .gpus = gpus,
+                                 .parks = parks,
+                                 .asleep_since_ns = atomic_load(&publish_park.asleep_since_ns),
+                                 .needs_since_ns = atomic_load(&publish_park.needs_since_ns),
+                                 .num_gpus = num_gpus};
     return true;
 }
 

@@ -16,9 +16,11 @@
 #ifndef SHIM_PUBLISH_H
 #define SHIM_PUBLISH_H
 
+#include "shim/driver/backend.h"
 #include "shim/process/clock.h"
 #include "shim/stats/report.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -28,6 +30,16 @@
 bool publish_pool_made(void);
 /* What the doorbell calls for once there is a page. Before the first pool. */
 void publish_set_on_request(void (*on_request)(void));
+/* What the page tells of a park (shim/page/layout.h). Any thread writes it, and then calls
+ * publish_soon. */
+struct publish_park {
+    _Atomic uint64_t asleep_since_ns, needs_since_ns;
+    _Atomic uint64_t needs_bytes[DEVICES_MAX];
+    _Atomic uint64_t parked_unix_ns; /* since when; 0: it is not parked */
+    atomic_bool wakes;
+};
+extern struct publish_park publish_park __attribute__((visibility("hidden")));
+
 /* A state is due. Any thread. */
 void publish_soon(void);
 /* Publishes. Control thread only. False: there is no page any more. */

@@ -41,6 +41,18 @@ static int look_at_object(struct dl_phdr_info *info, size_t size, void *found)
     return 0;
 }
 
+static const struct library *find_library(void)
+{
+    const struct library *library = NULL;
+    dl_iterate_phdr(look_at_object, &library);
+    return library;
+}
+
+bool backing_library_is_loaded(void)
+{
+    return find_library();
+}
+
 /* Is there a device that cannot reach this one's memory? The driver copies between such devices,
  * but not mapped memory. */
 static bool is_apart(CUdevice device)
@@ -74,7 +86,7 @@ void backing_choose(const struct device_backend *d, struct pool_config *config,
     case BACKING_AUTO:
         *reason = "the default, as nothing here needs segments";
         if (d->base.has_arena)
-            dl_iterate_phdr(look_at_object, &library);
+            library = find_library();
         apart = d->base.has_arena && is_apart(d->device);
         break;
     }

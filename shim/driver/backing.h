@@ -13,4 +13,8 @@
 void backing_choose(const struct device_backend *d, struct pool_config *config,
                     const char **backing, const char **reason);
 
+/* Is a library loaded now that asks for segments? Walks the list of loaded libraries, with the
+ * loader's lock held. */
+bool backing_library_is_loaded(void);
+
 #endif

@@ -16,6 +16,7 @@ atomic_bool call_scope_no_more;
 atomic_int call_scope_count;
 atomic_int call_scope_program_waits;
 atomic_int call_scope_waiting;
+__thread bool call_scope_is_awaited __attribute__((tls_model("initial-exec")));
 __thread int call_scope_depth __attribute__((tls_model("initial-exec")));
 
 SHIM_COLD bool call_scope_refused(struct call_scope *scope)

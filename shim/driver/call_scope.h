@@ -48,13 +48,18 @@ extern atomic_int call_scope_program_waits __attribute__((visibility("hidden")))
 extern __thread int call_scope_depth
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
+/* A thread of the program waits for the calling thread's driver calls: they are made although the
+ * process leaves, as the program's own would be (shim/park/park.h). */
+extern __thread bool call_scope_is_awaited
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
 /* In whatever context is current. False: the process leaves, so the driver must not be called, and
  * there is nothing to end. */
 static inline bool call_scope_begin(struct call_scope *scope)
 {
     call_scope_depth++;
     atomic_fetch_add(&call_scope_count, 1);
-    if (atomic_load(&call_scope_no_more)) {
+    if (atomic_load(&call_scope_no_more) && !call_scope_is_awaited) {
         atomic_fetch_sub(&call_scope_count, 1);
         call_scope_depth--;
         return false;

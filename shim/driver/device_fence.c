@@ -100,6 +100,35 @@ CUresult device_fence_drain(CUcontext ctx)
     return rc;
 }
 
+static CUresult record_and_query(CUcontext ctx)
+{
+    CUevent event;
+    CUresult rc = real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    rc = real.cuCtxRecordEvent(ctx, event);
+    if (rc == CUDA_SUCCESS)
+        rc = real.cuEventQuery(event);
+    real.cuEventDestroy_v2(event);
+    return rc;
+}
+
+CUresult device_fence_ask(CUcontext ctx)
+{
+    struct call_scope scope;
+    CUresult rc = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!capture_hold_off())
+        return rc;
+    if (call_scope_enter(&scope, ctx)) {
+        rc = record_and_query(ctx);
+        call_scope_end(&scope);
+    } else {
+        rc = CUDA_ERROR_DEINITIALIZED;
+    }
+    capture_let_go();
+    return rc;
+}
+
 static enum fence_record draw_number(struct device_backend *d, struct device_fence *f)
 {
     atomic_store(&f->number, atomic_fetch_add(&d->numbers_drawn, 1) + 1);

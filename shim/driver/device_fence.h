@@ -15,6 +15,12 @@ bool device_fence_has_events(void);
  * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a capture is open, and nothing was done. */
 CUresult device_fence_drain(CUcontext ctx);
 
+/* Is all work complete that was submitted to ctx so far? By an event of its own, so the driver must
+ * have those. CUDA_SUCCESS; CUDA_ERROR_NOT_READY: work runs; CUDA_ERROR_DEINITIALIZED: the process
+ * leaves, or the context is gone; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a capture is open; else
+ * the error of the context. In no call scope. */
+CUresult device_fence_ask(CUcontext ctx);
+
 int device_fence_create(struct backend *b, uint64_t *fence);
 void device_fence_destroy(struct backend *b, uint64_t fence);
 enum fence_record device_fence_record(struct backend *b, uint64_t fence);

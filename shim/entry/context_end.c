@@ -15,6 +15,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
 #include "shim/entry/stream.h"
+#include "shim/park/park.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 #include "shim/share/import.h"
@@ -87,6 +88,7 @@ static void forget_attached(CUcontext ctx)
 static void destroy_begins(struct ending *e, CUcontext ctx)
 {
     e->num_others = 0;
+    park_context_ends();
     context_destroy_begins(&e->records, ctx);
     if (!state_is_off())
         import_hide(ctx, true);
@@ -98,6 +100,7 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
     CUcontext all[OTHERS_MAX];
     size_t num_all = 0;
     e->num_others = 0;
+    park_context_ends();
     context_release_begins(&e->records, device, reset);
     if (state_is_off())
         return;
@@ -146,6 +149,7 @@ static void finish(const struct ending *e, bool done)
     int saved_errno = errno;
     if (state_is_off()) {
         context_end_over(r);
+        park_context_ended();
         return;
     }
     if (r->ctx && done)
@@ -166,6 +170,7 @@ static void finish(const struct ending *e, bool done)
         else if (r->hides)
             import_hide(e->others[i], false);
     context_end_over(r);
+    park_context_ended();
     errno = saved_errno;
 }
 
@@ -178,6 +183,7 @@ static void retained(CUdevice device, CUcontext primary)
     if (state_is_off())
         return;
     context_set_primary(device, primary);
+    park_context_ends();
     finish(&e, true);
 }
 

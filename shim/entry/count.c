@@ -9,6 +9,7 @@
 #include "shim/entry/current.h"
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
+#include "shim/park/gate.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 #include "shim/trace/trace.h"
@@ -98,6 +99,33 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
         atomic_fetch_add(&call_scope_program_waits, 1);                                            \
         CUresult rc = retry_##symbol args;                                                         \
         atomic_fetch_sub(&call_scope_program_waits, 1);                                            \
+        return rc;                                                                                 \
+    }
+/* No mark is held while memory goes back. */
+#define HOOK_NAMES(symbol, pfn, params, args, devices)                                             \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        struct retry_steps steps = {0};                                                            \
+        CUresult rc;                                                                               \
+        do {                                                                                       \
+            struct gate_use use;                                                                   \
+            rc = gate_use_begin(&use);                                                             \
+            if (rc != CUDA_SUCCESS)                                                                \
+                return rc;                                                                         \
+            rc = real.symbol args;                                                                 \
+            gate_use_end(&use);                                                                    \
+        } while (retry_is_error(rc) && retry_note_error(rc) && retry_release(devices, &steps));    \
+        return rc;                                                                                 \
+    }
+#define HOOK_QUESTION(symbol, pfn, params, args, addr)                                             \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        struct gate_use use;                                                                       \
+        CUresult rc = gate_ask_begin(&use, addr);                                                  \
+        if (rc != CUDA_SUCCESS)                                                                    \
+            return rc;                                                                             \
+        rc = real.symbol args;                                                                     \
+        gate_use_end(&use);                                                                        \
         return rc;                                                                                 \
     }
 #include "shim/driver/hooks.def"

@@ -12,10 +12,19 @@
 #include "shim/driver/reservation.h"
 #include "shim/entry/retry.h"
 #include "shim/option/in_force.h"
+#include "shim/park/gate.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/share/export.h"
 #include "shim/share/import.h"
+
+/* Memory that is away is the program's all the same (shim/park/park.h). Monitors poll this call, so
+ * it wakes nobody. */
+static uint64_t without_away(uint64_t free_bytes, CUdevice device)
+{
+    uint64_t away_bytes = context_away_bytes(device);
+    return free_bytes > away_bytes ? free_bytes - away_bytes : 0;
+}
 
 /* Programs size themselves by free memory, and idle memory is available to them. So is that of the
  * driver's own pools: a call that finds no memory trims them (shim/entry/retry.h). */
@@ -23,9 +32,13 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
     CUresult rc = retry_cuMemGetInfo_v2(free, total);
-    if (rc != CUDA_SUCCESS || !free || !state_is_on() || !in_force()->meminfo ||
+    if (rc != CUDA_SUCCESS || !free || !state_is_on() ||
         real.cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return rc;
+    if (!in_force()->meminfo) {
+        *free = without_away(*free, device);
+        return rc;
+    }
     size_t all = SIZE_MAX;
     if (total)
         all = *total;
@@ -34,7 +47,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     struct async_stats async;
     async_pool_stats(device, &async);
     uint64_t sum = *free + context_idle_bytes(device) + async.async_idle_bytes;
-    *free = sum < all ? sum : all;
+    *free = min_u64(without_away(sum, device), all);
     return rc;
 }
 
@@ -80,12 +93,22 @@ static CUdeviceptr hide_freed(CUdeviceptr dptr)
     return hide_pool_address(dptr, is_hidden(dptr));
 }
 
+/* Ends the use or question; `return` it. */
+static CUresult end(const struct gate_use *use, CUresult rc)
+{
+    gate_use_end(use);
+    return rc;
+}
+
 /* The driver is asked first: without a live current context it refuses. */
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dptr)
 {
     struct pool_block block;
     struct import_range opened;
-    CUresult rc = real.cuMemGetAddressRange_v2(base, size, hide_freed(dptr));
+    struct gate_use use;
+    CUresult rc = gate_ask_begin(&use, dptr);
+    if (rc == CUDA_SUCCESS)
+        rc = end(&use, real.cuMemGetAddressRange_v2(base, size, hide_freed(dptr)));
     if (rc != CUDA_SUCCESS)
         return rc;
     if (import_find(dptr, &opened)) {
@@ -106,7 +129,10 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 {
     struct pool_block block;
     struct import_range opened;
-    CUresult rc = real.cuMemGetAccess(flags, location, hide_freed(ptr));
+    struct gate_use use;
+    CUresult rc = gate_ask_begin(&use, ptr);
+    if (rc == CUDA_SUCCESS)
+        rc = end(&use, real.cuMemGetAccess(flags, location, hide_freed(ptr)));
     if (rc == CUDA_SUCCESS && (import_find(ptr, &opened) || find_live_block(ptr, &block)))
         *flags = 0;
     return rc;
@@ -241,7 +267,8 @@ static void note_question(CUresult rc, CUpointer_attribute attribute, CUdevicept
         set_memops(rc, dptr);
 }
 
-CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+/* What a question for tokens exposes does not go away: the mark lasts until then. */
+static CUresult get_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct description d;
     CUresult rc = real.cuPointerGetAttribute(data, attribute, hide_freed(ptr));
@@ -249,6 +276,13 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
         describe(&d, attribute, data);
     note_question(rc, attribute, ptr);
     return rc;
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    struct gate_use use;
+    CUresult rc = gate_ask_begin(&use, ptr);
+    return rc == CUDA_SUCCESS ? end(&use, get_attribute(data, attribute, ptr)) : rc;
 }
 
 /* Asked for several attributes at once, the driver leaves 0 where the single question is refused.
@@ -260,8 +294,8 @@ static bool is_left_out(CUpointer_attribute attribute, CUdeviceptr ptr)
            real.cuPointerGetAttribute(&flags, attribute, ptr) != CUDA_SUCCESS;
 }
 
-CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
-                                CUdeviceptr ptr)
+static CUresult get_attributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                               CUdeviceptr ptr)
 {
     struct description d;
     CUresult rc = real.cuPointerGetAttributes(count, attributes, data, hide_freed(ptr));
@@ -274,6 +308,14 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
     return rc;
 }
 
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
+                                CUdeviceptr ptr)
+{
+    struct gate_use use;
+    CUresult rc = gate_ask_begin(&use, ptr);
+    return rc == CUDA_SUCCESS ? end(&use, get_attributes(count, attributes, data, ptr)) : rc;
+}
+
 /* A program can always take SYNC_MEMOPS off an allocation of its own. A segment or chunk keeps it,
  * because other blocks in it may need it. Memory that is more synchronous than necessary does no
  * harm. True: the answer is success. False: the block is a whole allocation of the driver, which
@@ -284,7 +326,7 @@ static bool unset_memops(const struct pool_block *block)
     return !export_is_native(block);
 }
 
-CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+static CUresult set_attribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     struct pool_block block;
     bool ours =
@@ -299,6 +341,13 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     if (ours && !off)
         set_memops(rc, ptr);
     return rc;
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    struct gate_use use;
+    CUresult rc = gate_ask_begin(&use, ptr);
+    return rc == CUDA_SUCCESS ? end(&use, set_attribute(value, attribute, ptr)) : rc;
 }
 
 static bool any_live(CUdeviceptr at, CUdeviceptr end)
@@ -332,8 +381,8 @@ static bool has_freed_page(CUdeviceptr dptr, size_t size)
 /* The range covers whole pages and may hold several small blocks, as without the library. There is
  * no handle of freed memory, which may be another block's by now. There the driver is asked about a
  * place without memory, of the same alignment. */
-CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
-                                       CUmemRangeHandleType type, unsigned long long flags)
+static CUresult get_range_handle(void *handle, CUdeviceptr dptr, size_t size,
+                                 CUmemRangeHandleType type, unsigned long long flags)
 {
     struct pool_block block;
     CUdeviceptr asked = dptr;
@@ -351,4 +400,12 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
         at = found == POOL_OK ? block.addr + block.size_bytes : (at & ~UINT64_C(511)) + 512;
     }
     return rc;
+}
+
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
+                                       CUmemRangeHandleType type, unsigned long long flags)
+{
+    struct gate_use use;
+    CUresult rc = gate_use_begin(&use);
+    return rc == CUDA_SUCCESS ? end(&use, get_range_handle(handle, dptr, size, type, flags)) : rc;
 }

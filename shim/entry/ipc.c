@@ -10,6 +10,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
 #include "shim/entry/start.h"
+#include "shim/park/gate.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 #include "shim/share/export.h"
@@ -32,11 +33,9 @@ static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *bl
 }
 
 /* As natively: a pointer to any place in an allocation gets the handle of the allocation. */
-CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+static CUresult get_handle(CUipcMemHandle *handle, CUdeviceptr dptr)
 {
     struct pool_block block;
-    if (!handle || !state_is_on())
-        return real.cuIpcGetMemHandle(handle, dptr);
     int saved_errno = errno;
     enum pool_status status = context_lookup(dptr, &block);
     CUresult rc;
@@ -54,6 +53,20 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
         rc = real.cuIpcGetMemHandle(handle, hide_host_address());
     }
     errno = saved_errno;
+    return rc;
+}
+
+/* A use: the memory is known outside from then on, and stays. */
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
+{
+    struct gate_use use;
+    if (!handle || !state_is_on())
+        return real.cuIpcGetMemHandle(handle, dptr);
+    CUresult rc = gate_use_begin(&use);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    rc = get_handle(handle, dptr);
+    gate_use_end(&use);
     return rc;
 }
 

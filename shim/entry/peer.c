@@ -7,22 +7,48 @@
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
+#include "shim/park/gate.h"
 #include "shim/process/cancel.h"
 
 #include <errno.h>
 
+static CUresult enable(CUcontext peer, unsigned flags)
+{
+    return real.cuCtxEnablePeerAccess(peer, flags);
+}
+
+static CUresult grant(CUcontext peer, unsigned flags)
+{
+    (void)flags;
+    return peer_grant(peer);
+}
+
+/* A use: work that reaches pool memory follows. No mark is held while memory goes back. */
+static CUresult use_and_retry(CUresult (*step)(CUcontext peer, unsigned flags), CUcontext peer,
+                              unsigned flags)
+{
+    struct retry_steps steps = {0};
+    CUresult rc;
+    do {
+        struct gate_use use;
+        rc = gate_use_begin(&use);
+        if (rc != CUDA_SUCCESS)
+            return rc;
+        rc = step(peer, flags);
+        gate_use_end(&use);
+    } while (retry_is_error(rc) && retry_note_error(rc) &&
+             retry_release(devices_peers(peer), &steps));
+    return rc;
+}
+
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-    CUresult rc = retry_cuCtxEnablePeerAccess(peer, flags);
+    CUresult rc = use_and_retry(enable, peer, flags);
     if (rc != CUDA_SUCCESS || !hooks_init()) /* another thread may still fill the slots */
         return rc;
     int saved_errno = errno, cancel = cancel_forbid();
-    struct retry_steps steps = {0};
     single_stream_disable();
-    do
-        rc = peer_grant(peer);
-    while (retry_is_error(rc) && retry_note_error(rc) &&
-           retry_release(devices_peers(peer), &steps));
+    rc = use_and_retry(grant, peer, flags);
     if (rc != CUDA_SUCCESS) { /* as natively: access to all of the peer's memory, or to none */
         peer_revoke(peer);
         real.cuCtxDisablePeerAccess(peer);

@@ -17,6 +17,8 @@
 #include "shim/driver/call_scope.h"
 #include "shim/loader/second_copy.h"
 #include "shim/option/in_force.h"
+#include "shim/park/asleep.h"
+#include "shim/park/park.h"
 #include "shim/process/environ.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/log.h"
@@ -98,6 +100,7 @@ static void run_at_exit(void *arg)
         return; /* a child: neither the page nor the calls under way are its own */
     tracing_end();
     report_at_exit();
+    park_at_exit();
     call_scope_at_exit();
     publish_end();
 }
@@ -132,6 +135,7 @@ bool start_library(void)
     if (on) {
         flush_start();
         tracing_start();
+        asleep_options_changed();
     }
     errno = saved_errno;
     return on;

@@ -11,6 +11,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
+#include "shim/park/gate.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 
@@ -40,18 +41,23 @@ static CUstream named_stream(CUstream stream, bool per_thread)
     return stream;
 }
 
-/* Captured work is submitted later, by a graph launch. */
+/* Captured work is submitted later, by a graph launch. A use, so a wake meets no capture. */
 #define BEGIN(stream, per_thread, call)                                                            \
     do {                                                                                           \
+        struct gate_use use_;                                                                      \
+        CUresult rc_ = gate_use_begin(&use_);                                                      \
+        if (rc_ != CUDA_SUCCESS)                                                                   \
+            return rc_;                                                                            \
         int cancel_ = cancel_forbid();                                                             \
         announce();                                                                                \
-        CUresult rc_ = (call);                                                                     \
+        rc_ = (call);                                                                              \
         if (rc_ == CUDA_SUCCESS) {                                                                 \
             capture_began(named_stream(stream, per_thread));                                       \
         } else {                                                                                   \
             capture_failed();                                                                      \
             entry_captures_closed(1);                                                              \
         }                                                                                          \
+        gate_use_end(&use_);                                                                       \
         cancel_allow(cancel_);                                                                     \
         return rc_;                                                                                \
     } while (0)
@@ -133,13 +139,13 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, CUstreamCaptureMode
 /* The work goes to a command list of a graphics API, so no stream says when it runs. */
 CUresult cuStreamBeginCaptureToCig(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    single_stream_disable();
+    stream_watch_note_unseen();
     BEGIN(stream, false, real.cuStreamBeginCaptureToCig(stream, params));
 }
 
 CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParams *params)
 {
-    single_stream_disable();
+    stream_watch_note_unseen();
     BEGIN(stream, true, real.cuStreamBeginCaptureToCig_ptsz(stream, params));
 }
 

@@ -226,6 +226,35 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
     return true;
 }
 
+bool parse_PARK(const char *text, struct option_park *out)
+{
+    uint64_t idle_ns = 0, lend_ns = 0;
+    bool bad, off = false;
+    unsigned num_items = 0;
+    char item[WORD_ITEM_BYTES];
+    const char *p;
+
+    for (; word_next_item(&text, item, &bad); num_items++) {
+        if (word_is_off(item)) {
+            off = true;
+        } else if ((p = word_skip(item, "idle:")) != NULL) {
+            if (!number_time(p, &idle_ns) || idle_ns < MS_NS)
+                return false;
+        } else if ((p = word_skip(item, "lend:")) != NULL) {
+            if (!number_time(p, &lend_ns) || lend_ns < SEC_NS)
+                return false;
+        } else if (!word_is(item, "ask")) {
+            return false;
+        }
+    }
+    if (bad || (off && num_items > 1))
+        return false;
+    out->off = off;
+    out->idle_ns = idle_ns;
+    out->lend_ns = lend_ns;
+    return true;
+}
+
 /* Copies a path and makes it absolute. False, with `out` unchanged: it is too long. In a pattern %p
  * stands for the process id, so a percent sign of the working directory is doubled. */
 static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])

@@ -33,6 +33,12 @@ struct empty_cache {
     uint64_t keep_bytes; /* idle memory to keep, on each device */
 };
 
+/* GPUCACHE_PARK. Any thread may read the words while they change. */
+struct option_park {
+    atomic_bool off;                   /* refuses each park */
+    _Atomic uint64_t idle_ns, lend_ns; /* 0: not */
+};
+
 /* Where and how to report. path "" is stderr; in a path %p stands for the process id. */
 struct option_stats {
     bool at_exit;
@@ -78,6 +84,7 @@ bool parse_REUSE(const char *text, enum pool_reuse *out);
 bool parse_TRACE_ON(const char *text, enum trace_on *out);
 bool parse_SIGNAL(const char *text, int *out);
 bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out);
+bool parse_PARK(const char *text, struct option_park *out);
 bool parse_STATS(const char *text, struct option_stats *out);
 bool parse_LOG(const char *text, struct option_log *out);
 /* A relative path starts at the present working directory. "none" means no file; a file of that

@@ -171,6 +171,23 @@ size_t show_EMPTY_CACHE(const struct empty_cache *value, char *out, size_t size_
     return t.used_bytes;
 }
 
+size_t show_PARK(const struct option_park *value, char *out, size_t size_bytes)
+{
+    struct text t = {out, size_bytes, 0};
+
+    if (value->off || (!value->idle_ns && !value->lend_ns))
+        return show_word(value->off ? "off" : "ask", out, size_bytes);
+    if (value->idle_ns) {
+        text_add(&t, "idle:");
+        add_time(&t, value->idle_ns);
+    }
+    if (value->lend_ns) {
+        text_add(&t, value->idle_ns ? ",lend:" : "lend:");
+        add_time(&t, value->lend_ns);
+    }
+    return t.used_bytes;
+}
+
 static void add_path(struct text *t, const char *path)
 {
     if (path[0])

@@ -25,6 +25,7 @@ size_t show_REUSE(enum pool_reuse value, char *out, size_t size_bytes);
 size_t show_TRACE_ON(enum trace_on value, char *out, size_t size_bytes);
 size_t show_SIGNAL(int number, char *out, size_t size_bytes);
 size_t show_EMPTY_CACHE(const struct empty_cache *value, char *out, size_t size_bytes);
+size_t show_PARK(const struct option_park *value, char *out, size_t size_bytes);
 size_t show_STATS(const struct option_stats *value, char *out, size_t size_bytes);
 size_t show_LOG(const struct option_log *value, char *out, size_t size_bytes);
 size_t show_PATH(const struct option_path *value, char *out, size_t size_bytes);

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PAGE_PIECES_MAX = 3 };
+enum { PAGE_PIECES_MAX = 4 };
 
 struct page_piece {
     const void *from;

@@ -61,6 +61,12 @@ struct page_gpu {
     uint64_t async_idle_bytes; /* in the driver's own pools (shim/driver/async_pool.h) */
 };
 
+/* The same, of a park (shim/park/park.h). */
+struct page_park {
+    uint64_t away_bytes;  /* on the host; not in reserved_bytes */
+    uint64_t needs_bytes; /* device memory that it waits for; 0: it waits for none */
+};
+
 /* One request and its reply. Both are text. `ask` is a verb of shim/command/command.def and
  * NAME=VALUE words, separated by blanks. `reply` is a JSON object. */
 struct page_slot {
@@ -101,7 +107,9 @@ struct page {
     uint64_t published_unix_ns; /* CLOCK_REALTIME */
     uint32_t num_gpus;
     uint32_t body_bytes;
-    unsigned char zero2[96];
+    uint64_t asleep_since_ns; /* CLOCK_MONOTONIC: unused, and may be parked for others; 0: not */
+    uint64_t needs_since_ns;  /* the same: waits for memory to come back; 0: it does not */
+    unsigned char zero2[80];
     /* Written by readers. */
     uint32_t
         doorbell; /* a futex: goes up with each request, and where a reader wants a new state */
@@ -110,12 +118,14 @@ struct page {
     unsigned char zero4[3824];
     /* At 4096. */
     struct page_gpu gpus[PAGE_GPUS_MAX];
-    unsigned char zero5[2048];
+    struct page_park parks[PAGE_GPUS_MAX]; /* of the same GPUs */
+    unsigned char zero5[1536];
     struct page_slot slots[PAGE_SLOTS]; /* at 8192, 4096 bytes each */
     char body[PAGE_BODY_BYTES];         /* a JSON object, body_bytes long; shim/stats/report.h */
 };
 
 _Static_assert(sizeof(struct page_gpu) == 64, "layout");
+_Static_assert(sizeof(struct page_park) == 16, "layout");
 _Static_assert(sizeof(struct page_slot) == 4096, "layout");
 _Static_assert(sizeof(struct page) == 98304, "layout");
 

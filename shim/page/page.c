@@ -40,6 +40,7 @@ static struct stat root; /* the root directory in which `folder` is a path */
 struct stamp {
     uint64_t published_ns, published_unix_ns;
     uint32_t num_gpus, body_bytes;
+    uint64_t asleep_since_ns, needs_since_ns;
 };
 
 _Static_assert(sizeof(struct stamp) ==
@@ -51,10 +52,13 @@ static bool write_state(const struct page_state *s)
     struct stamp stamp = {.published_ns = clock_now_ns(),
                           .published_unix_ns = clock_unix_ns(),
                           .num_gpus = (uint32_t)s->num_gpus,
-                          .body_bytes = (uint32_t)s->body_bytes};
+                          .body_bytes = (uint32_t)s->body_bytes,
+                          .asleep_since_ns = s->asleep_since_ns,
+                          .needs_since_ns = s->needs_since_ns};
     const struct page_piece pieces[] = {
         {&stamp, offsetof(struct page, published_ns), sizeof(stamp)},
         {s->gpus, offsetof(struct page, gpus), s->num_gpus * sizeof(*s->gpus)},
+        {s->parks, offsetof(struct page, parks), s->parks ? s->num_gpus * sizeof(*s->parks) : 0},
         {s->body, offsetof(struct page, body), s->body_bytes}};
     uint64_t odd = sequence + 1, even = sequence + 2;
 
@@ -62,7 +66,7 @@ static bool write_state(const struct page_state *s)
         return false;
     sequence = even;
     return page_put(page_own(), &odd, offsetof(struct page, sequence), sizeof(odd)) &&
-           page_put_all(page_own(), pieces, 3) &&
+           page_put_all(page_own(), pieces, 4) &&
            page_put(page_own(), &even, offsetof(struct page, sequence), sizeof(even));
 }
 

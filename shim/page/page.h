@@ -29,6 +29,8 @@ struct page_state {
     const char *body;  /* JSON */
     size_t body_bytes; /* at most PAGE_BODY_BYTES */
     const struct page_gpu *gpus;
+    const struct page_park *parks; /* as many; NULL: as before */
+    uint64_t asleep_since_ns, needs_since_ns;
     size_t num_gpus; /* at most PAGE_GPUS_MAX */
 };
 

@@ -11,6 +11,11 @@
 
 bool proc_text_read(const char *path, char text[PROC_TEXT_BYTES])
 {
+    return proc_text_read_whole(path, text, PROC_TEXT_BYTES);
+}
+
+bool proc_text_read_whole(const char *path, char *text, size_t size_bytes)
+{
     struct stat opened;
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
 
@@ -19,7 +24,7 @@ bool proc_text_read(const char *path, char text[PROC_TEXT_BYTES])
         return false;
     bool known = !kernel_fstat(fd, &opened);
     errno = 0; /* an empty file sets none */
-    ssize_t size = syscall(SYS_pread64, fd, text, PROC_TEXT_BYTES - 1, 0);
+    ssize_t size = syscall(SYS_pread64, fd, text, size_bytes - 1, 0);
     int saved_errno = errno;
     if (known && kernel_is_own(fd, &opened))
         syscall(SYS_close, fd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Small files of /proc. System calls read them: the C library's functions are cancellation points,
- * and the program may wrap them. No descriptor stays open. No state, no lock.
+ * Small files of /proc and /sys. System calls read them: the C library's functions are cancellation
+ * points, and the program may wrap them. No descriptor stays open. No state, no lock.
  */
 #ifndef SHIM_PROC_TEXT_H
 #define SHIM_PROC_TEXT_H
@@ -15,6 +15,8 @@ enum { PROC_TEXT_BYTES = 512 };
 /* What the kernel has in the file, cut to fit, with a NUL. False, with errno and with "": it cannot
  * be read, or is empty. */
 bool proc_text_read(const char *path, char text[PROC_TEXT_BYTES]);
+/* The same with a text of any size. */
+bool proc_text_read_whole(const char *path, char *text, size_t size_bytes);
 
 /* Where a field of a text of /proc/PID/stat begins. Fields count from 1 (proc(5)). The second is
  * the name of the process and may hold blanks and brackets, so `field` must be 3 or more. NULL:

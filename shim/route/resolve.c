@@ -193,7 +193,7 @@ static void *substitute(const char *base, void *answer, int version, cuuint64_t 
         wrapper = wrapper_at((uintptr_t)answer, base, per_thread);
     /* The program may submit work by this function, and we would not see it. */
     if (!wrapper && is_newer(base, answer, &query))
-        single_stream_disable();
+        stream_watch_note_unseen();
     return wrapper ? wrapper : answer;
 }
 

@@ -4,8 +4,11 @@
  * 1. While it is 0, a wrapper is a compare, a branch and a jump to the driver. The caller's
  *    arguments stay in place.
  * 2. Once the process has a pool or an imported block, the word has POOL_WATCH_ERRORS. Then the
- *    wrapper looks at the driver's answer (shim/entry/retry.h).
- * 3. While the word has other bits, a pool needs to know of submissions. Then the wrapper also
+ *    wrapper marks the thread's record (shim/context/submitter.h) until the driver has answered,
+ * and looks at the answer (shim/entry/retry.h).
+ * 3. While the word has POOL_WATCH_GATE behind the mark, the thread takes the mark back and waits
+ *    (shim/park/gate.h).
+ * 4. While the word has other bits, a pool needs to know of submissions. Then the wrapper also
  *    calls submission_begin before the driver.
  * No state but the slots of the driver's functions, no lock of this file.
  */
@@ -13,6 +16,8 @@
 
 #include "pool/pool.h"
 #include "shim/entry/retry.h"
+#include "shim/park/gate.h"
+#include "shim/process/state.h"
 #include "shim/share/peer.h"
 
 #include <stdatomic.h>
@@ -95,11 +100,40 @@ static const CUlaunchConfig *wait_turn(const CUlaunchConfig *config, struct turn
                                                      ".popsection\n");
 #include "shim/driver/submit.def"
 
-static enum submit_seen enter(CUstream stream, unsigned flags)
+/* The way of a launch while the word has POOL_WATCH_ERRORS alone. Nobody has to know the stream.
+ * True: marked, and the word is still so. */
+static inline bool mark_at_once(void)
 {
-    bool is_wanted = hooks_init() &&
-                     atomic_load_explicit(&pool_watch, memory_order_relaxed) & ~POOL_WATCH_ERRORS;
-    return is_wanted ? submission_begin(stream, flags) : SUBMIT_UNSEEN;
+    struct submitter *s = submitter_mine;
+    if (unlikely(!s))
+        return false;
+    submitter_mark(s, SUBMITTER_OTHER);
+    if (likely(atomic_load(&pool_watch) == POOL_WATCH_ERRORS))
+        return true;
+    submitter_unmark(s);
+    return false;
+}
+
+/* rc: an error that the program gets instead of the driver's answer. Two words in one register. */
+struct entered {
+    enum submit_seen seen;
+    CUresult rc;
+};
+
+/* Any other way, and a thread's first submission. */
+static struct entered enter(CUstream stream, unsigned flags)
+{
+    unsigned watch;
+    if (!hooks_init() || !atomic_load(&pool_watch) || !state_is_on())
+        return (struct entered){SUBMIT_UNSEEN, CUDA_SUCCESS};
+    struct submitter *s = submitter_find();
+    uint64_t name = submission_name(s, stream, flags);
+    CUresult rc = gate_enter(s, name, &watch);
+    if (rc != CUDA_SUCCESS)
+        return (struct entered){SUBMIT_UNSEEN, rc};
+    if (watch & ~POOL_WATCH_ERRORS)
+        return (struct entered){submission_begin(s, name, watch, flags), CUDA_SUCCESS};
+    return (struct entered){s ? SUBMIT_MARKED : SUBMIT_UNSEEN, CUDA_SUCCESS};
 }
 
 /* The devices whose idle memory may help the submission. No device for a submission of several
@@ -113,7 +147,7 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
 
 /* The slow half of a wrapper. It runs while pool_watch is not 0, and at the first call, when it
  * looks for the driver. If the driver has no memory for a submission:
- * 1. The wrapper ends the record of the submission (submission_end).
+ * 1. The wrapper ends the mark of the submission. So nobody waits for this thread in step 2.
  * 2. It gives idle memory back to the driver.
  * 3. It notes the submission again and repeats it. So frees since 1 precede it, as they precede any
  *    other submission. */
@@ -126,14 +160,21 @@ static uint64_t devices_of(CUstream stream, unsigned flags)
         struct retry_steps steps = {0};                                                            \
         do {                                                                                       \
             unsigned watch = atomic_load_explicit(&pool_watch, memory_order_relaxed);              \
-            enum submit_seen seen =                                                                \
-                watch == POOL_WATCH_ERRORS ? SUBMIT_UNSEEN : enter(stream, flags);                 \
+            enum submit_seen seen = SUBMIT_MARKED;                                                 \
+            if (watch != POOL_WATCH_ERRORS || !mark_at_once()) {                                   \
+                struct entered entered = enter(stream, flags);                                     \
+                if (entered.rc != CUDA_SUCCESS)                                                    \
+                    return entered.rc;                                                             \
+                seen = entered.seen;                                                               \
+            }                                                                                      \
             pfn driver_fn = atomic_load_explicit(&real_##symbol, memory_order_relaxed);            \
             rc = driver_fn != slow_##symbol ? driver_fn args : CUDA_ERROR_NOT_INITIALIZED;         \
             if (rc == CUDA_ERROR_INVALID_VALUE && ((flags) & SUBMIT_FLAG_COPY) &&                  \
                 peer_grant_missing())                                                              \
                 rc = driver_fn args;                                                               \
-            if (seen != SUBMIT_UNSEEN)                                                             \
+            if (seen == SUBMIT_MARKED)                                                             \
+                submitter_unmark(submitter_mine);                                                  \
+            else if (seen != SUBMIT_UNSEEN)                                                        \
                 submission_end(rc == CUDA_SUCCESS);                                                \
         } while (retry_is_error(rc) && retry_note_error(rc) &&                                     \
                  retry_release(devices_of(stream, flags), &steps));                                \

@@ -210,6 +210,15 @@ bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt)
     return again;
 }
 
+void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
+{
+    struct query q = {.device = device};
+    struct place place;
+    *out = (struct neighbour_needs){0};
+    if (find_place(&place) && call_scope_run(NULL, query_device, &q) && *q.uuid.text)
+        neighbour_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
+}
+
 size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most)
 {
     struct place place;
@@ -362,6 +371,11 @@ uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct gpu_wait 
     if (last && back < bytes)
         flush_takes_answer(&all, t->question, ignored);
     return back;
+}
+
+void lend_given(uint64_t bytes)
+{
+    count_given(bytes);
 }
 
 void lend_start(void)

@@ -49,6 +49,11 @@ size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, siz
  * waits at most that long. Any thread, no lock. Keeps errno. */
 void lend_flush(int pid, uint64_t wait_ns);
 
+/* What other processes want of the device's memory, and what they have (neighbour.h). Any thread.
+ * Zeroes: not known. */
+struct neighbour_needs;
+void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out);
+
 /* A neighbour needs bytes on the GPU of this name (device.h). Gives back at least so many idle
  * bytes, as far as there are any, in whole pieces and no piece more. Waits for the first part of
  * the wait *t, or not at all while a capture is open. If *t is not over (gpu_wait.h), more may come
@@ -57,6 +62,8 @@ void lend_flush(int pid, uint64_t wait_ns);
  * control thread. */
 uint64_t lend_give(const char *uuid, uint64_t bytes, uint64_t wait_ns, struct gpu_wait *t,
                    bool *found);
+/* So many bytes went back for a neighbour in another way. On the control thread. */
+void lend_given(uint64_t bytes);
 uint64_t lend_give_rest(const char *uuid, uint64_t bytes, const struct gpu_wait *t, bool last);
 
 #endif

@@ -69,7 +69,8 @@ struct candidate {
     char name[PAGE_NAME_MAX];
     bool thrashes;
     uint64_t idle_bytes, reserved_bytes;
-    uint32_t tie; /* spreads the questions of many processes among equals */
+    uint64_t asleep_since_ns; /* UINT64_MAX: it is not, or lends nothing then */
+    uint32_t tie;             /* spreads the questions of many processes among equals */
 };
 
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
@@ -156,6 +157,8 @@ static bool comes_before(const struct candidate *a, const struct candidate *b)
         return b->thrashes;
     if (a->idle_bytes != b->idle_bytes)
         return a->idle_bytes > b->idle_bytes;
+    if (a->asleep_since_ns != b->asleep_since_ns)
+        return a->asleep_since_ns < b->asleep_since_ns;
     if (a->reserved_bytes != b->reserved_bytes)
         return a->reserved_bytes > b->reserved_bytes;
     return a->tie < b->tie;
@@ -172,6 +175,17 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
            (k->skip_until_ns > now_ns && !loan_request_may_repeat(folder, name, &k->late));
 }
 
+/* Is it the name of another process's page? Of processes in another pid namespace only the doorbell
+ * tells whether they live. */
+static bool is_of_another(const char *name, const struct page_id *self, struct page_id *its)
+{
+    if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, its))
+        return false;
+    return its->pid_namespace != self->pid_namespace ||
+           (its->pid != self->pid && its->pid <= INT_MAX &&
+            !(kill((pid_t)its->pid, 0) && errno == ESRCH));
+}
+
 /* The search in the directory. */
 struct page_search {
     struct candidate best; /* its name "": there is none */
@@ -183,14 +197,8 @@ static void consider_page(int folder, const struct neighbour_wish *w, const char
 {
     struct page_id its;
     uint64_t now_ns = clock_now_ns();
-    if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its))
-        return;
-    /* Of processes in another pid namespace only the doorbell tells whether they live. */
-    bool gone = its.pid_namespace == w->self->pid_namespace &&
-                (its.pid == w->self->pid || its.pid > INT_MAX ||
-                 (kill((pid_t)its.pid, 0) && errno == ESRCH));
-    if (gone || is_skipped(folder, w, name, now_ns) || s->pages_read++ >= PAGES_MAX ||
-        !read_head(folder, name, &its))
+    if (!is_of_another(name, w->self, &its) || is_skipped(folder, w, name, now_ns) ||
+        s->pages_read++ >= PAGES_MAX || !read_head(folder, name, &its))
         return;
     const struct page_gpu *g = find_gpu(w->uuid);
     if (!g)
@@ -198,6 +206,7 @@ static void consider_page(int folder, const struct neighbour_wish *w, const char
     struct candidate c = {.thrashes = thrashes(g, now_ns),
                           .idle_bytes = g->idle_bytes + g->async_idle_bytes,
                           .reserved_bytes = g->reserved_bytes,
+                          .asleep_since_ns = head.asleep_since_ns - 1, /* none: the largest */
                           .tie = loan_request_jitter()};
     snprintf(c.name, sizeof c.name, "%s", name);
     if (!w->waits && (c.thrashes || !c.idle_bytes))
@@ -218,6 +227,57 @@ static bool find_best(int folder, const struct neighbour_wish *w, struct page_se
             at += length;
         }
     return s->candidates > 0;
+}
+
+static void add_needs(const struct page_gpu *g, uint64_t since_ns, struct neighbour_needs *out)
+{
+    const struct page_park *park = &head.parks[g - head.gpus];
+    if (head.needs_since_ns && head.needs_since_ns < since_ns &&
+        __builtin_add_overflow(out->older_bytes, park->needs_bytes, &out->older_bytes))
+        out->older_bytes = UINT64_MAX;
+    if (g->reserved_bytes > out->most_bytes) {
+        out->most_bytes = g->reserved_bytes;
+        out->most_pid = head.pid;
+    }
+}
+
+static void add_all_needs(int folder, const struct page_id *self, const unsigned char *uuid,
+                          uint64_t since_ns, struct neighbour_needs *out)
+{
+    unsigned pages_read = 0;
+    long got;
+    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            struct page_id its;
+            unsigned short length;
+            const char *name = kernel_entry(entries + at, &length);
+            at += length;
+            if (!is_of_another(name, self, &its) || pages_read++ >= PAGES_MAX ||
+                !read_head(folder, name, &its))
+                continue;
+            const struct page_gpu *g = find_gpu(uuid);
+            if (g)
+                add_needs(g, since_ns, out);
+        }
+}
+
+void neighbour_needs(const char *path, const struct page_id *self, const unsigned char *uuid,
+                     uint64_t since_ns, struct neighbour_needs *out)
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    struct stat folder_stat;
+    const char *why;
+    *out = (struct neighbour_needs){0};
+    if (lock_until(clock_now_ns() + LOCKED_WAIT_NS)) {
+        int folder = page_dir_open(path, &why);
+        if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
+            add_all_needs(folder, self, uuid, since_ns, out);
+            kernel_close_own(folder, &folder_stat);
+        }
+        pthread_mutex_unlock(&asking);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
 }
 
 /* Notes what the answer says for later questions. A neighbour whose slots stay taken for a quarter

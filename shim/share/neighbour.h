@@ -48,6 +48,14 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
 /* The process is locked, or no more. Such a one gives nothing, and is not asked. Keeps errno. */
 void neighbour_set_locked(int pid, bool locked);
 
+/* Who else wants memory of a GPU, or has it, as the pages say. */
+struct neighbour_needs {
+    uint64_t older_bytes;          /* that neighbours wait for since before since_ns (park.h) */
+    uint64_t most_pid, most_bytes; /* the one that holds most, in its own pid namespace; 0: none */
+};
+void neighbour_needs(const char *folder, const struct page_id *self, const unsigned char *uuid,
+                     uint64_t since_ns, struct neighbour_needs *out);
+
 /* The neighbours that have memory of the GPU (uuid: 16 bytes), those with most first. Their pages
  * may be 10 s old. Fills at most `most`. Returns how many. Waits 100 ms at most for
  * threads that ask. Keeps errno. */

@@ -207,3 +207,21 @@ void peer_revoke(CUcontext peer)
     if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
         remove_pairs(accessor, peer);
 }
+
+bool peer_accessors(CUcontext *ctx, size_t max, size_t *count)
+{
+    pthread_mutex_lock(&lock);
+    bool all = !overflowed;
+    *count = 0;
+    for (const struct grant *g = grants; g < grants + GRANTS_MAX; g++) {
+        bool known = !g->used;
+        for (size_t i = 0; i < *count && !known; i++)
+            known = ctx[i] == g->accessor.ctx;
+        if (!known && *count < max)
+            ctx[(*count)++] = g->accessor.ctx;
+        else if (!known)
+            all = false;
+    }
+    pthread_mutex_unlock(&lock);
+    return all;
+}

@@ -11,6 +11,7 @@
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* The program gave the current context access to the memory of `peer`: grants the same for what is
  * mapped. Returns the driver's code. After a failure the pair is known, but part of the memory may
@@ -27,6 +28,11 @@ void peer_revoke(CUcontext peer);
  * there (import.h). True: it got access that it did not have, so the copy is worth another try.
  * Keeps errno. Where devices cannot be peers there are no arenas (shim/driver/backing.h). */
 bool peer_grant_missing(void);
+
+/* The contexts that were given access to others' memory, each once. *count: how many there are, at
+ * most `max`. False: there are more than the library knows. Takes no lock that is held over a
+ * driver call. */
+bool peer_accessors(CUcontext *ctx, size_t max, size_t *count);
 
 /* The context has ended. Takes away the access that it had, and that others had to it. */
 void peer_forget(CUcontext ctx);

@@ -230,9 +230,9 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     add_rule(t, '-');
     add_row(t, "", "now", "peak");
     for (size_t i = 0; i < NUM_ROWS; i++) {
-        if (rows[i].kind != GAUGE || (i >= FIRST_ASYNC_ROW && !v[i]))
-            continue;
         bool has_peak = i + 1 < NUM_ROWS && rows[i + 1].kind == PEAK;
+        if (rows[i].kind != GAUGE || (!v[i] && (i >= FIRST_ASYNC_ROW || !has_peak)))
+            continue;
         add_row(t, label(rows[i].field).text, unit_figure(v[i], rows[i].unit).text,
                 has_peak ? unit_figure(v[i + 1], rows[i].unit).text : "");
     }
@@ -332,6 +332,14 @@ static void add_flush(struct text *t, const struct report_flush *f)
              f->bytes, f->ns);
 }
 
+static void add_park(struct text *t, const struct report_park *p)
+{
+    text_add(t, ",\"park\":{");
+    text_add_json_string(t, "state", p->state);
+    text_add(t, ",\"since_unix_ns\":%" PRIu64 ",\"needs_bytes\":%" PRIu64 "}", p->since_unix_ns,
+             p->needs_bytes);
+}
+
 static void add_process(struct text *t, const struct report *r)
 {
     text_add(t, ",\"uid\":%ld,\"signal\":%d,\"running\":%s", (long)geteuid(), r->signal,
@@ -342,6 +350,8 @@ static void add_process(struct text *t, const struct report *r)
     }
     if (r->options)
         add_options(t, r->options);
+    if (r->park)
+        add_park(t, r->park);
     if (r->flush)
         add_flush(t, r->flush);
 }

@@ -43,12 +43,20 @@ struct report_flush {
     uint64_t ns;        /* how long it took */
 };
 
+/* A process whose device memory is on the host, or on its way back. */
+struct report_park {
+    const char *state;      /* "parked", "waking", or "waits": for device memory */
+    uint64_t since_unix_ns; /* when it was parked, CLOCK_REALTIME; 0: unknown */
+    uint64_t needs_bytes;   /* of "waits", on all devices */
+};
+
 struct report {
     const struct report_pool *pools;
     size_t num_pools;
     size_t num_left_out;              /* pools that found no room in `pools` */
     const struct options *options;    /* in force; NULL: the JSON does not name them */
     const struct report_flush *flush; /* NULL: the same */
+    const struct report_park *park;   /* NULL: it is not parked */
     const char *command;              /* the start of the command line; NULL: the same */
     bool running;                     /* not at the exit: more may come */
     int signal;                       /* the signal that gives idle memory back; 0: none */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A stream of bytes as a program on a pool in arena backing, on devices from 6 MiB to 256 GiB.
- * Driver calls take time, and the time budget is used up and comes back. While one growth has
- * dropped the lock, others allocate and free. Checks and entry as in fuzz_pool.c.
+ * Driver calls take time, and the time budget is used up and comes back. Memory goes to the host
+ * and comes back, with its bytes. While a growth, a park or a wake has dropped the lock, others
+ * allocate and free. Checks and entry as in fuzz_pool.c.
  */
 #include "pool/state.h"
 #include "tests/fuzz/fuzz.h"
@@ -74,14 +75,12 @@ static void free_some(uint8_t how)
         rig_free(r, pick((uint8_t)(how + count)));
 }
 
-/* What another thread does while this one asks the driver. It must not wait for this one. */
-static void others(struct model *m, enum model_row row)
+/* What another thread does while this one has dropped the lock. It must not wait for this one. */
+static void come_beside(struct rig *its)
 {
-    if (slow && row == MODEL_ROW_allow)
-        model_advance(m, MS(3) << (m->calls[row] & 3));
-    if (!beside || inside ||
-        (row != MODEL_ROW_create && row != MODEL_ROW_map && row != MODEL_ROW_allow))
+    if (!beside || inside)
         return;
+    const struct model *m = its->model;
     int code = r->code;
     inside = true;
     uint8_t a = next();
@@ -106,6 +105,14 @@ static void others(struct model *m, enum model_row row)
     r->code = code;
 }
 
+static void others(struct model *m, enum model_row row)
+{
+    if (slow && row == MODEL_ROW_allow)
+        model_advance(m, MS(3) << (m->calls[row] & 3));
+    if (row == MODEL_ROW_create || row == MODEL_ROW_map || row == MODEL_ROW_allow)
+        come_beside(r);
+}
+
 static void setup(void)
 {
     static const uint64_t capacities[] = {MIB(6),   MIB(20), MIB(64), MIB(300),
@@ -125,6 +132,8 @@ static void setup(void)
     if (b & 0x80)
         r->config.prealloc_bytes = backend->total_bytes / 4 + 100;
     r->model->hook = others;
+    r->park_hook = come_beside;
+    r->has_bytes = true;
     inside = true; /* not before there is a pool */
     rig_start(r);
     inside = false;
@@ -145,6 +154,18 @@ static void step_limits(uint8_t how)
     uint64_t total = r->model->backend.total_bytes;
     r->config.max_reserved_bytes = how & 0x10 ? UINT64_MAX : total / 4 * (1 + (how >> 5 & 3)) + 1;
     pool_set_config(r->pool, &r->config);
+}
+
+static void step_park(uint8_t how)
+{
+    uint64_t part = r->model->backend.total_bytes / 16;
+    for (uint32_t i = 0; i < r->count && !pool_away_bytes(r->pool); i++)
+        rig_write(r, &r->blocks[i]);
+    if ((how & 0xc0) == 0)
+        rig_wake(r);
+    else
+        rig_park(r, how & 0x20 ? part * (next() & 7) : 0, how & 0x40 ? part * (next() & 15) : 0,
+                 (how & 0xc0) == 0x40);
 }
 
 /* The time budget is used up, or comes back. */
@@ -200,7 +221,10 @@ static void step(void)
             rig_expose(r, pick(next()));
         break;
     case 14:
-        step_fail();
+        if (op & 0x10)
+            step_park(op);
+        else
+            step_fail();
         break;
     default:
         step_budget(op);

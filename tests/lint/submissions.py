@@ -48,7 +48,8 @@ DECLARATION = re.compile(r'\bCUresult\s+CUDAAPI\s+(cu\w+)\s*\(([^;{]*)\)\s*;')
 STRUCT = re.compile(r'\btypedef\s+struct\s+\w+\s*\{([^{}]*)\}\s*(\w+)\s*;')
 ALIAS = re.compile(r'\btypedef\s+(\w+)\s+(\w+)\s*;')
 PER_THREAD = re.compile(r'#\s*define\s+cu\w+\s+__CUDA_API_(PTSZ|PTDS)\((cu\w+)\)')
-ROW = re.compile(r'^(?:HOOK(?:_(?!CALLED|PASSED)\w+)?|SUBMIT)\(\s*(\w+)', re.MULTILINE)
+ROW = re.compile(r'^(?:HOOK(?:_(?!CALLED|PASSED|NAMES|QUESTION)\w+)?|SUBMIT)\(\s*(\w+)',
+                 re.MULTILINE)
 PAIR = re.compile(r'^SUBMIT_PAIR\(\s*(\w+)\s*,\s*\w+\s*,\s*(\w+)', re.MULTILINE)
 
 

@@ -3,18 +3,10 @@
  * Options change, by requests through the process's own page, while threads allocate, ask how much
  * memory is free, and end and make contexts. Nobody's bytes change, and nothing fails.
  */
+#include "tests/preload/asker.h"
 #include "tests/preload/scene.h"
 
-#include "shim/page/layout.h"
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <linux/futex.h>
 #include <stdatomic.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum { ALLOCATORS = 3, ROUNDS = 60, BLOCKS = 8 };
 
@@ -72,58 +64,19 @@ static int live_again(void)
     return 0;
 }
 
-/* The page of this process: the only file of its folder. */
-static struct page *find_page(void)
+/* Ends the program unless all is done. */
+static void ask(const char *text)
 {
-    const char *folder = getenv("GPUCACHE_DIR");
-    for (int waits = 0; folder && waits < 3000; waits++) {
-        DIR *names = opendir(folder);
-        for (const struct dirent *name; names && (name = readdir(names));) {
-            char path[600];
-            snprintf(path, sizeof path, "%s/%s", folder, name->d_name);
-            /* One that is still being made has more behind the suffix, and may be empty. */
-            const char *suffix = strstr(name->d_name, PAGE_SUFFIX);
-            bool is_page = suffix && strcmp(suffix, PAGE_SUFFIX) == 0;
-            int fd = is_page ? open(path, O_RDWR | O_CLOEXEC) : -1;
-            if (fd < 0)
-                continue;
-            void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-            EXPECT(page != MAP_FAILED);
-            close(fd);
-            closedir(names);
-            return page;
-        }
-        if (names)
-            closedir(names);
-        scene_sleep_ms(10);
-    }
-    return NULL;
-}
-
-/* Asks through the first slot; ends the program unless all is done. */
-static void ask(struct page *page, const char *text)
-{
-    struct page_slot *slot = &page->slots[0];
-    uint32_t sequence = slot->ask_sequence + 1;
-    memcpy(slot->ask, text, strlen(text));
-    slot->ask_bytes = (uint32_t)strlen(text);
-    __atomic_store_n(&slot->ask_sequence, sequence, __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&page->doorbell, 1, __ATOMIC_SEQ_CST);
-    syscall(SYS_futex, &page->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
-    for (int waits = 0; __atomic_load_n(&slot->reply_sequence, __ATOMIC_SEQ_CST) != sequence;
-         waits++) {
-        EXPECT(waits < 30000);
-        scene_sleep_ms(1);
-    }
-    if (slot->reply_code != PAGE_REPLY_DONE)
-        fprintf(stderr, "%s: %.*s\n", text, (int)slot->reply_bytes, slot->reply);
-    EXPECT(slot->reply_code == PAGE_REPLY_DONE);
+    int code = asker_ask(text);
+    if (code != PAGE_REPLY_DONE)
+        fprintf(stderr, "%s: %s\n", text, asker_reply());
+    EXPECT(code == PAGE_REPLY_DONE);
 }
 
 static int change_options(void)
 {
     static const char *const words[] = {"auto", "order", "ready", "wait"};
-    struct page *page = scene_preloaded() ? find_page() : NULL;
+    struct page *page = asker_page();
     const char *folder = getenv("GPUCACHE_DIR");
     EXPECT(!scene_preloaded() || page);
     for (int i = 0; page && i < ROUNDS; i++) {
@@ -134,10 +87,10 @@ static int change_options(void)
                  i % 3 * 8, i % 2 * 4, i % 2 ? "none" : "50%", i % 4 * 30, i % 3 * 20, words[i % 4],
                  i % 2, folder, i % 3, i % 2 ? "exit:/dev/null" : "off",
                  i % 5 ? "every:5ms" : "oom", folder, i);
-        ask(page, text);
+        ask(text);
     }
     if (page)
-        ask(page, "set LOG=warn MAX_RESERVED=none STATS=off");
+        ask("set LOG=warn MAX_RESERVED=none STATS=off");
     atomic_store(&over, true);
     return 0;
 }

@@ -107,8 +107,18 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
     return synchronous && stream->capture == NULL ? stream_wait(stream) : CUDA_SUCCESS;
 }
 
+/* Of the functions that tell host and device by the address. */
+static unsigned sides(CUdeviceptr dst, CUdeviceptr src)
+{
+    bool to_host = !on_device(dst) && !memory_reserved(dst);
+    bool from_host = !on_device(src) && !memory_reserved(src);
+    return (to_host ? TO_HOST : 0u) | (from_host ? FROM_HOST : 0u);
+}
+
 #define ADDR(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
 
+API_BOTH(cuMemcpy, cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t size),
+         submit(dst, src, size, sides(dst, src) | SYNCHRONOUS, standard))
 API_BOTH(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds, (CUdeviceptr dst, const void *src, size_t size),
          submit(dst, ADDR(src), size, FROM_HOST | SYNCHRONOUS, standard))
 API_BOTH(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds, (void *dst, CUdeviceptr src, size_t size),

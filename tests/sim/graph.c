@@ -11,6 +11,7 @@
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/handles.h"
+#include "tests/sim/memory.h"
 #include "tests/sim/thread.h"
 
 #define MAGIC 0x47525048u
@@ -259,6 +260,76 @@ static CUresult add_child(CUgraphNode *out, CUgraph graph, const CUgraphNode *be
     return rc;
 }
 
+/* All bytes are memory that the driver knows: where they are not, the call says so (seen). */
+static bool known(uint64_t addr, uint64_t size)
+{
+    for (uint64_t at = addr; at < addr + size;) {
+        struct memory *memory = memory_find(at);
+        if (memory == NULL || memory->freeing)
+            return false;
+        at = memory->range.hi;
+    }
+    return size > 0;
+}
+
+static bool set_effect(CUgraphNode node, const struct command *command)
+{
+    if (command->kind == COMMAND_MARKER || node->command.kind != command->kind)
+        return false;
+    node->command = *command;
+    return true;
+}
+
+/* A node with an effect. kind COMMAND_MARKER: its parameters are wrong. */
+static CUresult add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
+                         struct command command)
+{
+    if (command.kind == COMMAND_MARKER)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = add_empty(out, graph, before, count);
+    if (rc == CUDA_SUCCESS)
+        (*out)->command = command;
+    return rc;
+}
+
+/* The node's copy in a graph that was instantiated has the same place: no node is a child graph. */
+static CUresult set_node(CUgraphExec exec, CUgraphNode node, struct command command)
+{
+    if (exec != NULL && (!exec_valid(exec) || node == NULL || node->index >= exec->graph->count))
+        return CUDA_ERROR_INVALID_VALUE;
+    CUgraphNode its = exec != NULL ? exec->graph->nodes[node->index] : node;
+    return its != NULL && set_effect(its, &command) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Of one row of bytes. */
+static struct command copy_of(const CUDA_MEMCPY3D *p)
+{
+    struct command command = {.kind = COMMAND_MARKER};
+    if (p == NULL || p->Height != 1 || p->Depth != 1)
+        return command;
+    bool to_host = p->dstMemoryType == CU_MEMORYTYPE_HOST;
+    bool from_host = p->srcMemoryType == CU_MEMORYTYPE_HOST;
+    uint64_t dst = to_host ? (uint64_t)(uintptr_t)p->dstHost : p->dstDevice;
+    uint64_t src = from_host ? (uint64_t)(uintptr_t)p->srcHost : p->srcDevice;
+    if ((to_host || known(dst, p->WidthInBytes)) && (from_host || known(src, p->WidthInBytes)))
+        command = (struct command){.kind = COMMAND_COPY,
+                                   .copy = {.dst = dst,
+                                            .src = src,
+                                            .size = p->WidthInBytes,
+                                            .dst_host = to_host,
+                                            .src_host = from_host}};
+    return command;
+}
+
+static struct command set_of(const CUDA_MEMSET_NODE_PARAMS *p)
+{
+    struct command command = {.kind = COMMAND_MARKER};
+    if (p != NULL && p->height == 1 && known(p->dst, p->width * p->elementSize))
+        command = (struct command){.kind = COMMAND_SET,
+                                   .set = {p->dst, p->width, p->elementSize, p->value}};
+    return command;
+}
+
 /* Only kernel nodes have attributes. None changes what simulated work does. */
 static CUresult set_attribute(CUgraphNode node, const CUkernelNodeAttrValue *value)
 {
@@ -279,6 +350,20 @@ API_BOTH(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream handle),
 API(cuGraphExecDestroy, (CUgraphExec exec), exec_destroy(exec))
 API(cuGraphAddEmptyNode, (NODE), add_empty(out, graph, before, count))
 API(cuGraphAddChildGraphNode, (NODE, CUgraph child), add_child(out, graph, before, count, child))
+API(cuGraphAddMemcpyNode, (NODE, const CUDA_MEMCPY3D *params, CUcontext context),
+    ((void)context, add_node(out, graph, before, count, copy_of(params))))
+API(cuGraphAddMemsetNode, (NODE, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context),
+    ((void)context, add_node(out, graph, before, count, set_of(params))))
+API(cuGraphMemcpyNodeSetParams, (CUgraphNode node, const CUDA_MEMCPY3D *params),
+    set_node(NULL, node, copy_of(params)))
+API(cuGraphMemsetNodeSetParams, (CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params),
+    set_node(NULL, node, set_of(params)))
+API(cuGraphExecMemcpyNodeSetParams,
+    (CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *params, CUcontext context),
+    ((void)context, set_node(exec, node, copy_of(params))))
+API(cuGraphExecMemsetNodeSetParams,
+    (CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context),
+    ((void)context, set_node(exec, node, set_of(params))))
 API(cuGraphKernelNodeSetAttribute,
     (CUgraphNode node, CUkernelNodeAttrID which, const CUkernelNodeAttrValue *value),
     set_attribute(node, value))

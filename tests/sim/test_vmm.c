@@ -145,14 +145,80 @@ static void only_mapped_memory_is_bound_to_a_multicast_object(void **state)
     OK(cuMemFree(plain));
 }
 
+/* SIM_UNMAP_FAULTS: whatever memory the work uses. */
+static void an_unmap_beside_work_ends_the_context(void **state)
+{
+    for (int works = 0; works < 2; works++) {
+        CUcontext own;
+        CUmemGenericAllocationHandle handle;
+        CUdeviceptr at = map(2 * MIB, &handle), any;
+        OK(cuCtxCreate_v2(&own, 0, 0));
+        OK(cuMemAlloc(&any, 64 * KIB));
+        launch_here("spin", (void *[]){&(uint64_t){MS}});
+        if (!works)
+            OK(cuCtxSynchronize());
+        unmap(at, 2 * MIB, handle);
+        GIVES(works ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS, cuCtxSynchronize());
+        OK(cuCtxDestroy(own));
+    }
+}
+
+/* A node names memory that is there, when it is made and when it is changed. */
+static void nodes_of_graphs_name_memory_that_is_there(void **state)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at = map(2 * MIB, &handle), word = alloc(4);
+    uint32_t found = 0;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode set, copy, none;
+    CUDA_MEMSET_NODE_PARAMS fives = {
+        .dst = at, .elementSize = 4, .value = 5, .width = 1, .height = 1};
+    CUDA_MEMCPY3D get = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcDevice = at,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstHost = &found,
+                         .WidthInBytes = 4,
+                         .Height = 1,
+                         .Depth = 1};
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemsetNode(&set, graph, NULL, 0, &fives, context));
+    OK(cuGraphAddMemcpyNode(&copy, graph, &set, 1, &get, context));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    assert_int_equal(found, 5);
+    unmap(at, 2 * MIB, handle);
+    BAD(cuGraphAddMemsetNode(&none, graph, NULL, 0, &fives, context));
+    BAD(cuGraphAddMemcpyNode(&none, graph, NULL, 0, &get, context));
+    BAD(cuGraphMemsetNodeSetParams(set, &fives));
+    BAD(cuGraphMemcpyNodeSetParams(copy, &get));
+    BAD(cuGraphExecMemsetNodeSetParams(exec, set, &fives, context));
+    BAD(cuGraphExecMemcpyNodeSetParams(exec, copy, &get, context));
+    fives.dst = get.srcDevice = word;
+    fives.value = 6;
+    OK(cuGraphExecMemsetNodeSetParams(exec, set, &fives, context));
+    OK(cuGraphExecMemcpyNodeSetParams(exec, copy, &get, context));
+    BAD(cuGraphExecMemcpyNodeSetParams(exec, set, &get, context));
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuCtxSynchronize());
+    assert_int_equal(found, 6);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFree(word));
+}
+
 int main(void)
 {
     setenv("SIM_CAPACITY", "512M", 1);
+    setenv("SIM_UNMAP_FAULTS", "1", 1);
     const struct CMUnitTest tests[] = {
         TEST(mappings_are_whole_and_do_not_overlap),
         TEST(mapped_memory_keeps_its_bytes),
         TEST(forbidden_access_is_an_illegal_address),
         TEST(only_mapped_memory_is_bound_to_a_multicast_object),
+        TEST(an_unmap_beside_work_ends_the_context),
+        TEST(nodes_of_graphs_name_memory_that_is_there),
     };
     return RUN(tests);
 }

@@ -8,6 +8,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/config.h"
+#include "tests/sim/context.h"
 #include "tests/sim/device.h"
 #include "tests/sim/hazard.h"
 #include "tests/sim/memory.h"
@@ -153,10 +154,18 @@ static bool whole_mappings(CUdeviceptr addr, uint64_t size)
     return true;
 }
 
+static void fail_if_it_works(CUcontext context, void *device)
+{
+    if (context->device == *(const int *)device && context->pending > 0)
+        context_fail(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 static CUresult unmap(CUdeviceptr addr, uint64_t size)
 {
     if (!whole_mappings(addr, size))
         return CUDA_ERROR_INVALID_VALUE;
+    if (config.unmap_faults)
+        context_each(fail_if_it_works, &memory_find(addr)->device);
     api_charge_size(FN_cuMemUnmap, size);
     hazard_release(addr, addr + size, "cuMemUnmap");
     for (uint64_t at = addr; at < addr + size;) {

@@ -391,6 +391,8 @@ class Who(Case):
                  "and root may look at it"),
                 (("flush", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this "
                  "user and root may look at it"),
+                (("park", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this "
+                 "user and root may look at it"),
                 (("ps", "--all-users"), "only root sees the processes of all users: leave "
                  "--all-users out, or use sudo")):
             tool(*words)  # he may not be able to read what is imported

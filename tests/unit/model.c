@@ -75,6 +75,12 @@ static struct model_granule *granule_of(const struct model_space *s, uint64_t ad
     return &s->granules[(addr - s->base) / MODEL_GRANULE_BYTES];
 }
 
+struct model_granule *model_granule_at(struct model *m, uint64_t addr)
+{
+    struct model_space *s = space_of(m, addr, 1);
+    return s ? granule_of(s, addr) : NULL;
+}
+
 static bool whole(uint64_t n)
 {
     return n && n % MODEL_GRANULE_BYTES == 0;
@@ -243,8 +249,10 @@ static uint64_t unmap_one(struct model *m, uint64_t addr, uint64_t room_bytes)
     uint64_t size_bytes = h->size_bytes;
     if (model_range_is_busy(m, addr, size_bytes))
         model_blame(m, "memory is unmapped while work uses it");
-    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
+    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES) {
+        free(granule_of(s, at)->marks);
         *granule_of(s, at) = (struct model_granule){0};
+    }
     h->maps[at_map] = h->maps[--h->map_count];
     drop_if_unused(m, h);
     return size_bytes;
@@ -295,8 +303,10 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
 static void segment_drop(struct model *m, uint32_t h)
 {
     struct model_space *s = &m->spaces[SEGMENTS];
-    for (struct model_granule *g = granule_of(s, m->handles[h].addr); g->owner == h; g++)
+    for (struct model_granule *g = granule_of(s, m->handles[h].addr); g->owner == h; g++) {
+        free(g->marks);
         *g = (struct model_granule){0};
+    }
     m->used_bytes -= m->handles[h].size_bytes;
     m->handles[h] = (struct model_handle){0};
 }

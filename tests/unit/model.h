@@ -31,6 +31,7 @@ enum model_row {
 struct model_granule {
     uint32_t owner; /* handle or segment number, 0: none */
     bool allowed;
+    uint32_t *marks; /* what was written to each unit; NULL: nothing; see model_write */
 };
 
 struct model_space {
@@ -75,6 +76,7 @@ struct model {
     struct model_space spaces[MODEL_SPACES];
     struct model_handle *handles;
     uint32_t handle_count;
+    bool may_be_away;  /* memory may be handed out that is not there */
     bool odd_segments; /* segments start in the middle of a granule */
 
     uint64_t now_ns;
@@ -137,6 +139,16 @@ void model_note_free(struct model *m);
  * that: on one stream alone, or with -1 on any. */
 void model_check_handed_out(struct model *m, uint64_t addr, uint64_t size_bytes, int stream);
 
+/* Memory by units of 512 bytes. A mark stands for the bytes of a unit: it is lost when
+ * the unit is unmapped. write and read report memory that is not there, or not accessible; new
+ * memory reads as 0. each calls f for the marks of a range, all of which has to be there, by
+ * address. */
+void model_write(struct model *m, uint64_t addr, uint32_t mark);
+bool model_is_there(struct model *m, uint64_t addr);
+uint32_t model_read(struct model *m, uint64_t addr);
+void model_each_mark(struct model *m, uint64_t addr, uint64_t size_bytes,
+                     void (*f)(void *arg, uint64_t addr, uint32_t mark), void *arg);
+
 uint64_t model_now(struct model *m);
 void model_advance(struct model *m, uint64_t by_ns);
 /* Every kernel of MODEL_FOREVER ends now. */
@@ -152,6 +164,8 @@ void model_destroy_context(struct model *m);
 
 /* For the model's own files, its lock held. */
 void model_blame(struct model *m, const char *words);
+/* NULL: not reserved. */
+struct model_granule *model_granule_at(struct model *m, uint64_t addr);
 bool model_row_fails(struct model *m, enum model_row row);
 bool model_range_is_busy(const struct model *m, uint64_t addr, uint64_t size_bytes);
 bool model_wait_all(struct model *m);

@@ -58,7 +58,8 @@ static void add_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
     }
     if (find_block(r, addr, size_bytes))
         blame(r, "live blocks do not overlap");
-    r->blocks[r->count++] = (struct rig_block){addr, size_bytes, ++r->owners, false};
+    r->blocks[r->count++] =
+        (struct rig_block){.addr = addr, .size_bytes = size_bytes, .owner = ++r->owners};
 }
 
 uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
@@ -81,6 +82,10 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
         blame(r, "what was handed out is found, as it was asked for");
     if (pool_lookup(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
         blame(r, "the last byte belongs to the block");
+    r->model->may_be_away = pool_away_bytes(r->pool) > 0;
+    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
+        if (r->model->may_be_away && model_is_there(r->model, at) == pool_is_away(at))
+            blame(r, "what is handed out is there, or away");
     model_check_handed_out(r->model, addr, size_bytes, r->several_streams ? -1 : (int)r->single);
     add_block(r, addr, size_bytes);
     return addr;
@@ -115,8 +120,24 @@ void rig_free_all(struct rig *r)
         rig_free(r, r->blocks[r->count - 1].addr);
 }
 
+/* Before a use of the block at addr (0: of none). False: it is not used, because memory did not
+ * come back, or because another thread freed the block meanwhile. */
+static bool wake_for(struct rig *r, uint64_t addr)
+{
+    struct rig_block *b = addr ? block_at(r, addr) : NULL;
+    uint64_t owner = b ? b->owner : 0;
+    if (!pool_away_bytes(r->pool))
+        return true;
+    if (rig_wake(r))
+        return false;
+    b = addr ? find_block(r, addr, 1) : NULL;
+    return !addr || (b && b->owner == owner);
+}
+
 void rig_expose(struct rig *r, uint64_t addr)
 {
+    if (!wake_for(r, addr))
+        return;
     struct rig_block *b = block_at(r, addr);
     if (!b || pool_expose(addr + b->size_bytes / 2) != POOL_OK)
         blame(r, "a live block can be exposed");
@@ -126,6 +147,8 @@ void rig_expose(struct rig *r, uint64_t addr)
 
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
 {
+    if (!wake_for(r, addr))
+        return;
     struct rig_block *b = addr ? block_at(r, addr) : NULL;
     SAY(r, "launch on %u for %" PRIu64 " ns, %#" PRIx64 "\n", stream, duration_ns, addr);
     if (stream != r->run_stream) {
@@ -142,6 +165,8 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
     }
     if (atomic_load(&pool_watch))
         pool_submit(r->pool, stream);
+    if (b && r->has_bytes)
+        rig_write(r, b);
     if (b)
         model_submit(r->model, stream, duration_ns, b->addr, b->size_bytes, b->owner);
     else
@@ -193,8 +218,8 @@ const char *rig_check(struct rig *r)
     if (!words && r->pool)
         words = pool_check(r->pool);
     if (!words && r->pool && !r->model->context_gone &&
-        rig_stats(r).reserved_bytes != model_used_bytes(r->model))
-        words = "what is reserved is what the driver gave";
+        rig_stats(r).reserved_bytes - pool_away_bytes(r->pool) != model_used_bytes(r->model))
+        words = "what is reserved, and not away, is what the driver gave";
     return words;
 }
 
@@ -214,6 +239,7 @@ static void give_everything_back(struct rig *r)
     model_end_forever(r->model);
     rig_free_all(r);
     model_drain(r->model);
+    rig_wake(r);
     rig_trim(r, 0, true);
     struct pool_stats stats = rig_stats(r);
     if (stats.allocated_bytes || stats.requested_bytes || stats.live_blocks)
@@ -245,6 +271,7 @@ const char *rig_destroy(struct rig *r)
     }
     model_destroy(r->model);
     free(r->blocks);
+    free(r->saved);
     free(r);
     return words;
 }

@@ -20,6 +20,13 @@
 struct rig_block {
     uint64_t addr, size_bytes, owner;
     bool exposed;
+    bool written; /* by a launch, if the rig looks at bytes */
+};
+
+/* Bytes on the host: see rig_park. */
+struct rig_saved {
+    uint64_t addr;
+    uint32_t mark;
 };
 
 struct rig {
@@ -38,8 +45,12 @@ struct rig {
     bool lost;               /* the test has broken the context: no memory is expected back */
     enum pool_status status; /* of the latest request */
     int code;
-    const char *error; /* the first broken promise, or NULL */
-    FILE *log;         /* each step as a line; NULL: none */
+    const char *error;       /* the first broken promise, or NULL */
+    bool has_bytes;          /* launches write, and rig_check reads: see rig_park */
+    struct rig_saved *saved; /* what was copied of what is away, by address */
+    size_t saved_count, saved_room;
+    void (*park_hook)(struct rig *r); /* called while the pool's walk has dropped its lock */
+    FILE *log;                        /* each step as a line; NULL: none */
 };
 
 /* A rig with default options on a device of capacity_bytes. rig_start makes the pool, so that
@@ -66,6 +77,18 @@ void rig_empty_magazines(struct rig *r);
 uint64_t rig_trim(struct rig *r, uint64_t keep_bytes, bool wait);
 /* Everything freed so far is known complete. */
 void rig_settle(struct rig *r);
+/* Parks, as the shim does: waits for all work, copies what the pool names, and lets it go. Returns
+ * the bytes that are away then, more than before. cancel: lets nothing go in the end. No capture
+ * may be open. What a launch of an earlier time wrote is looked at (has_bytes). */
+uint64_t rig_park(struct rig *r, uint64_t keep_bytes, uint64_t most_bytes, bool cancel);
+/* Wakes, and copies back. 0, or the backend's code: all is as it was. Each use of memory comes here
+ * first: launches and exposures do it themselves, and do nothing else if it fails. */
+int rig_wake(struct rig *r);
+/* The program writes the block, as if by work. */
+void rig_write(struct rig *r, struct rig_block *b);
+/* What the program has written is what it reads. Nothing may be away. */
+void rig_check_bytes(struct rig *r);
+
 /* NULL, or the first broken promise so far, pool_check() among them. */
 const char *rig_check(struct rig *r);
 struct pool_stats rig_stats(struct rig *r);

@@ -205,6 +205,23 @@ static void empty_cache_requests_and_policies(void **state)
     assert_true(!e.now && !e.on_oom && !e.every_ns && e.device == -1);
 }
 
+static void parks_take_words_and_times(void **state)
+{
+    static const char *const junk[] = {
+        "idle",    "idle:", "idle:0", "lend:0.9",        "lend",  "ask,",
+        "off,ask", "park",  "idle=5", "idle:5s lend:5s", "lend:", "idle:0.1ms"};
+    struct option_park p;
+
+    assert_true(parse_PARK("ask", &p) && !p.off && !p.idle_ns && !p.lend_ns);
+    assert_true(parse_PARK("off", &p) && p.off);
+    assert_true(parse_PARK("idle:5s", &p) && !p.off && p.idle_ns == 5000000000 && !p.lend_ns);
+    assert_true(parse_PARK("lend:1,idle:2ms", &p) && p.idle_ns == 2000000 &&
+                p.lend_ns == 1000000000);
+    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+        if (parse_PARK(junk[i], &p) || p.idle_ns != 2000000)
+            fail_msg("\"%s\" is taken", junk[i]);
+}
+
 static void empty_cache_junk_is_refused(void **state)
 {
     static const char *const junk[] = {
@@ -358,6 +375,7 @@ int main(void)
         cmocka_unit_test(switches_take_the_usual_words),
         cmocka_unit_test(signals_go_by_name),
         cmocka_unit_test(empty_cache_requests_and_policies),
+        cmocka_unit_test(parks_take_words_and_times),
         cmocka_unit_test(empty_cache_junk_is_refused),
         cmocka_unit_test(reports_go_to_files_in_the_format_asked_for),
         cmocka_unit_test(a_percent_sign_of_the_working_directory_is_no_pattern),

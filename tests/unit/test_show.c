@@ -33,6 +33,8 @@ static bool same_empty_cache(const struct empty_cache *a, const struct empty_cac
 #define SAME_BYTES(a, b) same_sizes(a, b)
 #define SAME_LIMIT(a, b) same_sizes(a, b)
 #define SAME_EMPTY_CACHE(a, b) same_empty_cache(a, b)
+#define SAME_PARK(a, b)                                                                            \
+    ((a)->off == (b)->off && (a)->idle_ns == (b)->idle_ns && (a)->lend_ns == (b)->lend_ns)
 #define SAME_SECONDS(a, b) (*(a) == *(b))
 #define SAME_SWITCH SAME_SECONDS
 #define SAME_BACKING SAME_SECONDS
@@ -134,6 +136,16 @@ static void requests_for_a_flush(void **state)
     EMPTY_CACHE("keep=512M,every:1m,oom,1,device=63", "1,oom,every:1m,device=63,keep=512M");
 }
 
+static void parks(void **state)
+{
+#define PARK(text, plain) CHECK(PARK, struct option_park, &, text, plain)
+    PARK("ASK", "ask");
+    PARK("none", "off");
+    PARK("idle:0.5", "idle:500ms");
+    PARK("lend:60", "lend:1m");
+    PARK(" lend:5s , idle:1h", "idle:1h,lend:5s");
+}
+
 static void paths_and_patterns(void **state)
 {
 #define STATS(text, plain) CHECK(STATS, struct option_stats, &, text, plain)
@@ -173,6 +185,7 @@ int main(void)
         cmocka_unit_test(times),
         cmocka_unit_test(words),
         cmocka_unit_test(requests_for_a_flush),
+        cmocka_unit_test(parks),
         cmocka_unit_test(paths_and_patterns),
         cmocka_unit_test(a_short_buffer_gets_the_beginning),
     };

@@ -95,12 +95,55 @@ static void a_list_is_no_longer_than_its_room(void **state)
     assert_null(rig_destroy(r));
 }
 
+static struct pool *ending;
+static size_t live_at_end, chunks_at_end;
+static bool looked;
+
+static void look_at_end(struct model *m)
+{
+    if (ending && !looked) {
+        live_at_end = pool_list_live(ending, NULL, 0);
+        chunks_at_end = pool_list_chunks(ending, NULL, 0);
+        looked = true;
+    }
+}
+
+/* Another thread asks while pool_abandon unmaps what old work used. The pool has its chunks still,
+ * but their memory is going. */
+static void a_pool_that_is_being_abandoned_lists_nothing(void **state)
+{
+    struct rig *r = rig_create(MIB(512));
+    uint64_t a[20];
+    r->config.reuse = REUSE_ORDER;
+    rig_start(r);
+    for (int i = 0; i < 20; i++)
+        a[i] = rig_alloc(r, MIB(10));
+    for (int i = 0; i < 20; i++)
+        rig_launch(r, 1, 1000000, a[i]);
+    for (int i = 0; i < 20; i += 2)
+        rig_free(r, a[i]);
+    rig_alloc(r, MIB(60));
+    assert_true(pool_list_live(r->pool, NULL, 0) == 11);
+    r->model->hook_unmap = look_at_end;
+    ending = r->pool;
+    model_destroy_context(r->model);
+    pool_abandon(r->pool);
+    ending = NULL;
+    assert_true(looked);
+    assert_int_equal(live_at_end, 0);
+    assert_int_equal(chunks_at_end, 0);
+    assert_int_equal(pool_list_live(r->pool, NULL, 0), 0);
+    assert_int_equal(pool_list_chunks(r->pool, NULL, 0), 0);
+    assert_null(rig_destroy(r));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_that_the_program_holds_is_listed_in_an_arena),
         cmocka_unit_test(all_that_the_program_holds_is_listed_in_segments),
         cmocka_unit_test(a_list_is_no_longer_than_its_room),
+        cmocka_unit_test(a_pool_that_is_being_abandoned_lists_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "shim/entry/current.h"
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
+#include "shim/park/gate.h"
 #include "shim/share/peer.h"
 #include "shim/trace/trace.h"
 
@@ -27,7 +28,7 @@ SHIM_EXPORT struct probe *resolve_probe(void)
 }
 
 /* It has started already. */
-_Atomic int state_now __attribute__((visibility("hidden"))) = STATE_OFF;
+_Atomic int state_now __attribute__((visibility("hidden"))) = STATE_ON;
 
 /* Wrappers of waits count. */
 atomic_int call_scope_program_waits;
@@ -95,15 +96,43 @@ void submission_end(bool taken)
     probe.done++;
 }
 
-enum submit_seen submission_begin(CUstream stream, unsigned flags)
+enum submit_seen submission_begin(struct submitter *s, uint64_t name, unsigned watch,
+                                  unsigned flags)
 {
     probe.notes++;
-    probe.note_stream = stream;
+    probe.note_stream = (CUstream)(uintptr_t)name;
     probe.note_flags = flags;
     return (enum submit_seen)probe.note_answer;
 }
 
-void single_stream_disable(void)
+/* No thread has a record, and the gate is open. */
+__thread struct submitter *submitter_mine __attribute__((tls_model("initial-exec")));
+
+struct submitter *submitter_take(void)
+{
+    return NULL;
+}
+
+CUresult gate_arrive(void)
+{
+    return CUDA_SUCCESS;
+}
+
+CUresult gate_use_begin(struct gate_use *use)
+{
+    return CUDA_SUCCESS;
+}
+
+void gate_use_end(const struct gate_use *use)
+{
+}
+
+CUresult gate_ask_begin(struct gate_use *use, uint64_t addr)
+{
+    return CUDA_SUCCESS;
+}
+
+void stream_watch_note_unseen(void)
 {
     probe.left_single++;
 }

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See asleep.h; the numbers below are those of its steps. The state belongs to the
+ * control thread.
+ */
+#include "shim/park/asleep.h"
+
+#include "pool/bits.h"
+#include "shim/context/context.h"
+#include "shim/context/submitter.h"
+#include "shim/control/flush.h"
+#include "shim/control/publish.h"
+#include "shim/control/thread.h"
+#include "shim/driver/capture.h"
+#include "shim/option/in_force.h"
+#include "shim/park/park.h"
+
+#define LEAST_LOOK_NS (5 * MS_NS)
+#define PARK_WAIT_NS (100 * MS_NS)
+
+static uint64_t run_watch(uint64_t now_ns);
+static struct duty watch = {.run = run_watch, .needs_calm = true, .due_ns = DUTY_NEVER};
+
+static uint64_t uses;            /* at the last look */
+static uint64_t look_ns;         /* when that was */
+static uint64_t used_ns;         /* no use is older than this that came before `since_ns` */
+static uint64_t since_ns;        /* the first look with this count */
+static bool is_idle;             /* no work runs since */
+static uint64_t question;        /* to the packages, before a park; 0: none */
+static uint64_t answer_until_ns; /* .. and how long it waits for their answer */
+static uint64_t tried_ns;        /* the last time that it began to park itself */
+static unsigned doublings;       /* step 2 */
+static uint64_t judged_ns;       /* the wake that they count already */
+
+static bool is_quiet(void)
+{
+    FOR_EACH_CONTEXT(c) {
+        bool idle = true;
+
+        if (!context_pin(c))
+            return false;
+        idle = pool_is_idle(c->pool);
+        context_unpin(c);
+        if (!idle)
+            return false;
+    }
+    return true;
+}
+
+/* Step 1. */
+static void take_look(uint64_t now_ns)
+{
+    uint64_t count = submitters_uses();
+
+    if (count != uses || !look_ns || atomic_load(&park_last.woke_ns) > since_ns) {
+        uses = count;
+        used_ns = look_ns;
+        since_ns = now_ns;
+        is_idle = false;
+        question = 0;
+    }
+    look_ns = now_ns;
+    if (!is_idle && since_ns != now_ns)
+        is_idle = is_quiet();
+}
+
+/* Step 2. */
+static uint64_t idle_time_ns(uint64_t option_ns)
+{
+    uint64_t woke = atomic_load(&park_last.woke_ns), cost = atomic_load(&park_last.cost_ns);
+    uint64_t most_ns = ASLEEP_MOST_NS;
+
+    if (woke && woke != judged_ns) {
+        uint64_t awake_ns = used_ns > woke ? used_ns - woke : 0;
+
+        judged_ns = woke;
+        if (woke - atomic_load(&park_last.parked_ns) >= ASLEEP_LONG_NS)
+            doublings = 0;
+        else if (awake_ns < ASLEEP_WORTH * cost && option_ns << doublings < most_ns)
+            doublings++;
+    }
+    return max_u64(option_ns, min_u64(option_ns << doublings, most_ns));
+}
+
+static void park_itself(uint64_t now_ns)
+{
+    const struct park_wish wish = {.reason = PARK_IDLE, .device = -1, .wait_ns = PARK_WAIT_NS};
+    const struct empty_cache all = {.device = -1};
+    struct framework_result ignored[NUM_FRAMEWORKS];
+
+    if (!question) {
+        flush_pools(&all, 0, "park");
+        question = flush_ask_frameworks();
+        answer_until_ns = now_ns + FRAMEWORK_WAIT_NS;
+    }
+    if (question && !framework_has_answered(question, ignored) && now_ns < answer_until_ns)
+        return;
+    flush_pools(&all, 0, "park");
+    if (park_begin(&wish)) {
+        question = 0;
+        tried_ns = now_ns;
+    }
+}
+
+static void publish(uint64_t asleep_ns)
+{
+    if (atomic_exchange(&publish_park.asleep_since_ns, asleep_ns) != asleep_ns)
+        publish_soon();
+}
+
+static uint64_t run_watch(uint64_t now_ns)
+{
+    const struct option_park *option = &in_force()->park;
+    uint64_t idle_ns = option->idle_ns, lend_ns = option->lend_ns;
+    uint64_t least_ns = idle_ns && lend_ns ? min_u64(idle_ns, lend_ns) : idle_ns + lend_ns;
+
+    if (option->off || !least_ns) {
+        publish(0);
+        look_ns = 0;
+        return DUTY_NEVER;
+    }
+    take_look(now_ns);
+    uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
+    publish(lend_ns && asleep_ns >= lend_ns ? since_ns : 0);
+    if (idle_ns && is_idle && !park_is_parked() && asleep_ns >= idle_time_ns(idle_ns) &&
+        now_ns - tried_ns >= idle_ns)
+        park_itself(now_ns);
+    return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));
+}
+
+bool asleep_may_lend(void)
+{
+    uint64_t lend_ns = in_force()->park.lend_ns; /* step 3 */
+
+    return !in_force()->park.off && lend_ns && is_idle && uses == submitters_uses() &&
+           clock_now_ns() - since_ns >= lend_ns;
+}
+
+void asleep_options_changed(void)
+{
+    control_due(&watch, 0);
+}

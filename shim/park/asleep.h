@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Whether the process uses the GPU at all: GPUCACHE_PARK=idle:TIME and lend:TIME. A duty of the
+ * control thread reads a count of the uses four times within the shorter of both times. A launch
+ * reads no clock for it.
+ *
+ * 1. The process is asleep from the look on that found the count unchanged, if no work runs in any
+ *    context (pool_is_idle). So TIME is at least the option's, and a quarter more at most. A wake
+ *    counts as a use, also one by request.
+ * 2. It parks itself once it is asleep for idle:TIME, after the packages emptied their caches. A
+ *    process that was awake for less than ASLEEP_WORTH times what the park and the wake took waits
+ *    twice as long the next time, up to ASLEEP_MOST_NS. After a sleep of ASLEEP_LONG_NS the time is
+ *    the option's again. So a program that uses the GPU once in a while is parked ever less often.
+ * 3. It parks for a neighbour only if it is asleep for lend:TIME. So it has at least TIME of work
+ *    between two such parks.
+ */
+#ifndef SHIM_ASLEEP_H
+#define SHIM_ASLEEP_H
+
+#include "shim/process/clock.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ASLEEP_WORTH 10
+#define ASLEEP_MOST_NS (600 * SEC_NS)
+#define ASLEEP_LONG_NS (3600 * SEC_NS)
+
+/* GPUCACHE_PARK changed, or the library has started. */
+void asleep_options_changed(void);
+/* May a neighbour have its memory now? On the control thread. */
+bool asleep_may_lend(void);
+#endif

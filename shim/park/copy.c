@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See copy.h; the numbers below are those of its steps.
+ */
+#include "shim/park/copy.h"
+
+#include "pool/bits.h"
+#include "shim/driver/call_scope.h"
+#include "shim/process/futex.h"
+#include "shim/process/own_thread.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#define LANE_BYTES (2 * COPY_HALF_BYTES)
+#define STAGING_BYTES (COPY_LANES_MAX * LANE_BYTES)
+#define STACK_BYTES (256 * 1024)
+
+enum { PROCESSOR_WORDS = 128 };
+
+/* A half of a lane: its stream, and the piece of the job that it holds. */
+struct half {
+    CUstream stream;
+    char *staging;
+    uint64_t from, to; /* equal: none */
+};
+
+static char *staging; /* NULL: there is none */
+static bool is_registered;
+static struct half halves[COPY_LANES_MAX][2];
+static CUcontext opened;
+
+/* The job. Written before `jobs` goes up, but for the atomic words. */
+static struct {
+    enum copy_way way;
+    struct copy_part *parts;
+    size_t num_parts;
+    uint64_t size_bytes;
+    bool (*goes_on)(void);
+    bool awaited;
+    _Atomic uint64_t next; /* the next byte that no lane has taken */
+    atomic_bool stopped;
+    _Atomic CUresult code;
+} job;
+
+static _Atomic uint32_t jobs;    /* a futex: how many have begun */
+static _Atomic uint32_t busy;    /* a futex: workers that have not ended the latest one */
+static _Atomic uint32_t workers; /* a futex: threads that are there */
+static atomic_uint lanes_taken;
+static atomic_bool finishes;
+
+static void fail(CUresult code)
+{
+    CUresult none = CUDA_SUCCESS;
+
+    atomic_compare_exchange_strong(&job.code, &none, code);
+    atomic_store(&job.stopped, true);
+}
+
+/* The part that holds the job's byte `at`. */
+static size_t find_part(uint64_t at)
+{
+    size_t low = 0, high = job.num_parts;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+
+        if (job.parts[middle].at <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* For each part of the half's piece: */
+enum step { TRANSFER, COPY };
+
+static void do_part(struct half *h, enum step step, const struct copy_part *p, uint64_t from,
+                    uint64_t to)
+{
+    char *host = p->host + (from - p->at), *staged = h->staging + (from - h->from);
+    CUdeviceptr addr = p->addr + (from - p->at);
+    size_t size = to - from;
+    CUresult rc = CUDA_SUCCESS;
+
+    if (step == COPY)
+        memcpy(job.way == COPY_OUT ? host : staged, job.way == COPY_OUT ? staged : host, size);
+    else if (job.way == COPY_OUT)
+        rc = atomic_load(&real_cuMemcpyDtoHAsync_v2)(staged, addr, size, h->stream);
+    else
+        rc = atomic_load(&real_cuMemcpyHtoDAsync_v2)(addr, staged, size, h->stream);
+    if (rc != CUDA_SUCCESS)
+        fail(rc);
+}
+
+static void do_piece(struct half *h, enum step step)
+{
+    uint64_t from = h->from;
+
+    for (size_t i = find_part(from); from < h->to && !atomic_load(&job.code); i++) {
+        const struct copy_part *p = &job.parts[i];
+        uint64_t to = min_u64(h->to, p->at + p->size_bytes);
+
+        do_part(h, step, p, from, to);
+        from = to;
+    }
+}
+
+/* Waits for the half's transfer, and copies what came. */
+static void settle(struct half *h)
+{
+    if (h->from == h->to)
+        return;
+    CUresult rc = real.cuStreamSynchronize(h->stream);
+    if (rc != CUDA_SUCCESS) {
+        fail(rc);
+        (void)real.cuStreamSynchronize(h->stream); /* an unmap may come next */
+    }
+    if (rc == CUDA_SUCCESS && job.way == COPY_OUT && !atomic_load(&job.stopped))
+        do_piece(h, COPY);
+    h->from = h->to = 0;
+}
+
+/* Takes the next piece. False: there is none, or the job was stopped. */
+static bool take(struct half *h)
+{
+    if (job.goes_on && !job.goes_on())
+        atomic_store(&job.stopped, true);
+    if (atomic_load(&job.stopped))
+        return false;
+    uint64_t from = atomic_fetch_add(&job.next, COPY_HALF_BYTES);
+    if (from >= job.size_bytes)
+        return false;
+    h->from = from;
+    h->to = min_u64(from + COPY_HALF_BYTES, job.size_bytes);
+    return true;
+}
+
+static void run_lane(struct half lane[2])
+{
+    struct call_scope scope;
+
+    call_scope_is_awaited = job.awaited;
+    if (call_scope_enter(&scope, opened)) {
+        for (unsigned i = 0;; i ^= 1) {
+            settle(&lane[i]);
+            if (!take(&lane[i]))
+                break;
+            if (job.way == COPY_BACK)
+                do_piece(&lane[i], COPY);
+            do_piece(&lane[i], TRANSFER);
+        }
+        settle(&lane[0]);
+        settle(&lane[1]);
+        call_scope_end(&scope);
+    } else {
+        fail(CUDA_ERROR_INVALID_CONTEXT);
+    }
+    call_scope_is_awaited = false;
+}
+
+static void run_worker(void)
+{
+    unsigned lane = atomic_fetch_add(&lanes_taken, 1);
+
+    for (uint32_t seen = 0;;) {
+        uint32_t now = atomic_load(&jobs);
+
+        if (atomic_load(&finishes)) /* it is set before `jobs` goes up */
+            break;
+        if (now == seen) {
+            futex_wait(&jobs, seen, FUTEX_FOREVER, FUTEX_OF_PROCESS);
+            continue;
+        }
+        seen = now;
+        run_lane(halves[lane]);
+        if (atomic_fetch_sub(&busy, 1) == 1)
+            futex_wake_all(&busy, FUTEX_OF_PROCESS);
+    }
+    atomic_fetch_sub(&workers, 1);
+    futex_wake_all(&workers, FUTEX_OF_PROCESS);
+}
+
+static void await_zero(_Atomic uint32_t *word)
+{
+    for (uint32_t value; (value = atomic_load(word)) != 0;)
+        futex_wait(word, value, FUTEX_FOREVER, FUTEX_OF_PROCESS);
+}
+
+/* Processors that the process may use. */
+static unsigned num_processors(void)
+{
+    uint64_t words[PROCESSOR_WORDS] = {0};
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof words, words);
+    unsigned count = 0;
+
+    for (long i = 0; i < bytes / (long)sizeof words[0]; i++)
+        count += (unsigned)__builtin_popcountll(words[i]);
+    return count ? count : 1;
+}
+
+static void make_workers(void)
+{
+    static const struct own_thread thread = {"gpucache-copy", STACK_BYTES, run_worker};
+    unsigned most = num_processors() < COPY_LANES_MAX ? num_processors() : COPY_LANES_MAX;
+
+    atomic_store(&jobs, 0);
+    atomic_store(&finishes, false);
+    atomic_store(&lanes_taken, 1); /* lane 0 is the park thread's */
+    for (unsigned i = 1; i < most; i++) {
+        atomic_fetch_add(&workers, 1);
+        if (own_thread_start(&thread))
+            continue;
+        atomic_fetch_sub(&workers, 1);
+        break;
+    }
+}
+
+static void register_staging(CUcontext ctx)
+{
+    struct call_scope scope;
+
+    if (!call_scope_enter(&scope, ctx))
+        return;
+    CUresult rc = real.cuMemHostRegister_v2(staging, STAGING_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
+    is_registered |= rc == CUDA_SUCCESS || rc == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    call_scope_end(&scope);
+}
+
+bool copy_begin(CUcontext ctx)
+{
+    if (!staging) {
+        void *p =
+            mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (p == MAP_FAILED)
+            return false;
+        madvise(p, STAGING_BYTES, MADV_DONTFORK);
+        madvise(p, STAGING_BYTES, MADV_DONTDUMP);
+        staging = p;
+        for (unsigned i = 0; i < COPY_LANES_MAX; i++)
+            for (unsigned j = 0; j < 2; j++)
+                halves[i][j].staging = staging + i * LANE_BYTES + j * COPY_HALF_BYTES;
+    }
+    register_staging(ctx); /* the context that it was registered in may have ended */
+    if (!atomic_load(&workers))
+        make_workers();
+    return true;
+}
+
+/* May the mapping go? The driver must not know the address any more: the program may get it from
+ * mmap, and register it. */
+static bool unregister_staging(CUcontext ctx)
+{
+    struct call_scope scope;
+    CUresult rc = CUDA_ERROR_INVALID_CONTEXT;
+
+    if (!is_registered)
+        return true;
+    if (ctx && call_scope_enter(&scope, ctx)) {
+        rc = real.cuMemHostUnregister(staging);
+        call_scope_end(&scope);
+    }
+    is_registered = rc != CUDA_SUCCESS && rc != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    return !is_registered;
+}
+
+void copy_finish(CUcontext ctx)
+{
+    atomic_store(&finishes, true);
+    atomic_fetch_add(&jobs, 1);
+    futex_wake_all(&jobs, FUTEX_OF_PROCESS);
+    await_zero(&workers);
+    if (staging && unregister_staging(ctx)) {
+        munmap(staging, STAGING_BYTES);
+        staging = NULL;
+    }
+}
+
+void copy_open(CUcontext ctx)
+{
+    struct call_scope scope;
+
+    opened = ctx;
+    if (!call_scope_enter(&scope, ctx))
+        return;
+    for (unsigned i = 0; i <= atomic_load(&workers); i++)
+        for (unsigned j = 0; j < 2; j++)
+            if (real.cuStreamCreate(&halves[i][j].stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+                halves[i][j].stream = NULL;
+    call_scope_end(&scope);
+}
+
+void copy_close(void)
+{
+    struct call_scope scope;
+    bool entered = call_scope_enter(&scope, opened);
+
+    for (unsigned i = 0; i < COPY_LANES_MAX; i++)
+        for (unsigned j = 0; j < 2; j++) {
+            if (entered && halves[i][j].stream)
+                real.cuStreamDestroy_v2(halves[i][j].stream);
+            halves[i][j].stream = NULL;
+        }
+    if (entered)
+        call_scope_end(&scope);
+}
+
+enum copy_end copy_run(enum copy_way way, struct copy_part *parts, size_t num_parts,
+                       bool (*goes_on)(void), bool awaited, CUresult *code)
+{
+    uint64_t size_bytes = 0;
+
+    for (size_t i = 0; i < num_parts; i++) {
+        parts[i].at = size_bytes;
+        size_bytes += parts[i].size_bytes;
+    }
+    job.way = way;
+    job.parts = parts;
+    job.num_parts = num_parts;
+    job.size_bytes = size_bytes;
+    job.goes_on = goes_on;
+    job.awaited = awaited;
+    atomic_store(&job.next, 0);
+    atomic_store(&job.stopped, false);
+    atomic_store(&job.code, CUDA_SUCCESS);
+    if (size_bytes > COPY_HALF_BYTES) {
+        atomic_store(&busy, atomic_load(&workers));
+        atomic_fetch_add(&jobs, 1);
+        futex_wake_all(&jobs, FUTEX_OF_PROCESS);
+    }
+    run_lane(halves[0]);
+    await_zero(&busy); /* step 1 */
+    *code = atomic_load(&job.code);
+    if (*code != CUDA_SUCCESS)
+        return COPY_FAILED;
+    return atomic_load(&job.stopped) ? COPY_STOPPED : COPY_DONE;
+}

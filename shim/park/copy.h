@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * Copies between device memory and host memory of the library's own. Up to COPY_LANES_MAX threads,
+ * the park thread among them, each with two halves of staging memory and a stream for each half:
+ * the GPU moves one half beside the thread's own copy of the other. Registered memory makes that
+ * fast. Where the driver registers none, makes no stream, or the process may make no thread, the
+ * copies are slower and right: a lane without streams uses the context's own stream.
+ *
+ * 1. One thread, the park thread, calls these functions. A worker works only between the start of a
+ *    job and its end, for which copy_run waits. So nothing else needs a lock.
+ * 2. A lane takes the next COPY_HALF_BYTES of the job, and asks goes_on before it does. All its own
+ *    transfers are done when it ends, also after an error or a stop.
+ * 3. The streams do not wait for the context's own stream, and the driver's calls are call scopes.
+ *    The program's streams and events see none of it.
+ */
+#ifndef SHIM_COPY_H
+#define SHIM_COPY_H
+
+#include "shim/driver/hooks.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define COPY_HALF_BYTES (UINT64_C(4) << 20)
+enum { COPY_LANES_MAX = 8 };
+
+/* A range of device memory and its place on the host. */
+struct copy_part {
+    uint64_t addr, size_bytes;
+    char *host;
+    uint64_t at; /* copy.c's: the sum of the sizes before it */
+};
+
+enum copy_way { COPY_OUT, COPY_BACK };
+enum copy_end { COPY_DONE, COPY_STOPPED, COPY_FAILED };
+
+/* Makes staging memory, registered in ctx for all contexts, and the workers, as far as they are not
+ * there. False: there is no host memory for the staging. */
+bool copy_begin(CUcontext ctx);
+/* Frees both. Waits for the GPU work of the process. ctx: any context that lives; NULL: there is
+ * none, or work runs; then registered memory stays for the next copies. */
+void copy_finish(CUcontext ctx);
+
+/* Makes the streams for jobs in ctx, and destroys them. */
+void copy_open(CUcontext ctx);
+void copy_close(void);
+/* Copies all parts. goes_on: NULL, or asked between two steps; false stops the job. *code is the
+ * driver's, of COPY_FAILED. awaited: see call_scope_is_awaited. */
+enum copy_end copy_run(enum copy_way way, struct copy_part *parts, size_t num_parts,
+                       bool (*goes_on)(void), bool awaited, CUresult *code);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The device memory of the pools on its way to the host and back. On the park thread, behind the
+ * gate (park.h). No lock; no wait but for the driver.
+ */
+#ifndef SHIM_MOVE_H
+#define SHIM_MOVE_H
+
+#include "shim/park/park.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Before the gate is closed: makes the store and the staging memory. False, with r->why: the host
+ * has no room, or there is nothing to copy with. */
+bool move_prepare(const struct park_wish *w, struct park_receipt *r);
+/* The pools hold their chunks, and what they need is copied. goes_on: asked between two steps.
+ * False, with r->why: nothing changed, but for what move_undo takes back. */
+bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r);
+/* One of the two follows: the held memory goes back to the driver, or the chunks are let go and
+ * what was copied is forgotten. */
+void move_release(struct park_receipt *r);
+void move_undo(void);
+
+/* What each device needs for all to come back; by device. */
+void move_needs(uint64_t needs_bytes[]);
+/* Brings all chunks and their bytes back, or nothing. 0, or the driver's code. */
+int move_back(void);
+/* No chunk is away. move_unstage ends the workers, and frees the staging memory if no GPU work
+ * runs: to unregister it waits for such work. move_finish frees the store, whatever runs. */
+void move_unstage(bool is_idle);
+void move_finish(void);
+
+/* Fills in r what is away and what stays. w: what the park was to do; NULL: it was a wake, and
+ * nothing is to be told of what stays. */
+void move_tell(const struct park_wish *w, struct park_receipt *r);
+
+#endif

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See park.h, also for the argument; the numbers below are those of its steps. The park thread has
+ * all state but the atomic words, and a job before it is asked for.
+ */
+#include "shim/park/park.h"
+
+#include "pool/spin.h"
+#include "shim/context/context.h"
+#include "shim/control/publish.h"
+#include "shim/control/thread.h"
+#include "shim/driver/call_scope.h"
+#include "shim/option/in_force.h"
+#include "shim/park/gate.h"
+#include "shim/park/move.h"
+#include "shim/park/quiet.h"
+#include "shim/park/wake.h"
+#include "shim/process/futex.h"
+#include "shim/process/log.h"
+#include "shim/process/own_thread.h"
+#include "shim/process/state.h"
+#include "shim/process/text.h"
+#include "shim/stats/counters.h"
+#include "shim/trace/trace.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+#define DRAIN_NS (100 * MS_NS)
+#define LEAVE_NS (10 * SEC_NS)
+/* How long a wake without a use tries. */
+#define ASKED_WAKE_NS (5 * SEC_NS)
+#define STACK_BYTES (512 * 1024)
+#define GIB (UINT64_C(1) << 30)
+
+enum { RESULTS = 16 };
+
+static struct job {
+    uint64_t number;
+    bool wakes;
+    struct park_wish wish;
+} job;
+static struct park_receipt results[RESULTS]; /* by number */
+static _Atomic uint64_t asked, done;         /* numbers */
+
+struct park_last park_last;
+
+static atomic_uint enders; /* step 7 */
+static atomic_bool leaves; /* the process */
+static atomic_bool is_moving;
+
+static void say(struct park_receipt *r, const char *why)
+{
+    snprintf(r->why, sizeof r->why, "%s", why);
+}
+
+/* Step 7: from here on no context ends. False: one is about to. */
+static bool begin_moving(void)
+{
+    atomic_store(&is_moving, true);
+    if (!atomic_load(&enders))
+        return true;
+    atomic_store(&is_moving, false);
+    return false;
+}
+
+static void end_moving(void)
+{
+    atomic_store(&is_moving, false);
+}
+
+void park_context_ends(void)
+{
+    atomic_fetch_add(&enders, 1);
+    for (unsigned turn = 0; atomic_load(&is_moving) && state_is_on(); turn++)
+        spin_pause(turn);
+}
+
+void park_context_ended(void)
+{
+    atomic_fetch_sub(&enders, 1);
+}
+
+void park_at_exit(void)
+{
+    uint64_t end_ns = clock_now_ns() + LEAVE_NS;
+
+    atomic_store(&leaves, true);
+    for (unsigned turn = 0; atomic_load(&is_moving) && clock_now_ns() < end_ns; turn++)
+        spin_pause(turn);
+}
+
+static bool is_undisturbed(void)
+{
+    return !atomic_load(&enders) && !atomic_load(&leaves);
+}
+
+static bool may_go_on(void)
+{
+    return gate_is_closing() && is_undisturbed();
+}
+
+/* The same for memory that joins what is away already. */
+static bool may_join(void)
+{
+    return gate_state() == GATE_PARKED && is_undisturbed();
+}
+
+/* No work runs or is accepted from here on. False: r->why says why not. */
+static bool close_gate(const struct park_wish *w, struct park_receipt *r)
+{
+    if (!gate_close()) {
+        say(r, "the program used the GPU meanwhile");
+        return false;
+    }
+    if (!gate_drain(DRAIN_NS)) {
+        say(r, gate_is_closing() ? "a thread is inside a call of the driver"
+                                 : "the program used the GPU meanwhile");
+        return false;
+    }
+    const char *why = quiet_await(clock_now_ns() + w->wait_ns);
+    if (why)
+        say(r, why);
+    return !why;
+}
+
+/* Moves what is to go. joins: the process is parked, and the gate stays closed whatever comes. */
+static bool move_all(const struct park_wish *w, bool joins, struct park_receipt *r)
+{
+    if (!begin_moving()) {
+        say(r, "a context is ending");
+        return false;
+    }
+    bool left = move_out(w, joins ? may_join : may_go_on, r) && is_undisturbed();
+    if (left && !gate_leave()) {
+        say(r, "the program used the GPU meanwhile");
+        left = false;
+    } else if (!left && !r->why[0]) {
+        say(r, "a context is ending");
+    }
+    if (left)
+        move_release(r);
+    else
+        move_undo();
+    end_moving();
+    return left;
+}
+
+static uint64_t sum(const struct park_receipt *r, bool away)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < r->num_gpus; i++)
+        bytes += away ? r->gpus[i].away_bytes : r->gpus[i].parked_bytes;
+    return bytes;
+}
+
+/* True: chunks went away. */
+static bool try_park(const struct park_wish *w, struct park_receipt *r)
+{
+    const char *why = in_force()->park.off ? "GPUCACHE_PARK=off" : quiet_refusal();
+    bool joins = gate_state() == GATE_PARKED;
+
+    if (why || atomic_load(&leaves)) {
+        say(r, why ? why : "the process leaves");
+        return false;
+    }
+    bool gone = move_prepare(w, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
+    if (gone && (joins || sum(r, false)))
+        gate_is_parked();
+    else if (!joins)
+        gate_open();
+    if (gate_state() == GATE_OPEN) {
+        move_unstage(!quiet_look());
+        move_finish();
+    }
+    return gone;
+}
+
+static void count(const struct park_receipt *r, uint64_t parked_bytes, bool gone)
+{
+    if (!gone)
+        counter_add(COUNTER_PARK_REFUSED, 1);
+    if (!parked_bytes)
+        return;
+    counter_add(COUNTER_PARK, 1);
+    counter_add(COUNTER_PARK_NS, r->ns);
+    atomic_store(&park_last.cost_ns, r->ns);
+    atomic_store(&park_last.parked_ns, clock_now_ns());
+    TRACE(PARK, .a = parked_bytes, .b = r->ns);
+}
+
+static void run_park(const struct park_wish *w, struct park_receipt *r)
+{
+    uint64_t start_ns = clock_now_ns();
+    bool gone = try_park(w, r);
+
+    r->ns = clock_now_ns() - start_ns;
+    count(r, sum(r, false), gone);
+    move_tell(w, r);
+    r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
+    for (unsigned i = 0; gone && i < r->num_gpus; i++)
+        if (r->gpus[i].exposed_bytes || r->gpus[i].segment_bytes || r->gpus[i].other_bytes)
+            r->outcome = PARK_IS_PARTLY;
+    r->is_parked = gate_state() == GATE_PARKED;
+    if (r->is_parked && !atomic_load(&publish_park.parked_unix_ns))
+        atomic_store(&publish_park.parked_unix_ns, clock_unix_ns());
+}
+
+/* Step 7. */
+static int try_wake(void)
+{
+    uint64_t end_ns = clock_now_ns() + PARK_ENDERS_NS;
+
+    for (unsigned turn = 0; !begin_moving(); turn++) {
+        spin_pause(turn);
+        if (clock_now_ns() < end_ns)
+            continue;
+        atomic_store(&is_moving, true); /* the thread that ends a context waits for this wake */
+        break;
+    }
+    int code = move_back();
+    end_moving();
+    return code;
+}
+
+static bool asked_only;
+
+/* Once the process leaves, only a thread of the program's is worth a wake. */
+static bool wake_goes_on(void)
+{
+    return !asked_only || !atomic_load(&leaves);
+}
+
+/* The gate is WAKING. */
+static int run_wake(bool is_asked)
+{
+    uint64_t start_ns = clock_now_ns(), waited_ns, bytes = 0;
+    uint64_t wait_ns = is_asked ? ASKED_WAKE_NS : in_force()->park_wait_ns;
+
+    FOR_EACH_CONTEXT(c) {
+        bytes += pool_away_bytes(c->pool);
+    }
+    asked_only = is_asked;
+    atomic_store(&publish_park.wakes, true);
+    publish_soon();
+    call_scope_is_awaited = !is_asked;
+    int code = wake_run(try_wake, wake_goes_on, start_ns + wait_ns, &waited_ns);
+    call_scope_is_awaited = false;
+    counter_add(COUNTER_WAKE_WAIT_NS, waited_ns);
+    atomic_store(&publish_park.wakes, false);
+    if (code) {
+        if (is_asked)
+            gate_is_parked(); /* a use that came meanwhile has all its time */
+        else
+            gate_fail((CUresult)code);
+        return code;
+    }
+    move_unstage(true);
+    uint64_t ns = clock_now_ns() - start_ns;
+    counter_add(COUNTER_WAKE, 1);
+    counter_add(COUNTER_WAKE_NS, ns);
+    atomic_store(&publish_park.parked_unix_ns, 0);
+    gate_open();
+    move_finish();
+    TRACE(WAKE, .a = bytes, .b = ns);
+    log_info("woke in %s ms: %s GiB are on the device again", text_fixed(ns, MS_NS, 1).text,
+             text_fixed(bytes, GIB, 2).text);
+    atomic_fetch_add(&park_last.cost_ns, ns);
+    atomic_store(&park_last.woke_ns, clock_now_ns());
+    publish_soon();
+    return 0;
+}
+
+static void run_job(struct park_receipt *r)
+{
+    *r = (struct park_receipt){.outcome = PARK_IS_REFUSED};
+    if (!job.wakes) {
+        run_park(&job.wish, r);
+        return;
+    }
+    uint64_t start_ns = clock_now_ns();
+    int code = 0;
+    if (gate_wake())
+        code = run_wake(true);
+    move_tell(NULL, r);
+    r->ns = clock_now_ns() - start_ns;
+    r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
+    r->is_parked = gate_state() == GATE_PARKED;
+    if (code)
+        snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
+                 text_fixed(sum(r, true), GIB, 1).text);
+}
+
+/* The log is the control thread's: the park thread writes none while the gate is closed. */
+static uint64_t run_tell(uint64_t now_ns)
+{
+    static uint64_t told;
+    const struct park_receipt *r = &results[job.number % RESULTS];
+
+    (void)now_ns;
+    if (job.wakes || told == job.number || atomic_load(&done) != job.number)
+        return DUTY_NEVER;
+    told = job.number;
+    if (r->outcome == PARK_IS_REFUSED)
+        log_info("not parked: %s", r->why);
+    else
+        log_info("parked in %s ms: %s GiB went to the host", text_fixed(r->ns, MS_NS, 1).text,
+                 text_fixed(sum(r, false), GIB, 2).text);
+    publish_soon();
+    return DUTY_NEVER;
+}
+
+static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+
+static void run_jobs(void)
+{
+    for (;;) {
+        uint32_t seen = gate_bell();
+
+        if (gate_state() == GATE_WAKING) {
+            run_wake(false);
+        } else if (atomic_load(&asked) != atomic_load(&done)) {
+            run_job(&results[job.number % RESULTS]);
+            atomic_store(&done, job.number);
+            control_due(&tell, 0);
+        } else {
+            gate_await_bell(seen);
+        }
+    }
+}
+
+bool park_is_parked(void)
+{
+    return gate_state() == GATE_PARKED || gate_state() == GATE_WAKING;
+}
+
+/* On the control thread. */
+static uint64_t begin(const struct park_wish *wish)
+{
+    static const struct own_thread thread = {"gpucache-park", STACK_BYTES, run_jobs};
+    static bool started;
+
+    if (atomic_load(&asked) != atomic_load(&done) || atomic_load(&leaves))
+        return 0;
+    if (!started && !own_thread_start(&thread))
+        return 0;
+    started = true;
+    job = (struct job){.number = atomic_load(&asked) + 1, .wakes = !wish};
+    if (wish)
+        job.wish = *wish;
+    atomic_store(&asked, job.number);
+    gate_ring();
+    return job.number;
+}
+
+uint64_t park_begin(const struct park_wish *wish)
+{
+    return begin(wish);
+}
+
+uint64_t park_begin_wake(void)
+{
+    return begin(NULL);
+}
+
+bool park_is_over(uint64_t number, struct park_receipt *out)
+{
+    if (atomic_load(&done) < number)
+        return false;
+    *out = results[number % RESULTS];
+    return true;
+}

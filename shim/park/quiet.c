@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See quiet.h. No lock. The park thread alone calls quiet_await.
+ */
+#include "shim/park/quiet.h"
+
+#include "pool/bits.h"
+#include "shim/context/context.h"
+#include "shim/context/stream_watch.h"
+#include "shim/context/submitter.h"
+#include "shim/driver/backing.h"
+#include "shim/driver/capture.h"
+#include "shim/driver/device_fence.h"
+#include "shim/park/gate.h"
+#include "shim/process/clock.h"
+#include "shim/process/fork_gate.h"
+#include "shim/process/kernel.h"
+#include "shim/share/peer.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIRST_PAUSE_NS 10000
+
+enum { ACCESSORS_MAX = 512, ENTRIES_BYTES = 1024, NAME_BYTES = 64 };
+
+static const char CAPTURES[] = "a capture is open";
+static const char ENDS[] = "a context is ending";
+static const char LOST[] = "a context is lost";
+static const char NO_EVENTS[] = "the driver has no events of contexts (CUDA 12.5)";
+static const char PEERS[] = "more contexts have access to each other than the library knows";
+static const char REGISTERED[] = "memory may be registered with a network card";
+static const char RUNS[] = "GPU work still runs";
+
+/* Files of drivers that reach device memory without CUDA. Who has registered memory there has such
+ * a file open. */
+static const char *const devices[] = {"/dev/infiniband/uverbs", "/dev/nvidia-fs", "/dev/gdrdrv"};
+
+static bool is_device(int folder, const char *name)
+{
+    char path[NAME_BYTES] = "";
+    if (readlinkat(folder, name, path, sizeof path - 1) <= 0)
+        return false;
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++)
+        if (strncmp(path, devices[i], strlen(devices[i])) == 0)
+            return true;
+    return false;
+}
+
+static bool any_device_in(int folder)
+{
+    _Alignas(8) char entries[ENTRIES_BYTES];
+    long got;
+    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            unsigned short length;
+            if (is_device(folder, kernel_entry(entries + at, &length)))
+                return true;
+            at += length;
+        }
+    return got < 0;
+}
+
+/* True also if nobody can say. */
+static bool any_device_open(void)
+{
+    struct stat opened;
+    int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0 || kernel_fstat(folder, &opened))
+        return true;
+    bool any = any_device_in(folder);
+    kernel_close_own(folder, &opened);
+    return any;
+}
+
+static const char *refusal_of(const struct context *c)
+{
+    if (atomic_load(&c->lost_code))
+        return LOST;
+    if (!atomic_load(&c->backend.base.has_order))
+        return NO_EVENTS;
+    return c->redzone_bytes ? "GPUCACHE_REDZONE is on" : NULL;
+}
+
+static const char *refusal_of_contexts(void)
+{
+    bool any = false, arena = false;
+    FOR_EACH_CONTEXT(c) {
+        const char *why = refusal_of(c);
+        if (why)
+            return why;
+        any = true;
+        arena = arena || c->config.backing == BACKING_ARENA;
+    }
+    if (!any)
+        return "the process has no pool";
+    return arena ? NULL : "the memory is not in arenas";
+}
+
+static const char *refusal_of_libraries(void)
+{
+    fork_gate_enter(); /* a child would find the loader's lock taken */
+    bool sees_all = stream_watch_sees_all(), registers = backing_library_is_loaded();
+    fork_gate_leave();
+    if (!sees_all)
+        return "the program submits work unseen";
+    return registers || any_device_open() ? REGISTERED : NULL;
+}
+
+const char *quiet_refusal(void)
+{
+    const char *why = refusal_of_contexts();
+    if (!why && capture_open())
+        why = CAPTURES;
+    if (!why && submitters_are_missed())
+        why = "more threads use the GPU than the library follows";
+    return why ? why : refusal_of_libraries();
+}
+
+static const char *look_at_pool(struct context *c)
+{
+    if (!context_pin(c))
+        return ENDS;
+    bool idle = pool_is_idle(c->pool);
+    context_unpin(c);
+    if (atomic_load(&c->lost_code))
+        return LOST;
+    if (!atomic_load(&c->backend.base.has_order)) /* then the pool does not know, and says idle */
+        return NO_EVENTS;
+    return idle ? NULL : RUNS;
+}
+
+static const char *look_at_accessor(CUcontext ctx)
+{
+    switch (device_fence_ask(ctx)) {
+    case CUDA_SUCCESS:
+        return NULL;
+    case CUDA_ERROR_NOT_READY:
+        return RUNS;
+    case CUDA_ERROR_DEINITIALIZED:
+        return ENDS;
+    case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+        return CAPTURES;
+    default:
+        return LOST;
+    }
+}
+
+const char *quiet_look(void)
+{
+    static CUcontext accessors[ACCESSORS_MAX];
+    size_t count;
+    const char *why = capture_open() ? CAPTURES : NULL;
+    FOR_EACH_CONTEXT(c) {
+        why = why ? why : look_at_pool(c);
+    }
+    if (!peer_accessors(accessors, ACCESSORS_MAX, &count))
+        return PEERS;
+    for (size_t i = 0; i < count && !why; i++)
+        why = look_at_accessor(accessors[i]);
+    return why;
+}
+
+const char *quiet_await(uint64_t end_ns)
+{
+    const char *why;
+    uint64_t pause_ns = FIRST_PAUSE_NS;
+    while ((why = quiet_look()) == RUNS) {
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= end_ns)
+            return RUNS;
+        if (!gate_pause(min_u64(pause_ns, end_ns - now_ns)))
+            break;
+        pause_ns = min_u64(2 * pause_ns, MS_NS);
+    }
+    return gate_is_closing() ? why : "the program used the GPU meanwhile";
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * When memory may go away: who must not be parked, and when no GPU work of the program's runs.
+ *
+ *  1. All work of the process on pool memory is work of a context with a pool, or of a context that
+ *     was given access to another one's memory (shim/share/peer.h).
+ *  2. An event of a context is complete when all work is that was submitted to the context before:
+ *     that of its streams and green contexts, graphs, host functions, waits in streams, and what
+ *     kernels launched themselves.
+ *  3. quiet_await records such an event in each of these contexts and asks whether it is complete.
+ *     It runs behind gate_drain, so nothing is submitted behind the event, and a context that was
+ *     idle once stays idle.
+ *  4. Work that the library does not see, accesses of other devices than GPUs, and contexts without
+ *     such events are beyond 3. quiet_refusal refuses where a process may have them.
+ *  5. What may come after quiet_refusal and needs no loader's lock is looked at again by
+ *     quiet_await: events that cease to work, captures, lost contexts. Between closing and opening
+ *     the gate nobody takes the loader's lock, which a thread at the gate may hold.
+ *
+ * Not covered: a library that is loaded while the process is parked, and submits work that is not
+ * seen before the program makes any use.
+ *
+ * The sentences are static and have no full stop. They are the `why` of a receipt.
+ */
+#ifndef SHIM_QUIET_H
+#define SHIM_QUIET_H
+
+#include <stdint.h>
+
+/* Why the process must not be parked; NULL: it may. With the gate open or PARKED, on an own thread,
+ * no lock held. Opens a folder of /proc. */
+const char *quiet_refusal(void);
+/* Waits until no work runs in any context of step 1. NULL: so it is. Else why not: work runs still
+ * at end_ns (clock_now_ns), an arrival has cancelled the park, or step 5. Behind gate_drain, on
+ * the park thread. */
+const char *quiet_await(uint64_t end_ns);
+/* The same for this moment. The gate may be open: then work may come at once. On the park thread.
+ */
+const char *quiet_look(void);
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See wake.h; the numbers below are those of its steps.
+ */
+#include "shim/park/wake.h"
+
+#include "pool/bits.h"
+#include "shim/context/context.h"
+#include "shim/control/publish.h"
+#include "shim/control/thread.h"
+#include "shim/page/client.h"
+#include "shim/park/move.h"
+#include "shim/process/log.h"
+#include "shim/process/text.h"
+#include "shim/share/lend.h"
+#include "shim/share/neighbour.h"
+
+static uint64_t needs[DEVICES_MAX];
+
+/* What the log is to say, for the control thread: the park thread writes no log while the gate is
+ * closed. */
+static struct {
+    int device;
+    uint64_t bytes;
+    struct neighbour_needs others;
+} waiting;
+
+static uint64_t run_tell(uint64_t now_ns)
+{
+    struct figure wants = text_fixed(waiting.bytes, UINT64_C(1) << 30, 1),
+                  has = text_fixed(waiting.others.most_bytes, UINT64_C(1) << 30, 1);
+
+    (void)now_ns;
+    if (waiting.others.most_pid)
+        log_warn("the program waits for %s GiB of device %d, whose memory is full: PID %llu holds "
+                 "%s GiB",
+                 wants.text, waiting.device, (unsigned long long)waiting.others.most_pid, has.text);
+    else
+        log_warn("the program waits for %s GiB of device %d, whose memory is full", wants.text,
+                 waiting.device);
+    return DUTY_NEVER;
+}
+
+static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+
+/* Free memory of a device; UINT64_MAX: not known. */
+static uint64_t free_bytes(CUdevice device)
+{
+    uint64_t free_now = UINT64_MAX, total;
+
+    FOR_EACH_CONTEXT(c) {
+        struct backend *b = &c->backend.base;
+
+        if (c->device != device || !context_pin(c))
+            continue;
+        bool known = !b->ops->mem_info(b, &free_now, &total);
+        context_unpin(c);
+        if (known)
+            return free_now;
+    }
+    return UINT64_MAX;
+}
+
+/* Step 2. The device with too little memory, and what is missing there. -1: all have enough. */
+static CUdevice find_short(uint64_t since_ns, uint64_t *missing_bytes)
+{
+    for (CUdevice device = 0; device < DEVICES_MAX; device++) {
+        struct neighbour_needs others;
+        uint64_t free_now, wanted;
+
+        if (!needs[device])
+            continue;
+        lend_look(device, since_ns, &others);
+        free_now = free_bytes(device);
+        if (__builtin_add_overflow(needs[device], others.older_bytes, &wanted))
+            wanted = UINT64_MAX;
+        if (free_now < wanted) {
+            *missing_bytes = wanted - free_now;
+            waiting.device = device;
+            waiting.bytes = needs[device];
+            waiting.others = others;
+            return device;
+        }
+    }
+    return -1;
+}
+
+/* NULL: the process waits for none. */
+static void publish_needs(const uint64_t *bytes, uint64_t since_ns)
+{
+    for (int i = 0; i < DEVICES_MAX; i++)
+        atomic_store(&publish_park.needs_bytes[i], bytes ? bytes[i] : 0);
+    atomic_store(&publish_park.needs_since_ns, bytes ? since_ns : 0);
+    publish_soon();
+}
+
+/* Step 3. device: -1: there seemed to be enough, and all the same a try failed. */
+static void get_memory(CUdevice device, uint64_t missing_bytes, uint64_t *pause_ns)
+{
+    struct lend_attempt attempt = {0};
+
+    for (CUdevice i = 0; device < 0 && i < DEVICES_MAX; i++)
+        if (needs[i]) {
+            device = i;
+            missing_bytes = needs[i];
+        }
+    if (device >= 0 && (context_release(device_bit(device), POOL_RELEASE_IDLE) ||
+                        lend_ask(device_bit(device), missing_bytes, &attempt)))
+        return;
+    clock_sleep(*pause_ns / 2 + loan_request_jitter() % *pause_ns);
+    *pause_ns = min_u64(2 * *pause_ns, WAKE_PAUSE_MOST_NS);
+}
+
+int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint64_t *waited_ns)
+{
+    uint64_t since_ns = clock_now_ns(), missing_bytes = 0, pause_ns = WAKE_PAUSE_LEAST_NS;
+    int code = CUDA_ERROR_OUT_OF_MEMORY;
+    bool waits = false, told = false;
+
+    *waited_ns = 0;
+    move_needs(needs);
+    for (uint64_t now_ns = since_ns; goes_on(); now_ns = clock_now_ns()) {
+        CUdevice device = find_short(since_ns, &missing_bytes);
+
+        if (device < 0)
+            code = try_once();
+        if ((device < 0 && !code) || now_ns >= until_ns)
+            break;
+        if (!waits)
+            publish_needs(needs, since_ns);
+        waits = true;
+        if (!told && now_ns - since_ns >= WAKE_TELL_NS && device >= 0) {
+            told = true;
+            control_due(&tell, 0);
+        }
+        get_memory(device, missing_bytes, &pause_ns);
+        *waited_ns = clock_now_ns() - since_ns;
+        move_needs(needs);
+    }
+    if (waits)
+        publish_needs(NULL, 0);
+    return code;
+}

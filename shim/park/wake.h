@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A wake: waits until the device has room for all that is away, and brings it back. On the park
+ * thread, behind the gate. Takes no lock but that of neighbour.h, for a look at pages and for
+ * questions to other processes.
+ *
+ * 1. It brings back all or nothing (move_back), so two processes never both hold half of what they
+ *    need.
+ * 2. The page says what the process waits for, and since when. It tries only if the free memory of
+ *    the device covers what all older waiters need, too. So the oldest goes first. The numbers of
+ *    other pages are hints: a false one costs at most the time of GPUCACHE_PARK_WAIT.
+ * 3. Between two tries its own idle memory goes back, and neighbours are asked (lend_ask). It
+ *    sleeps WAKE_PAUSE_LEAST_NS to WAKE_PAUSE_MOST_NS, longer each time, with jitter.
+ */
+#ifndef SHIM_WAKE_H
+#define SHIM_WAKE_H
+
+#include "shim/process/clock.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define WAKE_PAUSE_LEAST_NS (50 * MS_NS)
+#define WAKE_PAUSE_MOST_NS SEC_NS
+#define WAKE_TELL_NS (10 * SEC_NS) /* of waiting, before the log has a warning */
+
+/* How a wake tries once. 0, or the driver's code. */
+typedef int wake_try(void);
+
+/* Tries until until_ns. goes_on: asked before each try. 0: all is back. *waited_ns: of that time,
+ * without enough memory. */
+int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint64_t *waited_ns);
+
+#endif

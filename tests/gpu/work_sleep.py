@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A training that stops before each step until a line comes, so that it can be parked there. Each
+answer is the step's loss, exact. Streams, pinned uploads and, every fourth step, a CUDA graph.
+
+work_sleep.py"""
+import os
+import sys
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+torch.manual_seed(3)
+torch.use_deterministic_algorithms(True)
+net = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.LayerNorm(4096), nn.Linear(4096, 1024))
+net = net.cuda()
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+side = torch.cuda.Stream()
+static = torch.zeros(64, 1024, device="cuda")
+graph, doubled = torch.cuda.CUDAGraph(), None
+(static * 2).sum()
+torch.cuda.synchronize()
+with torch.cuda.graph(graph):
+    doubled = (static * 2).sum()
+
+print("ready", flush=True)
+for step, line in enumerate(sys.stdin):
+    if line.strip() == "end":
+        break
+    batch = torch.randn(64, 1024, generator=torch.Generator().manual_seed(step)).pin_memory()
+    with torch.cuda.stream(side):
+        inputs = batch.cuda(non_blocking=True)
+    torch.cuda.current_stream().wait_stream(side)
+    inputs.record_stream(torch.cuda.current_stream())
+    loss = (net(inputs) - inputs).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    extra = 0.0
+    if step % 4 == 0:
+        static.copy_(inputs)
+        graph.replay()
+        extra = doubled.item()
+    print(float(loss.item()).hex(), float(extra).hex(), flush=True)

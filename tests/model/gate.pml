@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * The gate (shim/park/gate.h). Two threads of the program make uses, each of which submits work;
+ * the park thread closes, drains, waits for the work, copies, leaves, and wakes. A GPU ends work at
+ * any time, and writes the memory then. All steps have one order for all threads: the code's are
+ * sequentially consistent, but for the end of a mark. That may be seen late, which only lets the
+ * park thread wait longer.
+ *
+ * NESTS: a signal handler makes a use inside a use of thread 0, and one while that thread sleeps at
+ * the gate. FAILS: so many wakes find no memory. JOINS: more memory goes while the process is
+ * parked. WITH_.. and WITHOUT_..: a step done wrong, which has to be noticed.
+ *
+ * Promises: no work is given to the driver, or runs, while the memory is away; what comes back is
+ * what was written last; every thread comes to its end.
+ */
+#define N 2
+#ifndef RUNS
+#define RUNS 2
+#endif
+#ifndef PARKS
+#define PARKS 2
+#endif
+
+mtype = { OPEN, CLOSING, LEAVING, PARKED, WAKING };
+mtype state = OPEN;
+bit gate;                /* POOL_WATCH_GATE */
+byte mark[N];            /* the depth: marked unless 0 */
+byte turn, failures;
+bit mapped = 1;
+byte version, saved = 255;
+byte running;            /* work on the GPU */
+byte ended;
+bit done;
+
+/* What each thread has read; the second half is the handler's. */
+byte seen[2 * N], before[2 * N];
+bit failed[2 * N];
+
+active proctype gpu()
+{
+end:
+    do
+    :: atomic { running > 0 -> assert(mapped); running--; version++ }
+    od
+}
+
+inline knock()
+{
+    if
+    :: atomic { state == CLOSING -> state = OPEN }
+    :: state != CLOSING ->
+        if
+        :: atomic { state == PARKED -> state = WAKING }
+        :: state != PARKED
+        fi
+    fi
+}
+
+/* i: t, or N + t for the handler */
+inline arrive(i)
+{
+    before[i] = failures;
+    do
+    :: true ->
+#ifndef WITH_LATE_TURN
+        seen[i] = turn;
+#endif
+        if
+        :: !gate -> break
+        :: else
+        fi;
+        if
+        :: failures != before[i] -> failed[i] = 1; break
+        :: else
+        fi;
+        knock();
+#ifdef WITH_LATE_TURN
+        seen[i] = turn;
+#endif
+#ifdef NESTS
+        if
+        :: i == 0 && !handled -> handled = 1; use(N); finish(N)
+        :: true
+        fi;
+#endif
+        turn != seen[i]
+    od
+}
+
+inline arrive_in_handler(i)
+{
+    before[i] = failures;
+    do
+    :: true ->
+        seen[i] = turn;
+        if
+        :: !gate -> break
+        :: else
+        fi;
+        if
+        :: failures != before[i] -> failed[i] = 1; break
+        :: else
+        fi;
+        knock();
+        turn != seen[i]
+    od
+}
+
+/* Until the thread is marked and has seen no bit, or gets an error. */
+inline begin(t)
+{
+    do
+    :: true ->
+#ifdef WITH_LATE_MARK
+        if
+        :: !gate -> mark[t]++; break
+        :: else -> mark[t]++
+        fi;
+#else
+        mark[t]++;
+        if
+        :: !gate -> break
+        :: else
+        fi;
+#endif
+        mark[t]--;
+        arrive(t);
+        if
+        :: failed[t] -> break
+        :: else
+        fi
+    od
+}
+
+inline use(i)
+{
+    do
+    :: true ->
+        mark[0]++;
+        if
+        :: !gate -> break
+        :: else
+        fi;
+        mark[0]--;
+        arrive_in_handler(i);
+        if
+        :: failed[i] -> break
+        :: else
+        fi
+    od
+}
+
+inline submit()
+{
+    atomic { assert(mapped); running++ }
+}
+
+inline finish(i)
+{
+    if
+    :: failed[i] -> failed[i] = 0
+    :: else ->
+        submit();
+#ifdef WITHOUT_DEPTH
+        mark[0] = 0
+#else
+        mark[0]--
+#endif
+    fi
+}
+
+proctype thread(byte t)
+{
+    byte left = RUNS;
+    bit handled = (t != 0);
+
+    do
+    :: left == 0 -> break
+    :: else ->
+        left--;
+        begin(t);
+        if
+        :: failed[t] -> failed[t] = 0
+        :: else ->
+#ifdef NESTS
+            if
+            :: !handled -> handled = 1; use(N); finish(N)
+            :: true
+            fi;
+#endif
+            submit();
+#ifdef WITHOUT_DEPTH
+            mark[t] = 0
+#else
+            mark[t]--
+#endif
+        fi
+    od;
+    ended++
+}
+
+inline is_parked()
+{
+    state = PARKED;
+#ifndef WITHOUT_TURN
+    turn++
+#endif
+}
+
+inline open_gate()
+{
+    state = OPEN;
+    gate = 0;
+    turn++
+}
+
+active proctype park()
+{
+    byte tries = PARKS;
+    bit joins;
+
+    do
+    :: tries == 0 -> break
+    :: else ->
+        tries--;
+#ifdef WITH_EARLY_LOOK
+        mark[0] == 0 && mark[1] == 0;
+#endif
+        atomic { state == OPEN; state = CLOSING };
+        gate = 1;
+#if !defined(WITHOUT_DRAIN) && !defined(WITH_EARLY_LOOK)
+        /* Gives up at any time, or when cancelled. One mark after the other. */
+        if
+        :: mark[0] == 0
+        :: true -> goto undo
+        fi;
+        if
+        :: mark[1] == 0
+        :: true -> goto undo
+        fi;
+#endif
+#ifndef WITHOUT_QUIET
+        if
+        :: running == 0
+        :: true -> goto undo
+        fi;
+#endif
+        saved = version;
+        if
+        :: atomic { state == CLOSING -> state = LEAVING }
+        :: atomic { state != CLOSING -> goto undo }
+        fi;
+        mapped = 0;
+        is_parked();
+#ifdef JOINS
+        joins = 1;
+#endif
+asleep:
+        /* The tool asks for a wake only once no thread is left to do it. */
+        if
+        :: state == WAKING
+        :: atomic { state == PARKED && ended == N -> state = WAKING }
+        :: atomic { joins && state == PARKED -> joins = 0; state = LEAVING };
+            is_parked();
+            goto asleep
+        fi;
+#ifdef FAILS
+        if
+        :: failures < FAILS ->
+#ifdef WITH_DROPPED_COPY
+            saved = 254;
+#endif
+            failures++;
+            is_parked();
+            goto asleep
+        :: true
+        fi;
+#endif
+#ifdef WITH_EARLY_OPEN
+        gate = 0;
+#endif
+        mapped = 1;
+        assert(saved == version);
+undo:
+        open_gate()
+    od;
+    done = 1
+}
+
+active proctype watch()
+{
+end:
+    timeout -> assert(ended == N && done && running == 0)
+}
+
+init { atomic { run thread(0); run thread(1) } }

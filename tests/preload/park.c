@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The device memory of the process is on the host, and whatever it does then is as without that:
+ * results, codes and bytes. Each call that uses the memory brings it back; what uses none does not.
+ */
+#include "tests/preload/park_world.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+/* ---- Calls that use the memory */
+
+static int host_copy(void)
+{
+    uint32_t from = 9, to = 0;
+    return cuMemcpy((CUdeviceptr)(uintptr_t)&to, (CUdeviceptr)(uintptr_t)&from, 4) || to != 9;
+}
+
+static int upload(void)
+{
+    here[0] = 5;
+    return gpu_put(b, here, BYTES) || gpu_put_async(b, here, 64, stream);
+}
+
+static int download(void)
+{
+    return gpu_get(here, a, BYTES) || here[0] != VALUE || here[WORDS - 1] != VALUE;
+}
+
+static int download_async(void)
+{
+    return gpu_get_async(here, a, BYTES, stream) || gpu_stream_sync(stream) || here[7] != VALUE;
+}
+
+static int copy_of_any_kind(void)
+{
+    return cuMemcpy((CUdeviceptr)(uintptr_t)here, a, 64) || here[3] != VALUE;
+}
+
+static int move(void)
+{
+    return gpu_move(b, a, BYTES) || scene_wrong_words(b, WORDS, VALUE, NULL);
+}
+
+static int set_bytes(void)
+{
+    return gpu_memset(b, 1, BYTES) || scene_wrong_words(b, WORDS, 0x1010101, NULL);
+}
+
+static int kernel(void)
+{
+    return gpu_copy(b, a, WORDS, stream) || scene_wrong_words(b, WORDS, VALUE, stream);
+}
+
+/* One kernel sees all memory, and not only what its stream or its arguments name. */
+static int second_stream(void)
+{
+    CUstream other = NEW_STREAM(true);
+    int rc = gpu_fill(b, WORDS, 3, other) || gpu_stream_sync(other);
+    return rc || wrong_a() || gpu_stream_destroy(other);
+}
+
+static int capture_of_work(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    int rc = gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ||
+             gpu_copy(b, a, WORDS, stream) || gpu_memset_async(b, 0, 4, stream) ||
+             gpu_capture_end(stream, &graph) || gpu_graph_instantiate(&exec, graph);
+    EXPECT(!rc);
+    park(); /* the launch, too */
+    return gpu_graph_launch(exec, stream) || gpu_stream_sync(stream) ||
+           scene_wrong_words(b + 4, WORDS - 1, VALUE, NULL) || gpu_graph_destroy(graph, exec);
+}
+
+static int graph_nodes(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode set, copy;
+    CUDA_MEMSET_NODE_PARAMS fives = {
+        .dst = b, .elementSize = 4, .value = 5, .width = 1, .height = 1};
+    CUDA_MEMCPY3D get = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcDevice = b,
+                         .dstMemoryType = CU_MEMORYTYPE_HOST,
+                         .dstHost = here,
+                         .WidthInBytes = 4,
+                         .Height = 1,
+                         .Depth = 1};
+    int rc =
+        cuGraphCreate(&graph, 0) || cuGraphAddMemsetNode(&set, graph, NULL, 0, &fives, context);
+    park();
+    rc = rc || cuGraphAddMemcpyNode(&copy, graph, &set, 1, &get, context);
+    park();
+    rc = rc || cuGraphMemsetNodeSetParams(set, &fives);
+    park();
+    rc = rc || cuGraphMemcpyNodeSetParams(copy, &get) || gpu_graph_instantiate(&exec, graph);
+    park();
+    rc = rc || cuGraphExecMemsetNodeSetParams(exec, set, &fives, context);
+    park();
+    rc = rc || cuGraphExecMemcpyNodeSetParams(exec, copy, &get, context);
+    return rc || gpu_graph_launch(exec, stream) || gpu_stream_sync(stream) || here[0] != 5 ||
+           gpu_graph_destroy(graph, exec);
+}
+
+static int export_of_it(void)
+{
+    CUipcMemHandle handle;
+    uint64_t block = NEW_BLOCK(MIB);
+    int rc = gpu_ipc_export(&handle, block);
+    return rc || gpu_free(block);
+}
+
+/* The driver would not know the address. */
+static int question_about_kind(void)
+{
+    bool is_device = false;
+    int device = -1;
+    return gpu_pointer_is_device(&is_device, &device, a + 8) || !is_device || device != 0;
+}
+
+static int question_about_range(void)
+{
+    uint64_t base = 0;
+    size_t size_bytes = 0;
+    return gpu_address_range(&base, &size_bytes, a + 8) || base != a || size_bytes != BYTES;
+}
+
+static int question_about_attributes(void)
+{
+    unsigned long long id = 1, before = 2;
+    CUmemorytype type = 0;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_BUFFER_ID};
+    wake();
+    REQUIRE(cuPointerGetAttribute(&before, CU_POINTER_ATTRIBUTE_BUFFER_ID, a));
+    park();
+    return cuPointerGetAttributes(2, which, (void *[]){&type, &id}, a) ||
+           type != CU_MEMORYTYPE_DEVICE || id != before;
+}
+
+static int each_use_wakes(void)
+{
+    static const struct {
+        const char *name;
+        int (*use)(void);
+    } uses[] = {
+#define USE(function) {#function, function}
+        USE(host_copy),
+        USE(upload),
+        USE(download),
+        USE(download_async),
+        USE(copy_of_any_kind),
+        USE(move),
+        USE(set_bytes),
+        USE(kernel),
+        USE(second_stream),
+        USE(capture_of_work),
+        USE(graph_nodes),
+        USE(export_of_it),
+        USE(question_about_kind),
+        USE(question_about_range),
+        USE(question_about_attributes),
+    };
+    int failures = 0;
+    begin(1);
+    for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
+        asker_ask("park");
+        expect_parked(true);
+        uint64_t wakes = asker_figure("num_wakes");
+        int failed = uses[i].use();
+        bool woke = !asker_page() || (asker_figure("num_wakes") > wakes && !is_parked());
+        uint32_t wrong = wrong_a();
+        if (failed || !woke || wrong)
+            printf("%s: %d, %s, %u wrong words\n", uses[i].name, failed,
+                   woke ? "woke" : "did not wake", wrong);
+        failures += failed || !woke || wrong;
+    }
+    return failures;
+}
+
+static int what_uses_no_memory_does_not_wake(void)
+{
+    CUevent event;
+    uint64_t blocks[8];
+    void *pinned;
+    size_t free_before, free_now, total;
+    bool is_device = true;
+    int device, failures = 0;
+    begin(1);
+    REQUIRE(gpu_event_create(&event));
+    REQUIRE(gpu_event_record(event, stream));
+    REQUIRE(gpu_host_alloc(&pinned, MIB));
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_mem_info(&free_before, &total));
+    park();
+    for (int i = 0; i < 200; i++) {
+        failures += gpu_event_query(event) || gpu_stream_query(stream) || gpu_event_sync(event) ||
+                    gpu_stream_sync(stream) || gpu_sync() || gpu_event_record(event, stream) ||
+                    gpu_stream_wait(stream, event);
+        failures += gpu_mem_info(&free_now, &total) != 0;
+        /* What is on the host counts as taken. */
+        failures += free_now > free_before || free_before - free_now > 16 * MIB;
+        NEW_BLOCKS(blocks, 8, 64 * KIB << (i % 4));
+        FREE_ALL(blocks, 8);
+    }
+    REQUIRE(gpu_pointer_is_device(&is_device, &device, (uint64_t)(uintptr_t)pinned));
+    failures += is_device;
+    (void)gpu_pointer_is_device(&is_device, &device, (uint64_t)(uintptr_t)here);
+    REQUIRE(gpu_stream_destroy(NEW_STREAM(true)));
+    expect_parked(true);
+    return failures + (wrong_a() != 0);
+}
+
+/* ---- What refuses a park */
+
+static int work_that_runs_refuses(void)
+{
+    uint32_t *flag;
+    begin(1);
+    REQUIRE(gpu_host_alloc((void **)&flag, 4));
+    *flag = 0;
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
+    expect_refused("GPU work still runs");
+    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    REQUIRE(gpu_stream_sync(stream));
+    park();
+    return wrong_a() != 0;
+}
+
+static int an_open_capture_refuses(void)
+{
+    CUgraph graph;
+    begin(1);
+    park();
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    expect_refused("capture");
+    REQUIRE(gpu_fill(b, WORDS, 4, stream));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_destroy(graph, NULL));
+    park();
+    return wrong_a() != 0;
+}
+
+static int one_answer_each(void)
+{
+    begin(1);
+    park();
+    park();
+    wake();
+    wake();
+    expect_code(asker_ask("park keep=1000000000"), PAGE_REPLY_DONE);
+    expect_parked(false);
+    expect_code(asker_ask("park gpu=9"), PAGE_REPLY_REFUSED);
+    expect_code(asker_ask("park wait=x"), PAGE_REPLY_BAD);
+    expect_code(asker_ask("set PARK=off"), PAGE_REPLY_DONE);
+    expect_refused("GPUCACHE_PARK=off");
+    return wrong_a() != 0;
+}
+
+static void *ask_for_a_park(void *code)
+{
+    *(int *)code = asker_ask("park wait=10000");
+    return NULL;
+}
+
+/* The kernel waits for the host, which launches first: the park that waits for the kernel gives
+ * way. */
+static int a_use_cancels_a_park_that_waits(void)
+{
+    uint32_t *flag;
+    int code = 0;
+    pthread_t asker;
+    begin(1);
+    REQUIRE(gpu_host_alloc((void **)&flag, 4));
+    *flag = 0;
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
+    REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
+    scene_sleep_ms(300);
+    uint64_t start_ns = scene_now_ns();
+    REQUIRE(gpu_fill(b, WORDS, 8, NULL));
+    EXPECT(scene_now_ns() - start_ns < 2000 * MS_NS);
+    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    REQUIRE(pthread_join(asker, NULL));
+    expect_code(code, PAGE_REPLY_REFUSED);
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL);
+}
+
+/* Copies take long here, so the launch comes while they are made. */
+static int a_use_cancels_the_copies(void)
+{
+    int code = 0, failures = 0;
+    pthread_t asker;
+    uint64_t big[4];
+    begin(1);
+    NEW_BLOCKS(big, 4, 32 * MIB);
+    for (int i = 0; i < 6; i++) {
+        for (int j = 0; j < 4; j++)
+            REQUIRE(gpu_fill(big[j], 8 * MIB, 11, NULL));
+        REQUIRE(gpu_sync());
+        REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
+        scene_sleep_ms(20 + 5 * (unsigned)i);
+        uint64_t start_ns = scene_now_ns();
+        REQUIRE(gpu_fill(b, WORDS, 8, NULL));
+        failures += scene_now_ns() - start_ns > 3000 * MS_NS;
+        REQUIRE(pthread_join(asker, NULL));
+        EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
+        failures += wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL) != 0;
+        for (int j = 0; j < 4; j++)
+            failures += scene_wrong_words(big[j], 8 * MIB, 11, NULL) != 0;
+    }
+    /* In that variant they all take longer than the sleep. */
+    EXPECT(!asker_page() || !getenv("SIM_REALTIME") || asker_figure("park_refusals") > 0);
+    return failures;
+}
+
+/* ---- Blocks, graphs, threads */
+
+static int blocks_come_and_go_meanwhile(void)
+{
+    enum { BLOCKS = 60 };
+    uint64_t blocks[BLOCKS];
+    int failures = 0;
+    begin(1);
+    for (int round = 0; round < 10; round++) {
+        for (unsigned i = 0; i < BLOCKS; i++) {
+            blocks[i] = NEW_BLOCK((size_t)4 * KIB << i % 12);
+            REQUIRE(gpu_fill(blocks[i], KIB << i % 12, i, NULL));
+        }
+        REQUIRE(gpu_sync());
+        park();
+        /* Others take their places, and memory of before is freed whole. */
+        for (unsigned i = 0; i < BLOCKS; i += 2)
+            REQUIRE(gpu_free(blocks[i]));
+        for (unsigned i = 0; i < BLOCKS; i += 4)
+            blocks[i] = NEW_BLOCK((size_t)4 * KIB << i % 12);
+        if (round % 2)
+            asker_ask("flush wait=0"); /* leaves what is away alone */
+        for (unsigned i = 0; i < BLOCKS; i += 4)
+            REQUIRE(gpu_fill(blocks[i], KIB << i % 12, 1000 + i, NULL));
+        for (unsigned i = 0; i < BLOCKS; i += i % 4 ? 2 : 1) {
+            if (i % 4 == 2)
+                continue;
+            failures +=
+                scene_wrong_words(blocks[i], KIB << i % 12, i % 4 ? i : 1000 + i, NULL) != 0;
+            REQUIRE(gpu_free(blocks[i]));
+        }
+    }
+    return failures + (wrong_a() != 0);
+}
+
+static int a_graph_replays_after_many_parks(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    int failures = 0;
+    begin(1);
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(gpu_copy(b, a, WORDS, stream));
+    REQUIRE(gpu_memset_async(b, 0xff, 64, stream));
+    REQUIRE(gpu_get_async(here, b, BYTES, stream));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    for (int i = 0; i < 50; i++) {
+        park();
+        REQUIRE(gpu_graph_launch(exec, stream));
+        REQUIRE(gpu_stream_sync(stream));
+        failures += here[0] != UINT32_MAX || here[16] != VALUE || here[WORDS - 1] != VALUE;
+        memset(here, 0, BYTES);
+    }
+    REQUIRE(gpu_graph_destroy(graph, exec));
+    return failures + (wrong_a() != 0);
+}
+
+static int launch_in_thread(int index, void *arg)
+{
+    pthread_barrier_t *together = arg;
+    CUstream own;
+    REQUIRE(gpu_open(0));
+    own = NEW_STREAM(false);
+    pthread_barrier_wait(together);
+    return gpu_fill(b + (uint64_t)index * 4096, KIB, (uint32_t)index, own) || gpu_stream_sync(own);
+}
+
+static int many_threads_wake_once(void)
+{
+    pthread_barrier_t together;
+    int failures;
+    begin(1);
+    REQUIRE(pthread_barrier_init(&together, NULL, 10));
+    park();
+    uint64_t wakes = asker_figure("num_wakes");
+    failures = scene_threads(10, launch_in_thread, &together);
+    EXPECT(!asker_page() || asker_figure("num_wakes") == wakes + 1);
+    for (uint32_t i = 0; i < 10; i++)
+        failures += scene_wrong_words(b + i * 4096, KIB, i, NULL) != 0;
+    return failures + (wrong_a() != 0);
+}
+
+static pthread_barrier_t launched, parked;
+
+static void *launch_and_stay(void *unused)
+{
+    (void)unused;
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(gpu_memset_async(b, 1, 4, NULL));
+    pthread_barrier_wait(&launched);
+    pthread_barrier_wait(&parked);
+    REQUIRE(gpu_memset_async(b, 2, 4, NULL));
+    return NULL;
+}
+
+/* More than the library has records for: it may refuse, and nothing is wrong. */
+static int more_threads_than_records(void)
+{
+    enum { THREADS = 1100 };
+    static pthread_t threads[THREADS];
+    pthread_attr_t small;
+    begin(1);
+    REQUIRE(pthread_attr_init(&small));
+    REQUIRE(pthread_attr_setstacksize(&small, 256 * KIB));
+    REQUIRE(pthread_barrier_init(&launched, NULL, THREADS + 1));
+    REQUIRE(pthread_barrier_init(&parked, NULL, THREADS + 1));
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(pthread_create(&threads[i], &small, launch_and_stay, NULL));
+    pthread_barrier_wait(&launched);
+    int code = asker_ask("park");
+    EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
+    pthread_barrier_wait(&parked);
+    for (int i = 0; i < THREADS; i++)
+        REQUIRE(pthread_join(threads[i], NULL));
+    return wrong_a() != 0;
+}
+
+static void *download_until_cancelled(void *unused)
+{
+    (void)unused;
+    REQUIRE(cuCtxSetCurrent(context));
+    while (here)
+        REQUIRE(gpu_get(here, a, BYTES));
+    return NULL;
+}
+
+static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
+{
+    begin(1);
+    for (int i = 0; i < 5; i++) {
+        pthread_t thread;
+        REQUIRE(pthread_create(&thread, NULL, download_until_cancelled, NULL));
+        scene_sleep_ms(10);
+        REQUIRE(pthread_cancel(thread));
+        REQUIRE(pthread_join(thread, NULL));
+        park();
+    }
+    return wrong_a() != 0;
+}
+
+SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake), ACT(work_that_runs_refuses),
+           ACT(an_open_capture_refuses), ACT(one_answer_each), ACT(a_use_cancels_a_park_that_waits),
+           ACT(a_use_cancels_the_copies), ACT(blocks_come_and_go_meanwhile),
+           ACT(a_graph_replays_after_many_parks), ACT(many_threads_wake_once),
+           ACT(more_threads_than_records), ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Each call of the driver that a park and a wake make fails once, at its first, second, third ..
+ * time. No byte is lost: the park is refused, or the memory comes back; the program goes on, and
+ * sees no error, since the wake tries again.
+ */
+#include "tests/preload/park.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+
+enum { WORDS = 256 * 1024, BLOCKS = 6, MOST = 40 };
+
+/* Symbols whose failure is one of the library's steps. */
+static const char *const symbols[] = {
+    "cuMemHostRegister_v2", "cuMemHostUnregister",
+    "cuStreamCreate",       "cuStreamDestroy_v2",
+    "cuStreamSynchronize",  "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2", "cuCtxRecordEvent",
+    "cuEventQuery",         "cuEventCreate",
+    "cuMemUnmap",           "cuMemRelease",
+    "cuMemCreate",          "cuMemMap",
+    "cuMemSetAccess",       "cuCtxPushCurrent_v2",
+    "cuMemGetInfo_v2",
+};
+
+static uint64_t blocks[BLOCKS];
+
+static uint32_t wrong_words(void)
+{
+    uint32_t wrong = 0;
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        wrong += scene_wrong_words(blocks[i], WORDS << i % 3, i + 1, NULL);
+    return wrong;
+}
+
+/* What tests/sim/sim.h has, in a driver that is no part of the program. */
+__attribute__((format(printf, 1, 2))) static void fail_from(const char *spec, ...)
+{
+    int (*fail)(const char *);
+    *(void **)&fail = dlsym(RTLD_DEFAULT, "simFailSpec");
+    char text[100];
+    va_list arguments;
+    va_start(arguments, spec);
+    vsnprintf(text, sizeof text, spec, arguments);
+    va_end(arguments);
+    REQUIRE(fail(text));
+}
+
+static void fail_no_more(void)
+{
+    void (*clear)(const char *);
+    *(void **)&clear = dlsym(RTLD_DEFAULT, "simFailClear");
+    clear(NULL);
+}
+
+/* A park and a use, in which the nth call fails. False: there are fewer calls. */
+static bool walk(const char *symbol, unsigned nth, int code)
+{
+    uint64_t (*count)(const char *);
+    *(void **)&count = dlsym(RTLD_DEFAULT, "simCallCount");
+    uint64_t before = count(symbol);
+    EXPECT(before != UINT64_MAX);
+    fail_from("%s:%u:%d", symbol, nth, code);
+    int parked = asker_ask("park frameworks=0");
+    int woke = asker_ask("wake");
+    uint64_t calls = count(symbol) - before;
+    uint32_t first;
+    int rc = gpu_get(&first, blocks[0], 4);
+    fail_no_more();
+    uint32_t wrong = rc ? 0 : wrong_words();
+    if (rc || first != 1 || wrong ||
+        (parked != PAGE_REPLY_DONE && parked != PAGE_REPLY_REFUSED &&
+         parked != PAGE_REPLY_PARTLY)) {
+        printf("%s, call %u: park %d, wake %d, the use %d, %u wrong words: %s\n", symbol, nth,
+               parked, woke, rc, wrong, asker_reply());
+        exit(1);
+    }
+    return calls >= nth;
+}
+
+static int no_byte_is_lost(void)
+{
+    unsigned walked = 0;
+    scene_start(1, 600);
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        blocks[i] = NEW_BLOCK(4 * WORDS << i % 3);
+        REQUIRE(gpu_fill(blocks[i], WORDS << i % 3, i + 1, NULL));
+    }
+    REQUIRE(gpu_sync());
+    if (!asker_page())
+        return 0;
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    park();
+    wake();
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)
+        for (int code = 1; code <= 2; code++)
+            for (unsigned nth = 1; nth < MOST && walk(symbols[i], nth, code); nth++)
+                walked++;
+    EXPECT(walked > 50);
+    return wrong_words() != 0;
+}
+
+static CUstream handlers_stream;
+static CUcontext context;
+static volatile sig_atomic_t handled, handlers_failures;
+
+static void launch_in_handler(int signal_number)
+{
+    (void)signal_number;
+    handlers_failures += gpu_fill(blocks[1], 64, 6, handlers_stream) != 0;
+    handled++;
+}
+
+static void *launch(void *rc)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    *(int *)rc = gpu_fill(blocks[0], WORDS, 5, NULL) || gpu_sync();
+    return NULL;
+}
+
+/* A signal comes to a thread whose launch waits for its memory, and its handler launches, too. */
+static int a_handler_may_launch_while_its_thread_waits(void)
+{
+    pthread_t thread;
+    int rc = -1;
+    scene_start(1, 600);
+    REQUIRE(cuCtxGetCurrent(&context));
+    handlers_stream = NEW_STREAM(false);
+    NEW_BLOCKS(blocks, 2, 4 * WORDS);
+    REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = launch_in_handler}, NULL));
+    if (!asker_page())
+        return 0;
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    park();
+    fail_from("%s:1+:2", "cuMemCreate");
+    REQUIRE(pthread_create(&thread, NULL, launch, &rc));
+    scene_sleep_ms(200);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(pthread_kill(thread, SIGUSR2));
+        scene_sleep_ms(50);
+    }
+    EXPECT(rc == -1);
+    fail_no_more();
+    REQUIRE(pthread_join(thread, NULL));
+    EXPECT(handled > 0 && !handlers_failures);
+    return rc || scene_wrong_words(blocks[0], WORDS, 5, NULL) ||
+           scene_wrong_words(blocks[1], 64, 6, NULL);
+}
+
+/* The driver has no memory for long: the use gets its error, nothing is lost, and a later one is
+ * right. */
+static int without_memory_the_use_fails_and_later_ones_are_right(void)
+{
+    uint32_t first = 0;
+    scene_start(1, 600);
+    blocks[0] = NEW_BLOCK(4 * WORDS);
+    REQUIRE(gpu_fill(blocks[0], WORDS, 1, NULL));
+    REQUIRE(gpu_sync());
+    if (!asker_page())
+        return 0;
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    expect_code(asker_ask("set PARK_WAIT=300ms"), PAGE_REPLY_DONE);
+    park();
+    fail_from("%s:1+:2", "cuMemCreate");
+    EXPECT(gpu_get(&first, blocks[0], 4) == CUDA_ERROR_OUT_OF_MEMORY);
+    expect_parked(true);
+    EXPECT(gpu_get(&first, blocks[0], 4) == CUDA_ERROR_OUT_OF_MEMORY);
+    fail_no_more();
+    return scene_wrong_words(blocks[0], WORDS, 1, NULL) != 0;
+}
+
+SCENE_ACTS(ACT(no_byte_is_lost), ACT(a_handler_may_launch_while_its_thread_waits),
+           ACT(without_memory_the_use_fails_and_later_ones_are_right))

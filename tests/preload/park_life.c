@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The device memory of the process is on the host while the process forks, closes its descriptors,
+ * ends contexts, and ends; memory that others know of; other devices.
+ */
+#include "tests/preload/park_world.h"
+
+#include <unistd.h>
+
+/* ---- The process */
+
+static int forks_leave_the_bytes_alone(void)
+{
+    begin(1);
+    park();
+    for (int quick = 0; quick < 2; quick++) {
+        pid_t child = scene_fork();
+        if (!child) {
+            if (quick)
+                _exit(0);
+            exit(0);
+        }
+        EXPECT(scene_wait(child) == 0);
+    }
+    expect_parked(true);
+    return wrong_a() != 0;
+}
+
+static int closed_descriptors_are_not_missed(void)
+{
+    begin(1);
+    (void)asker_page();
+    park();
+    for (int fd = 3; fd < 200; fd++)
+        close(fd);
+    return wrong_a() != 0;
+}
+
+static int a_core_dump_and_a_child_have_no_copy(void)
+{
+    char line[256];
+    bool found = false, in_store = false;
+    unsigned long from, to;
+    begin(1);
+    uint64_t big = NEW_BLOCK(64 * MIB);
+    REQUIRE(gpu_memset(big, 1, 64 * MIB));
+    REQUIRE(gpu_sync());
+    park();
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    EXPECT(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            in_store = to - from >= 64 * MIB;
+        else if (in_store && strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " dc") &&
+                 strstr(line, " dd"))
+            found = true;
+    }
+    fclose(maps);
+    return (asker_page() && !found) || wrong_a();
+}
+
+/* The result is taken once main has ended. */
+static void take_result(void)
+{
+    if (gpu_get(here, a, BYTES) || here[0] != VALUE || here[WORDS - 1] != VALUE)
+        _exit(1);
+}
+
+static int a_result_is_there_at_exit(void)
+{
+    begin(1);
+    REQUIRE(atexit(take_result));
+    park();
+    return 0;
+}
+
+static int an_exit_asks_for_nothing(void)
+{
+    begin(1);
+    park();
+    return 0;
+}
+
+static int contexts_end_while_it_is_away(void)
+{
+    CUcontext own;
+    CUdeviceptr block;
+    int failures = 0;
+    begin(1);
+    for (int i = 0; i < 3; i++) {
+        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        REQUIRE(cuMemAlloc(&block, 8 * MIB));
+        REQUIRE(cuMemsetD8(block, 1, 8 * MIB));
+        REQUIRE(cuCtxSynchronize());
+        park();
+        REQUIRE(cuCtxDestroy(own));
+        REQUIRE(cuCtxSetCurrent(context));
+        failures += wrong_a() != 0; /* the other stays */
+        park();
+        if (i == 2)
+            break;
+    }
+    REQUIRE(gpu_reset());
+    REQUIRE(gpu_open(0));
+    REQUIRE(cuCtxGetCurrent(&context));
+    uint64_t again = NEW_BLOCK(BYTES);
+    REQUIRE(gpu_fill(again, WORDS, 2, NULL));
+    REQUIRE(gpu_sync());
+    park();
+    return failures + (scene_wrong_words(again, WORDS, 2, NULL) != 0);
+}
+
+/* What others know of stays, and everything else goes. */
+static int exported_memory_stays(void)
+{
+    CUipcMemHandle handle;
+    uint64_t keep;
+    begin(1);
+    NEW_BLOCKS(&keep, 1, 16 * MIB);
+    REQUIRE(gpu_fill(keep, 4 * MIB, 3, NULL));
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_ipc_export(&handle, keep));
+    int code = asker_ask("park wait=2000");
+    EXPECT(code == -1 || (code == PAGE_REPLY_PARTLY && strstr(asker_reply(), "\"exposed\"")));
+    return wrong_a() != 0 || scene_wrong_words(keep, 4 * MIB, 3, NULL);
+}
+
+static int limits_hold(void)
+{
+    begin(1);
+    uint64_t more, live = NEW_BLOCK(32 * MIB);
+    REQUIRE(gpu_memset(live, 5, 32 * MIB));
+    REQUIRE(gpu_sync());
+    expect_code(asker_ask("set MAX_RESERVED=64M"), PAGE_REPLY_DONE);
+    park();
+    /* What is on the host counts, so that all of it has room again. */
+    int rc = gpu_malloc(&more, 128 * MIB);
+    EXPECT(!asker_page() || (rc && asker_figure("reserved_bytes") <= 64 * MIB));
+    return wrong_a() != 0 || scene_wrong_words(live, 8 * MIB, 0x5050505, NULL);
+}
+
+/* ---- Devices */
+
+static int peers_reach_it_afterwards(void)
+{
+    bool can = false;
+    CUcontext second;
+    begin(2);
+    REQUIRE(gpu_peer_can(&can, 1, 0));
+    if (!can)
+        return SCENE_SKIP;
+    REQUIRE(gpu_open(1));
+    REQUIRE(cuCtxGetCurrent(&second));
+    REQUIRE(gpu_peer_enable(0));
+    REQUIRE(cuCtxSetCurrent(context));
+    park();
+    REQUIRE(cuCtxSetCurrent(second));
+    REQUIRE(gpu_open(1));
+    REQUIRE(gpu_fill(b, WORDS, 12, NULL));
+    REQUIRE(gpu_sync());
+    /* Its work is waited for, though it has no pool. */
+    REQUIRE(gpu_spin_fill(b, WORDS, 13, 3000 * MS_NS, NULL));
+    if (asker_page() && scene_simulated())
+        expect_refused("GPU work still runs");
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_open(0));
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 13, NULL);
+}
+
+static int the_current_device_does_not_matter(void)
+{
+    begin(2);
+    REQUIRE(gpu_open(1));
+    uint64_t other = NEW_BLOCK(BYTES);
+    REQUIRE(gpu_spin_fill(other, WORDS, 21, 20 * MS_NS, NULL));
+    REQUIRE(gpu_sync());
+    int code = asker_ask("park gpu=0");
+    expect_code(code, PAGE_REPLY_DONE);
+    int wrong = scene_wrong_words(other, WORDS, 21, NULL) != 0;
+    REQUIRE(gpu_open(0));
+    return wrong || wrong_a();
+}
+
+SCENE_ACTS(ACT(forks_leave_the_bytes_alone), ACT(closed_descriptors_are_not_missed),
+           ACT(a_core_dump_and_a_child_have_no_copy), ACT(a_result_is_there_at_exit),
+           ACT(an_exit_asks_for_nothing), ACT(contexts_end_while_it_is_away),
+           ACT(exported_memory_stays), ACT(limits_hold), ACT(peers_reach_it_afterwards),
+           ACT(the_current_device_does_not_matter))

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A process whose device memory is parked from outside. It does what its standard input says, line
+ * by line, and prints a line after each:
+ *   make MIB COUNT   allocates COUNT blocks of 512 bytes to MIB MiB, and fills each
+ *   check            "right", or how many words are wrong
+ *   copies           the same by copies to the host
+ *   swap             frees every second block and allocates and fills another of its size
+ *   exchange         the same without a fill: allocations and frees alone
+ *   drop             frees all
+ *   info             the free memory of the device, in KiB
+ *   rss              of the process, in KiB
+ *   work THREADS     threads begin to fill, copy and check blocks of their own
+ *   rest             they end; "right", or how many words were wrong
+ *   reset, exit      the context, or the process, ends */
+#include "tests/preload/scene.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { BLOCKS_MAX = 4096, THREADS_MAX = 16, WORK_WORDS = 64 * 1024 };
+
+static struct block {
+    uint64_t addr;
+    size_t size_bytes;
+    uint32_t value;
+} blocks[BLOCKS_MAX];
+static unsigned num_blocks;
+static uint32_t next_value = 1;
+
+static void fill(struct block *b)
+{
+    b->value = next_value++ * 2654435761u;
+    REQUIRE(gpu_fill(b->addr, b->size_bytes / 4, b->value, NULL));
+}
+
+static void make(unsigned mib, unsigned count)
+{
+    for (unsigned i = 0; i < count && num_blocks < BLOCKS_MAX; i++) {
+        struct block *b = &blocks[num_blocks++];
+        size_t most = mib * MIB;
+        b->size_bytes = i % 7 == 0 ? most : 512u << (i * 5 % 18);
+        b->size_bytes = b->size_bytes > most ? most : b->size_bytes;
+        b->addr = NEW_BLOCK(b->size_bytes);
+        fill(b);
+    }
+    REQUIRE(gpu_sync());
+}
+
+static uint64_t check(void)
+{
+    uint64_t wrong = 0;
+    for (unsigned i = 0; i < num_blocks; i++)
+        if (blocks[i].value)
+            wrong +=
+                scene_wrong_words(blocks[i].addr, blocks[i].size_bytes / 4, blocks[i].value, NULL);
+    return wrong;
+}
+
+static uint64_t copies(void)
+{
+    uint64_t wrong = 0;
+    for (unsigned i = 0; i < num_blocks; i++) {
+        uint32_t *host = malloc(blocks[i].size_bytes);
+        EXPECT(host);
+        REQUIRE(gpu_get(host, blocks[i].addr, blocks[i].size_bytes));
+        for (size_t j = 0; blocks[i].value && j < blocks[i].size_bytes / 4; j++)
+            wrong += host[j] != blocks[i].value;
+        free(host);
+    }
+    return wrong;
+}
+
+static void swap(bool fills)
+{
+    for (unsigned i = 0; i < num_blocks; i += 2) {
+        struct block *b = &blocks[i];
+        REQUIRE(gpu_free(b->addr));
+        b->addr = NEW_BLOCK(b->size_bytes);
+        b->value = 0;
+        if (fills)
+            fill(b);
+    }
+    if (fills)
+        REQUIRE(gpu_sync());
+}
+
+static void drop(void)
+{
+    for (unsigned i = 0; i < num_blocks; i++)
+        REQUIRE(gpu_free(blocks[i].addr));
+    num_blocks = 0;
+}
+
+static unsigned long rss_kib(void)
+{
+    unsigned long size, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    EXPECT(file && fscanf(file, "%lu %lu", &size, &resident) == 2);
+    fclose(file);
+    return resident * ((unsigned long)sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static pthread_t threads[THREADS_MAX];
+static unsigned num_threads;
+static atomic_bool stops;
+static _Atomic uint64_t wrong_words;
+
+static void *work(void *arg)
+{
+    uint32_t value = (uint32_t)(uintptr_t)arg << 24;
+    CUstream stream = NULL;
+    REQUIRE(gpu_open(0));
+    stream = NEW_STREAM(false);
+    uint64_t a = NEW_BLOCK(4 * WORK_WORDS), errors = NEW_BLOCK(4), total = 0;
+    uint32_t found;
+    while (!atomic_load(&stops)) {
+        uint64_t b = NEW_BLOCK(4 * WORK_WORDS);
+        REQUIRE(gpu_fill(a, WORK_WORDS, ++value, stream));
+        REQUIRE(gpu_copy(b, a, WORK_WORDS, stream));
+        REQUIRE(gpu_memset_async(errors, 0, 4, stream));
+        REQUIRE(gpu_check(b, WORK_WORDS, value, errors, stream));
+        REQUIRE(gpu_get_async(&found, errors, 4, stream));
+        REQUIRE(gpu_stream_sync(stream));
+        REQUIRE(gpu_free(b));
+        total += found;
+        while (scene_now_ns() / (100 * MS_NS) % 2 && !atomic_load(&stops))
+            scene_sleep_ms(1); /* all threads rest at the same time: then a park succeeds */
+    }
+    REQUIRE(gpu_free(a));
+    REQUIRE(gpu_free(errors));
+    atomic_fetch_add(&wrong_words, total);
+    return NULL;
+}
+
+static void start(unsigned count)
+{
+    atomic_store(&stops, false);
+    for (num_threads = 0; num_threads < count && num_threads < THREADS_MAX; num_threads++)
+        REQUIRE(pthread_create(&threads[num_threads], NULL, work,
+                               (void *)(uintptr_t)(num_threads + 1)));
+}
+
+static uint64_t rest(void)
+{
+    atomic_store(&stops, true);
+    while (num_threads)
+        REQUIRE(pthread_join(threads[--num_threads], NULL));
+    return atomic_load(&wrong_words);
+}
+
+static void say_wrong(uint64_t wrong)
+{
+    if (wrong)
+        printf("%llu words are wrong\n", (unsigned long long)wrong);
+    else
+        puts("right");
+}
+
+static bool obey(const char *line)
+{
+    unsigned mib, count;
+    if (sscanf(line, "make %u %u", &mib, &count) == 2) {
+        make(mib, count);
+    } else if (sscanf(line, "work %u", &count) == 1) {
+        start(count);
+    } else if (!strncmp(line, "check", 5)) {
+        say_wrong(check());
+        return true;
+    } else if (!strncmp(line, "copies", 6)) {
+        say_wrong(copies());
+        return true;
+    } else if (!strncmp(line, "rest", 4)) {
+        say_wrong(rest());
+        return true;
+    } else if (!strncmp(line, "info", 4)) {
+        size_t free_bytes, total_bytes;
+        REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
+        printf("%zu\n", free_bytes / KIB);
+        return true;
+    } else if (!strncmp(line, "rss", 3)) {
+        printf("%lu\n", rss_kib());
+        return true;
+    } else if (!strncmp(line, "swap", 4) || !strncmp(line, "exchange", 8)) {
+        swap(*line == 's');
+    } else if (!strncmp(line, "drop", 4)) {
+        drop();
+    } else if (!strncmp(line, "reset", 5)) {
+        REQUIRE(gpu_reset());
+        num_blocks = 0;
+        REQUIRE(gpu_open(0));
+    } else {
+        return false;
+    }
+    puts("done");
+    return true;
+}
+
+int main(void)
+{
+    char line[64];
+    scene_start(1, 600);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    while (fgets(line, sizeof line, stdin) && obey(line))
+        ;
+    return 0;
+}

@@ -1,0 +1,342 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The device memory of a process goes to the host, and comes back when the process uses it.
+
+test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_client  # noqa: E402
+import programs  # noqa: E402
+import waiting  # noqa: E402
+
+LIBRARY, FOLDERS, PARKER, TABLES = sys.argv[1:5]
+T = page_client.load_tables(TABLES)
+DONE, PARTLY, REFUSED = T.PAGE_REPLY_DONE, T.PAGE_REPLY_PARTLY, T.PAGE_REPLY_REFUSED
+MIB = 1 << 20
+
+
+class Process:
+    """A process under the library, and its page."""
+
+    def __init__(self, test, gpu, pages, **options):
+        env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, SIM_DEVICES="1",
+                               GPUCACHE_DIR=pages, **options)
+        self.talker = programs.Talker([PARKER], env, stderr=None)
+        test.addCleanup(self.talker.end)
+        self.pid = self.talker.pid
+        self.do("make 1 1", "drop")
+        self.path = test.wait_for(lambda: self.find_page(pages), "no page")
+        self.page = page_client.Page(T, self.path)
+        test.addCleanup(self.page.close)
+        test.wait_for(lambda: self.page.state()[0]["pools"], "no pool")
+
+    def do(self, *lines):
+        """What the last line gave; each other one is done."""
+        for line in lines:
+            said = self.talker.do(line)
+            if line.split()[0] not in ("check", "copies", "rest", "info", "rss"):
+                assert said == "done", said
+        return said
+
+    def find_page(self, pages):
+        for path in page_client.whole_pages_in(T, pages):
+            if os.path.basename(path).split("-")[1] == str(self.pid):
+                return path
+        return None
+
+    def ask(self, words, wait_s=60):
+        return self.page.ask(words, wait_s)
+
+    def state(self):
+        self.ask("look")
+        return self.page.state()[0]
+
+    def park_fields(self):
+        self.ask("look")
+        base = T.PAGE["parks"][0]
+        return {name: self.page.get(name, "PAGE_PARK", base) for name in T.PAGE_PARK}
+
+
+class Base(waiting.Waiting):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.pages = os.path.join(scratch.name, "pages")
+        self.gpu = f"park-{os.getpid()}-{random.randrange(1 << 30)}"
+        shared = f"/dev/shm/simulated-gpu-{self.gpu}"
+        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
+        self.addCleanup(os.unlink, shared)
+        env = {name: value for name, value in os.environ.items()
+               if not name.startswith(("GPUCACHE", "LD_"))}
+        self.other = programs.Talker([PARKER], {**env, "LD_LIBRARY_PATH": FOLDERS,
+                                                "SIM_SHARED": self.gpu, "SIM_DEVICES": "1",
+                                                **self.capacity()}, stderr=None)
+        self.addCleanup(self.other.end)
+        self.other.do("info")
+
+    def capacity(self):
+        return {"SIM_CAPACITY": "1G"}
+
+    def start(self, **options):
+        return Process(self, self.gpu, self.pages, **{**self.capacity(), **options})
+
+    def free_mib(self):
+        """What the device has, as a process without the library sees it."""
+        return int(self.other.do("info")) / 1024
+
+    def park(self, p, words="park", code=DONE):
+        got, value, reply = p.ask(words)
+        self.assertEqual(got, code, reply)
+        self.assertEqual(reply["state"], "refused" if code == REFUSED else "parked", reply)
+        return value, reply
+
+
+class Park(Base):
+    def test_memory_goes_and_comes_back_with_its_bytes(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 32 20")
+        self.assertLess(self.free_mib(), nothing - 100)
+        value, reply = self.park(p)
+        self.assertGreater(value, 100 * MIB)
+        self.assertGreaterEqual(self.free_mib(), nothing)
+        self.assertEqual(reply["gpus"][0]["stays"], [])
+        self.assertGreater(reply["gpus"][0]["live_bytes"], 100 * MIB)
+        pool = p.state()["pools"][0]
+        self.assertEqual(pool["away_bytes"], value)
+        self.assertEqual(pool["away_bytes"], pool["reserved_bytes"])
+        self.assertEqual(p.park_fields(), {"away_bytes": value, "needs_bytes": 0})
+        self.assertEqual(p.do("check"), "right")
+        self.assertLess(self.free_mib(), nothing - 100)
+        state = p.state()
+        self.assertEqual(state["pools"][0]["away_bytes"], 0)
+        self.assertEqual((state["counters"]["num_parks"], state["counters"]["num_wakes"]), (1, 1))
+        self.assertEqual(p.do("copies"), "right")
+
+    def test_a_request_wakes(self):
+        p = self.start()
+        p.do("make 16 20")
+        self.park(p)
+        code, value, reply = p.ask("wake")
+        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
+        self.assertGreater(value, 16 * MIB)
+        self.assertEqual(p.ask("wake")[:2], (DONE, 0))
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.state()["counters"]["num_wakes"], 1)
+
+    def test_allocations_and_frees_go_on(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 16 30")
+        self.park(p)
+        p.do("exchange")
+        self.assertGreater(self.free_mib(), nothing - 100)
+        self.assertEqual(p.state()["counters"]["num_wakes"], 0)
+        self.assertEqual(p.do("check"), "right")
+        self.park(p)
+        p.do("drop")
+        self.assertEqual(p.do("make 16 30", "check"), "right")
+
+    def test_a_second_park_takes_what_is_left(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 16 30")
+        value, reply = self.park(p, f"park keep={24 * MIB}")
+        self.assertGreaterEqual(reply["gpus"][0]["stays"][0]["bytes"], 24 * MIB)
+        self.assertLess(self.free_mib(), nothing - 23)
+        more, reply = self.park(p)
+        self.assertGreater(more, 0)
+        self.assertEqual(reply["gpus"][0]["away_bytes"], value + more)
+        self.assertGreaterEqual(self.free_mib(), nothing)
+        self.assertEqual(self.park(p)[0], 0)
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+
+    def test_the_process_is_as_large_as_before(self):
+        p = self.start()
+        p.do("make 32 20", "check")
+        before = int(p.do("rss"))
+        self.park(p)
+        p.do("check")
+        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 4096, "it grew", 10)
+
+    def test_off_refuses(self):
+        p = self.start(GPUCACHE_PARK="off")
+        p.do("make 8 8")
+        self.assertIn("GPUCACHE_PARK=off", self.park(p, code=REFUSED)[1]["why"])
+        self.assertEqual(p.ask("set PARK=ask")[0], DONE)
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_it_parks_itself(self):
+        p = self.start(GPUCACHE_PARK="idle:100ms")
+        nothing = self.free_mib()
+        p.do("make 16 20")
+        self.wait_for(lambda: self.free_mib() >= nothing, "it does not park itself")
+        self.assertEqual(p.do("check"), "right")
+        self.wait_for(lambda: self.free_mib() >= nothing, "it does not park itself again")
+        self.assertEqual(p.ask("set PARK=idle:2s")[0], DONE)
+        self.assertEqual(p.ask("wake")[0], DONE)
+        woke = time.monotonic()
+        self.wait_for(lambda: self.free_mib() >= nothing, "a request wakes it for ever")
+        self.assertGreater(time.monotonic(), woke + 1.5)
+        self.assertEqual(p.ask("set PARK=ask")[0], DONE)
+        self.assertEqual(p.do("check"), "right")
+        time.sleep(0.5)
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+
+    def test_threads_work_on(self):
+        p = self.start()
+        p.do("make 8 40", "work 4")
+        parked, begun = 0, time.monotonic()
+        while time.monotonic() < begun + (2 if parked else 60):
+            code, _, reply = p.ask("park wait=20")
+            self.assertIn(code, (DONE, REFUSED), reply)
+            parked += code == DONE
+            if parked % 3 == 0:
+                p.ask("flush frameworks=0 wait=0")
+        self.assertEqual(p.do("rest"), "right")
+        self.assertEqual(p.do("check"), "right")
+        self.assertGreater(parked, 0)
+
+    def test_a_reset_ends_the_context_away(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 16 20")
+        self.park(p)
+        p.do("reset")
+        self.assertGreaterEqual(self.free_mib(), nothing - 100)
+        self.assertEqual(p.do("make 16 20", "check"), "right")
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_an_exit_loses_nothing(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 16 20")
+        self.park(p)
+        self.assertEqual(p.talker.finish()[0], 0)
+        self.assertGreaterEqual(self.free_mib(), nothing)
+
+
+    def test_a_stop_in_any_state_changes_nothing(self):
+        p = self.start()
+        p.do("make 8 20")
+        for i in range(8):
+            self.park(p)
+            p.talker.send("check")
+            time.sleep(0.002 * i)  # before, in and behind the wake
+            os.kill(p.pid, signal.SIGSTOP)
+            time.sleep(0.02)
+            os.kill(p.pid, signal.SIGCONT)
+            self.assertEqual(p.talker.read(), "right")
+
+    def test_a_kill_in_any_state_leaves_nothing(self):
+        for i in range(6):
+            p = self.start()
+            nothing = self.free_mib()
+            p.do("make 8 20")
+            if i % 2:
+                self.park(p)
+            p.talker.send("check")
+            time.sleep(0.004 * i)
+            p.talker.end()
+            self.wait_for(lambda: self.free_mib() >= nothing,  # pylint: disable=W0640
+                          "device memory is left")
+
+    def test_who_works_is_left_alone(self):
+        """`gpucache park --all`."""
+        p = self.start()
+        p.do("make 8 20", "work 2")
+        code, _, reply = p.ask("park unused=2000")
+        self.assertEqual((code, reply["state"]), (DONE, "used"))
+        p.do("rest")
+        self.park(p, "park unused=300")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_the_page_says_that_it_is_parked(self):
+        p = self.start()
+        p.do("make 8 20")
+        self.assertNotIn("park", p.state())
+        self.park(p)
+        told = p.state()["park"]
+        self.assertEqual((told["state"], told["needs_bytes"]), ("parked", 0))
+        self.assertLess(abs(time.time_ns() - told["since_unix_ns"]), 60e9)
+        p.do("check")
+        self.assertNotIn("park", p.state())
+
+    def test_one_that_is_used_now_and_then_is_parked_ever_less_often(self):
+        p = self.start(GPUCACHE_PARK="idle:100ms")
+        p.do("make 8 20")
+        pauses = []
+        for _ in range(5):
+            used = time.monotonic()
+            self.wait_for(lambda: p.state()["pools"][0]["away_bytes"], "it does not park itself")
+            pauses.append(time.monotonic() - used)
+            self.assertEqual(p.do("check"), "right")
+        self.assertGreater(pauses[4], 3 * pauses[1], pauses)
+
+    def test_parks_with_changes_between(self):
+        p = self.start()
+        p.do("make 4 40")
+        for i in range(12):
+            self.park(p)
+            self.assertEqual(p.do("swap" if i % 3 else "exchange", "check"), "right")
+
+
+class Full(Base):
+    """A device that is full when the memory is to come back."""
+
+    def capacity(self):
+        return {"SIM_CAPACITY": "512M"}
+
+    def fill(self):
+        while self.free_mib() > 110:
+            self.assertEqual(self.other.do("make 16 7"), "done")  # one of 16 MiB
+
+    def test_a_use_waits_for_memory(self):
+        p = self.start()
+        p.do("make 16 60")
+        self.park(p)
+        self.fill()
+        code, _, reply = p.ask("wake")
+        self.assertEqual((code, reply["state"]), (REFUSED, "refused"), reply)
+        self.assertIn("GiB are needed", reply["why"])
+        at, sequence = p.page.put_ask("wake")
+        p.page.ring()
+        p.talker.send("check")  # outlasts the request
+        self.assertEqual(p.page.await_reply(at, sequence, 60)[0], REFUSED)
+        self.wait_for(lambda: p.park_fields()["needs_bytes"], "it waits for nothing")
+        self.assertEqual(p.state()["park"]["state"], "waits")
+        self.assertGreater(p.state()["park"]["needs_bytes"], 200 * MIB)
+        time.sleep(0.2)
+        self.other.do("drop")
+        self.assertEqual(p.talker.read(), "right")
+        self.assertEqual(p.park_fields()["needs_bytes"], 0)
+
+    def test_who_worked_lately_lends_nothing(self):
+        first = self.start(GPUCACHE_PARK="lend:3s")
+        second = self.start(GPUCACHE_SHARE="1s")
+        first.do("make 16 70")
+        self.assertNotEqual(second.talker.do("make 16 70"), "done")
+        self.assertEqual(first.do("check"), "right")
+        self.assertEqual(first.state()["counters"]["num_parks"], 0)
+
+    def test_two_take_turns(self):
+        first, second = self.start(GPUCACHE_PARK="lend:1s"), self.start(GPUCACHE_PARK="lend:1s")
+        first.do("make 16 70")
+        self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
+        self.assertEqual(second.do("make 16 70", "check"), "right")
+        for p in (first, second) * 3:
+            self.assertEqual(p.do("check"), "right")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[5:])

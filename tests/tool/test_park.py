@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache park and wake: what they ask for, their receipts, and what ps, top, stat and metrics
+show of a parked process.
+
+test_park.py TOOL"""
+import json
+import os
+import sys
+import time
+import types
+import unittest
+
+from fake import MIB, UUID, UUID_B, body, pool, tool
+from test_page import Case
+
+from gpucache import many, picture, tables, top
+
+DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
+REFUSED, BAD = tables.PAGE_REPLY_REFUSED, tables.PAGE_REPLY_BAD
+ME = f"PID {os.getpid()}"
+
+
+def parked(stays=(), **figures):
+    its_gpu = {"uuid": UUID, "device": 0, "parked_bytes": 188 * MIB, "live_bytes": 32 * MIB,
+               "away_bytes": 188 * MIB, "stays": [{"what": what, "bytes": size}
+                                                  for what, size in stays], **figures}
+    return {"ns": 11_000_000, "state": "parked", "to": "host", "gpus": [its_gpu]}
+
+
+def sleeper(state="parked", **more):
+    """What the page of a parked process says."""
+    told = {"state": state, "since_unix_ns": time.time_ns() - 720 * 10**9,
+            "needs_bytes": 14 << 30, **more}
+    return body(pool(away_bytes=128 * MIB), park=told)
+
+
+class Asked(Case):
+    def serve(self, code=DONE, reply=None, value=188 * MIB, **more):
+        return self.page(answer=lambda words: (code, value, parked() if reply is None else reply),
+                         **more)
+
+    def told(self, verb, code, reply, value=0):
+        """What the tool says of a reply."""
+        page = self.serve(code, reply, value)
+        done = tool(verb, os.getpid())
+        page.close()
+        return done.status, done.out, done.err
+
+    def test_receipts(self):
+        """The words of each reply, and the exit code."""
+        exposed = (("exposed", 8 * MIB), ("stream-ordered", 2 * MIB), ("new", MIB))
+        for verb, code, reply, value, status, out, err in (
+                ("park", DONE, parked(), 188 * MIB, 0,
+                 " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live", ""),
+                ("park", DONE, parked(parked_bytes=0), 0, 0,
+                 " GPU 0: nothing to park; 188 MiB parked in all", ""),
+                ("park", DONE, parked((("kept", MIB),)), 188 * MIB, 0,
+                 " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live; 1 MiB kept stay on the GPU",
+                 ""),
+                ("park", PARTLY, parked(exposed), 188 * MIB, 1,
+                 " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live; 8 MiB known to other "
+                 "processes or devices, 2 MiB in the driver's own pools, 1 MiB new stay on the GPU",
+                 ": not all is parked: 8 MiB known to other processes or devices, 2 MiB in the "
+                 "driver's own pools, 1 MiB new"),
+                ("park", DONE, {"state": "used"}, 0, 0,
+                 ": left out: it used the GPU within the last 2 s", ""),
+                ("park", DONE, {"state": "parked", "gpus": []}, 0, 0,
+                 ": it has no memory on a GPU", ""),
+                ("park", REFUSED, {"state": "refused", "why": "GPU work still runs"}, 0, 1, "",
+                 ": GPU work still runs"),
+                ("park", REFUSED, {"error": "the process leaves"}, 0, 1, "",
+                 ": the process leaves"),
+                ("park", REFUSED, {}, 0, 1, "", ": it does not say why"),
+                ("park", BAD, {"error": 'no verb "park"'}, 0, 1, "", ': no verb "park"'),
+                ("wake", DONE, {"ns": 600_000_000, "state": "woken"}, 128 * MIB, 0,
+                 ": 128 MiB back in 600 ms", ""),
+                ("wake", DONE, {"ns": 0, "state": "woken"}, 0, 0, ": it was not parked", ""),
+                ("wake", REFUSED, {"state": "refused", "why": "14 GiB of GPU 0 are missing"}, 0, 1,
+                 "", ": 14 GiB of GPU 0 are missing")):
+            self.assertEqual(self.told(verb, code, reply, value), (
+                status, f"{ME}{out}\n" if out else "", f"gpucache: {ME}{err}\n" if err else ""))
+
+    def test_json(self):
+        self.serve(PARTLY, parked((("exposed", 8 * MIB),)))
+        done = tool("park", os.getpid(), "--json")
+        receipt, = done.json["receipts"]
+        self.assertEqual((done.status, done.json["bytes"], receipt["status"], receipt["state"],
+                          receipt["gpus"][0]["stays"]),
+                         (1, 188 * MIB, "partly", "parked", [{"what": "exposed",
+                                                              "bytes": 8 * MIB}]))
+
+    def test_it_asks_for_what_the_arguments_say(self):
+        page = self.serve(text=body(pool(), pool(1, UUID_B)))
+        for words, asked in (((), "wait=1000"), (("--wait", "0"), "wait=0"),
+                             (("--gpu", "1"), f"wait=1000 gpu={UUID_B}"),
+                             (("--keep", "2G"), f"wait=1000 keep={2 << 30}"),
+                             (("--no-frameworks",), "wait=1000 frameworks=0")):
+            self.assertEqual(tool("park", os.getpid(), *words).status, 0)
+            self.assertEqual(page.asked[-1], f"park {asked}")
+        for words in ("trainer",), ("train*", os.getpid()), (os.getpid(), "--json", "trainer"):
+            asked = len(page.asked)
+            self.assertEqual(tool("park", *words).status, 0)
+            self.assertEqual(page.asked[asked:], ["park wait=1000"] * (2 if len(words) > 1 else 1))
+        tool("park", "--all")
+        self.assertEqual(page.asked[-1], "park wait=1000 unused=2000")
+        tool("wake", "trainer")
+        self.assertEqual(page.asked[-1], "wake")
+
+    def test_wake_all_asks_those_that_are_parked(self):
+        page = self.serve(DONE, {"ns": 1, "state": "woken"})
+        self.says(tool("wake", "--all"), 1, "no process is parked")
+        page.publish(sleeper())
+        self.assertEqual((tool("wake", "--all").status, page.asked), (0, ["wake"]))
+
+    def test_what_cannot_be_asked(self):
+        """One sentence and the exit code."""
+        page = self.serve(text=body(pool()))
+        for words, status, sentence in (
+                ((4194303,), 1, "PID 4194303: no such process"),
+                ((1 << 40,), 2, f"{1 << 40} is no process id"),
+                (("nosuch*",), 1, "no process whose name matches nosuch*"),
+                ((os.getpid(), "--gpu", "7"), 1, f"{ME}: it has no memory on GPU 7"),
+                ((os.getpid(), "--all"), 2, "give process ids and names, or --all: not both"),
+                ((), 2, None)):
+            for verb in "park", "wake":
+                self.says(tool(verb, *words), status,
+                          sentence or f"{verb} needs process ids, names or --all")
+        self.assertEqual(page.asked, [])
+        older = body(pool())
+        for name in "GPUCACHE_PARK", "GPUCACHE_PARK_WAIT":
+            older["options"].pop(name)
+        page.publish(older)
+        self.says(tool("park", os.getpid()), 1, f"{ME}: its library is older, and cannot park")
+        page.close()
+        self.says(tool("park", os.getpid()), 1, f"{ME}: it runs without libgpucache")
+        page = self.page(version=99)
+        self.assertEqual(tool("wake", os.getpid()).status, 1)
+        for words in ("--keep", "2X"), ("--wait", "soon"), ("--keep",):
+            self.assertEqual(tool("park", os.getpid(), *words).status, 2, words)
+
+    def test_a_reply_without_sense_is_no_crash(self):
+        for reply in ({}, {"gpus": 3}, {"state": "parked", "gpus": [1, {"stays": [2, {}]}]}, [], 4):
+            for verb, code in ("park", DONE), ("park", PARTLY), ("wake", REFUSED):
+                status, _, err = self.told(verb, code, reply)
+                self.assertEqual(status, code != DONE, err)
+
+    def test_words_are_process_ids_or_names(self):
+        self.assertEqual(many.split(["12", "train*", "7"]), ([12, 7], ["train*"]))
+
+
+class Shown(Case):
+    def test_ps_has_a_column_where_one_is_parked(self):
+        page = self.page()
+        self.assertNotIn("PARKED", tool("ps").out)
+        for state, note in (("parked", "parked 12min"), ("waking", "waking"),
+                            ("waits", "waits for 14 GiB")):
+            page.publish(sleeper(state))
+            lines = tool("ps").out.splitlines()
+            self.assertIn("RESERVED   PARKED", lines[-2])
+            # Live stays what the program holds, reserved is device memory.
+            self.assertRegex(lines[-1], r"32 MiB .* 60 MiB +128 MiB +1 GiB .*trainer "
+                             rf"\({note}\)$")
+            self.assertIn(f"GPU memory: {note}\n", tool("stat", os.getpid()).out)
+        self.assertEqual(tool("ps", "--json").json["processes"][0]["park"], "waits for 14 GiB")
+
+    def test_a_page_may_say_anything(self):
+        page = self.page()
+        for park in 3, [], {}, {"state": []}, {"state": "parked", "since_unix_ns": -1}, \
+                {"state": "parked", "since_unix_ns": 1 << 63}:
+            page.publish({**sleeper(), "park": park})
+            self.assertIn("(parked)", tool("ps").out, park)
+
+    def test_top_has_it_too(self):
+        page = self.page()
+        for shows in False, True:
+            page.publish(sleeper() if shows else body(pool()))
+            screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+                                                      interval=1.0))
+            screen.look()
+            words = picture.render(screen.machine, 160, 24, screen).plain
+            self.assertEqual(("PARKED" in words, "128 MiB" in words, "(parked 12min)" in words),
+                             (shows,) * 3, words)
+            # What is on the host takes no part of the GPU's bar.
+            self.assertEqual(screen.machine.cards[0].live, (0 if shows else 32) * MIB)
+
+    def test_metrics_and_stat_count_it(self):
+        told = sleeper()
+        told["counters"]["wake_ns"] = 1_500_000_000
+        self.page(told)
+        out = tool("metrics").out
+        self.assertRegex(out, r"(?m)^gpucache_away_bytes\{.*\} 1\.34217728e\+08$")
+        self.assertRegex(out, r"(?m)^gpucache_wake_seconds_total\{.*\} 1\.5$")
+        self.assertRegex(tool("stat", os.getpid()).out, r"(?m)^wake time +1\.5 s$")
+        json.dumps(tool("stat", os.getpid(), "--json").json)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

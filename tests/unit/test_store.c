@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/park/store.c: the room on the host by the kernel's files, and the rows.
+ */
+#include "shim/park/store.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+enum { WHY_BYTES = 128, PATH_BYTES = 512, RANGES = 3000 };
+
+static char root[64];
+static char why[WHY_BYTES];
+
+/* A file below the root, with its folders. */
+static void put(const char *name, const char *text)
+{
+    char path[PATH_BYTES];
+    int at = snprintf(path, sizeof path, "%s", root);
+
+    for (const char *p = name; *p; p++) {
+        path[at] = '\0';
+        if (*p == '/')
+            mkdir(path, 0700);
+        path[at++] = *p;
+    }
+    path[at] = '\0';
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static int make_root(void **state)
+{
+    snprintf(root, sizeof root, "/tmp/store-XXXXXX");
+    if (!mkdtemp(root))
+        return -1;
+    put("/proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
+    put("/proc/self/cgroup", "0::/a/b\n");
+    return 0;
+}
+
+static int remove_root(void **state)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "rm -r %s", root);
+    return system(command);
+}
+
+static void the_machine_has_room(void **state)
+{
+    assert_int_equal(store_room(root), 4096 * MIB);
+    put("/proc/meminfo", "MemTotal:  8388608 kB\n");
+    assert_int_equal(store_room(root), UINT64_MAX);
+    assert_int_equal(store_room("/no/such/root"), UINT64_MAX);
+    assert_true(store_room("") > MIB);
+}
+
+static void each_group_above_has_a_limit(void **state)
+{
+    put("/sys/fs/cgroup/a/b/memory.max", "max\n");
+    put("/sys/fs/cgroup/a/b/memory.current", "12345\n");
+    assert_int_equal(store_room(root), 4096 * MIB);
+    put("/sys/fs/cgroup/a/memory.max", "1073741824\n");
+    put("/sys/fs/cgroup/a/memory.current", "268435456\n");
+    assert_int_equal(store_room(root), 768 * MIB);
+    put("/sys/fs/cgroup/memory.max", "1073741824\n");
+    put("/sys/fs/cgroup/memory.current", "1073741825\n");
+    assert_int_equal(store_room(root), 0);
+}
+
+static void files_that_nobody_reads_leave_room(void **state)
+{
+    put("/sys/fs/cgroup/a/b/memory.high", "1073741824\n");
+    put("/sys/fs/cgroup/a/b/memory.max", "2073741824\n");
+    put("/sys/fs/cgroup/a/b/memory.current", "1073741824\n");
+    put("/sys/fs/cgroup/a/b/memory.stat", "anon 3\ninactive_file 104857600\nactive_file 7\n");
+    assert_int_equal(store_room(root), 100 * MIB);
+}
+
+/* In a container the group has the machine's name, and the mount is the container's. */
+static void groups_of_the_first_version(void **state)
+{
+    put("/proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/1\n1:name=systemd:/\n0::/\n");
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
+    put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "536870912\n");
+    put("/sys/fs/cgroup/memory/memory.stat", "cache 9\ntotal_inactive_file 1048576\n");
+    assert_int_equal(store_room(root), 513 * MIB);
+}
+
+static void too_much_is_refused_in_words(void **state)
+{
+    struct store s = {0};
+
+    assert_false(store_begin(&s, UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
+    assert_non_null(strstr(why, "GiB are needed"));
+    assert_null(s.bytes);
+}
+
+static void rows_are_found_in_any_order(void **state)
+{
+    struct store s = {0};
+
+    assert_true(store_begin(&s, 1024 * MIB, MIB, why, sizeof why));
+    for (uint64_t i = 0; i < RANGES; i++) { /* 7919 is a prime: each place once */
+        uint64_t addr = i * 7919 % RANGES * 4096 + MIB;
+        assert_int_equal(store_add(&s, addr, 512)->offset, i * 512);
+    }
+    assert_true(store_make_usable(&s, why, sizeof why));
+    for (uint64_t i = 0; i < RANGES; i++) {
+        uint64_t addr = i * 4096 + MIB;
+        assert_int_equal(store_find(&s, addr, addr + 1)->addr, addr);
+        assert_int_equal(store_find(&s, addr + 511, addr + 4096)->addr, addr);
+        assert_null(store_find(&s, addr + 512, addr + 4096));
+        assert_int_equal(store_find(&s, addr, addr + 1)->offset % 512, 0);
+    }
+    assert_int_equal(store_find(&s, 0, UINT64_MAX)->addr, MIB);
+    assert_null(store_find(&s, MIB + RANGES * 4096, UINT64_MAX));
+    store_free(&s);
+}
+
+/* Is the first byte of a page in memory? */
+static bool is_resident(const char *at)
+{
+    unsigned char resident = 0;
+
+    return mincore((void *)(uintptr_t)at, 1, &resident) == 0 && resident & 1;
+}
+
+static void a_cut_store_gives_its_memory_back(void **state)
+{
+    struct store s = {0};
+
+    assert_true(store_begin(&s, 64 * MIB, 16 * MIB, why, sizeof why));
+    store_add(&s, 1 << 20, 8 * MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    memset(s.bytes, 1, 8 * MIB);
+    struct store_mark mark = store_mark(&s);
+    assert_true(store_begin(&s, 0, 16 * MIB, why, sizeof why));
+    store_add(&s, 64 << 20, 8 * MIB);
+    assert_null(store_add(&s, 128 << 20, 64 * MIB));
+    assert_true(store_make_usable(&s, why, sizeof why));
+    memset(s.bytes + 8 * MIB, 2, 8 * MIB);
+    store_cut(&s, mark);
+    assert_true(is_resident(s.bytes) && s.bytes[8 * MIB - 1] == 1);
+    assert_false(is_resident(s.bytes + 8 * MIB));
+    assert_null(store_find(&s, 64 << 20, UINT64_MAX));
+    store_add(&s, 64 << 20, 8 * MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    memset(s.bytes + 8 * MIB, 3, 8 * MIB);
+    store_cut(&s, (struct store_mark){0});
+    assert_null(s.bytes);
+}
+
+static void a_child_has_no_copy(void **state)
+{
+    struct store s = {0};
+    int status;
+
+    assert_true(store_begin(&s, 4 * MIB, MIB, why, sizeof why));
+    store_add(&s, 4096, MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    memset(s.bytes, 1, MIB);
+    pid_t child = fork();
+    if (!child)
+        _exit(is_resident(s.bytes));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    store_free(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_machine_has_room, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(each_group_above_has_a_limit, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(files_that_nobody_reads_leave_room, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(groups_of_the_first_version, make_root, remove_root),
+        cmocka_unit_test(too_much_is_refused_in_words),
+        cmocka_unit_test(rows_are_found_in_any_order),
+        cmocka_unit_test(a_cut_store_gives_its_memory_back),
+        cmocka_unit_test(a_child_has_no_copy),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
