@@ -210,6 +210,14 @@ bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt)
     return again;
 }
 
+size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most)
+{
+    struct place place;
+    return *uuid->text && find_place(&place)
+               ? neighbour_list(place.folder, &place.self, uuid->bytes, out, most)
+               : 0;
+}
+
 void lend_flush(int pid, uint64_t wait_ns)
 {
     struct place place;
