@@ -20,11 +20,11 @@
  *     From then on every use arrives, until the bit falls. A use that is nested in another counts
  *     as its outer one: its thread is marked, so 2 is not yet true.
  *  3. Marks that come and go after 2 are those of arrivals, which do not call the driver.
- *  4. gate_leave is one compare and exchange from CLOSING. So no arrival has cancelled, and none
- *     can from then on: an arrival exchanges CLOSING and PARKED only. From PARKED it is the same
- *     exchange, behind the gate that has been closed since.
+ *  4. The bit alone would do for safety. gate_leave, one compare and exchange from CLOSING, is for
+ *     the arrivals: a park that one has cancelled ends soon, and needs no wake. From PARKED it is
+ *     the same exchange, behind the bit that is set since.
  *  5. Only the park thread clears the bit, in gate_open. A cancelled park stays behind the bit
- * until the park thread, which sees that the state is not CLOSING, has undone its steps.
+ *     until the park thread, which sees that the state is not CLOSING, has undone its steps.
  *  6. Threads without a record leave no mark. Then gate_drain returns false (submitter.h, step 5).
  *  7. Work that uses have submitted before 2 may still run. quiet_await waits for it.
  *

@@ -5,7 +5,7 @@
  *    arguments stay in place.
  * 2. Once the process has a pool or an imported block, the word has POOL_WATCH_ERRORS. Then the
  *    wrapper marks the thread's record (shim/context/submitter.h) until the driver has answered,
- * and looks at the answer (shim/entry/retry.h).
+ *    and looks at the answer (shim/entry/retry.h).
  * 3. While the word has POOL_WATCH_GATE behind the mark, the thread takes the mark back and waits
  *    (shim/park/gate.h).
  * 4. While the word has other bits, a pool needs to know of submissions. Then the wrapper also
