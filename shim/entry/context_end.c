@@ -253,6 +253,35 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
+/* It may use memory of all pools of its device without one of its own. */
+static CUresult created(CUresult rc, CUcontext *ctx)
+{
+    if (rc == CUDA_SUCCESS && !state_is_off())
+        peer_note_context(*ctx);
+    return rc;
+}
+
+CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    return created(retry_cuCtxCreate(ctx, flags, dev), ctx);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    return created(retry_cuCtxCreate_v2(ctx, flags, dev), ctx);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count, unsigned flags,
+                        CUdevice dev)
+{
+    return created(retry_cuCtxCreate_v3(ctx, affinity, count, flags, dev), ctx);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *create, unsigned flags, CUdevice dev)
+{
+    return created(retry_cuCtxCreate_v4(ctx, create, flags, dev), ctx);
+}
+
 /* A primary context that comes to life again has the same handle. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {

@@ -10,6 +10,7 @@
 #include "shim/context/submitter.h"
 #include "shim/driver/backing.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
 #include "shim/park/gate.h"
 #include "shim/process/clock.h"
@@ -147,6 +148,19 @@ static const char *look_at_accessor(CUcontext ctx)
     }
 }
 
+/* A primary context without a pool, on the device of another context's pool. */
+static const char *look_at_primary(CUdevice device)
+{
+    CUcontext primary = device_primary(device);
+    if (!primary || !device_primary_is_active(device))
+        return NULL;
+    FOR_EACH_CONTEXT(c) {
+        if (atomic_load(&c->ctx) == primary)
+            return NULL;
+    }
+    return look_at_accessor(primary);
+}
+
 const char *quiet_look(void)
 {
     static CUcontext accessors[ACCESSORS_MAX];
@@ -154,6 +168,7 @@ const char *quiet_look(void)
     const char *why = capture_open() ? CAPTURES : NULL;
     FOR_EACH_CONTEXT(c) {
         why = why ? why : look_at_pool(c);
+        why = why ? why : look_at_primary(c->device);
     }
     if (!peer_accessors(accessors, ACCESSORS_MAX, &count))
         return PEERS;

@@ -2,8 +2,10 @@
  *
  * When memory may go away: who must not be parked, and when no GPU work of the program's runs.
  *
- *  1. All work of the process on pool memory is work of a context with a pool, or of a context that
- *     was given access to another one's memory (shim/share/peer.h).
+ *  1. All work of the process on pool memory is work of a context with a pool, of one that was
+ *     granted access to such memory (shim/share/peer.h), or of another one of the same device: the
+ *     program made that (cuCtxCreate), or it is the device's primary context. Other contexts do not
+ *     reach it: mapped memory is accessible only to the devices that the library allowed.
  *  2. An event of a context is complete when all work is that was submitted to the context before:
  *     that of its streams and green contexts, graphs, host functions, waits in streams, and what
  *     kernels launched themselves.

@@ -16,7 +16,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { GRANTS_MAX = 512, TRIES = 4 };
+enum { GRANTS_MAX = 512, MADE_MAX = 256, TRIES = 4 };
 
 struct side {
     CUcontext ctx;
@@ -27,7 +27,9 @@ static struct grant {
     struct side accessor, owner;
     bool used;
 } grants[GRANTS_MAX];
-static bool overflowed; /* a pair found no room: from then on no access is taken away */
+static bool overflowed;          /* a pair found no room: from then on no access is taken away */
+static CUcontext made[MADE_MAX]; /* by the program; NULL: a free place */
+static bool made_more;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct peer_change {
@@ -123,10 +125,15 @@ static void remove_pairs(CUcontext accessor, CUcontext owner)
 
 void peer_forget(CUcontext ctx)
 {
-    if (ctx) {
-        remove_pairs(ctx, NULL);
-        remove_pairs(NULL, ctx);
-    }
+    if (!ctx)
+        return;
+    remove_pairs(ctx, NULL);
+    remove_pairs(NULL, ctx);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < MADE_MAX; i++)
+        if (made[i] == ctx)
+            made[i] = NULL;
+    pthread_mutex_unlock(&lock);
 }
 
 /* The current context, and the peer. False: both are of one device, whose memory needs no grant. */
@@ -208,20 +215,40 @@ void peer_revoke(CUcontext peer)
         remove_pairs(accessor, peer);
 }
 
+void peer_note_context(CUcontext ctx)
+{
+    size_t i = 0;
+    pthread_mutex_lock(&lock);
+    while (i < MADE_MAX && made[i])
+        i++;
+    if (i < MADE_MAX)
+        made[i] = ctx;
+    else
+        made_more = true;
+    pthread_mutex_unlock(&lock);
+}
+
+/* False: there is no room for it. */
+static bool add_accessor(CUcontext *list, size_t max, size_t *count, CUcontext ctx)
+{
+    for (size_t i = 0; i < *count; i++)
+        if (list[i] == ctx)
+            return true;
+    if (*count == max)
+        return false;
+    list[(*count)++] = ctx;
+    return true;
+}
+
 bool peer_accessors(CUcontext *ctx, size_t max, size_t *count)
 {
-    pthread_mutex_lock(&lock);
-    bool all = !overflowed;
     *count = 0;
-    for (const struct grant *g = grants; g < grants + GRANTS_MAX; g++) {
-        bool known = !g->used;
-        for (size_t i = 0; i < *count && !known; i++)
-            known = ctx[i] == g->accessor.ctx;
-        if (!known && *count < max)
-            ctx[(*count)++] = g->accessor.ctx;
-        else if (!known)
-            all = false;
-    }
+    pthread_mutex_lock(&lock);
+    bool all = !overflowed && !made_more;
+    for (const struct grant *g = grants; g < grants + GRANTS_MAX; g++)
+        all = (!g->used || add_accessor(ctx, max, count, g->accessor.ctx)) && all;
+    for (size_t i = 0; i < MADE_MAX; i++)
+        all = (!made[i] || add_accessor(ctx, max, count, made[i])) && all;
     pthread_mutex_unlock(&lock);
     return all;
 }

@@ -29,8 +29,12 @@ void peer_revoke(CUcontext peer);
  * Keeps errno. Where devices cannot be peers there are no arenas (shim/driver/backing.h). */
 bool peer_grant_missing(void);
 
-/* The contexts that were given access to others' memory, each once. *count: how many there are, at
- * most `max`. False: there are more than the library knows. Takes no lock that is held over a
+/* The program made this context. It can use all memory of its device. peer_forget ends that. */
+void peer_note_context(CUcontext ctx);
+
+/* The contexts that can use memory of other contexts' pools, each once: those that were given
+ * access, and those that the program made. *count: how many there are, at most `max`. False: there
+ * are more than the library knows. Takes no lock that is held over a
  * driver call. */
 bool peer_accessors(CUcontext *ctx, size_t max, size_t *count);
 

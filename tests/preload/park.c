@@ -228,6 +228,32 @@ static int work_that_runs_refuses(void)
     return wrong_a() != 0;
 }
 
+/* A context of the device needs no pool of its own to use memory of another one's. */
+static int work_of_a_context_without_a_pool_refuses(void)
+{
+    CUcontext other, first;
+    CUstream its;
+    uint32_t *flag;
+    begin(1);
+    REQUIRE(cuCtxGetCurrent(&first));
+    REQUIRE(gpu_host_alloc((void **)&flag, 4));
+    *flag = 0;
+    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    REQUIRE(cuStreamCreate(&its, CU_STREAM_NON_BLOCKING));
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, its));
+    REQUIRE(gpu_fill(a, WORDS, 7, its));
+    REQUIRE(cuCtxSetCurrent(first));
+    expect_refused("GPU work still runs");
+    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    REQUIRE(cuCtxSetCurrent(other));
+    REQUIRE(gpu_stream_sync(its));
+    REQUIRE(cuCtxDestroy(other));
+    REQUIRE(cuCtxSetCurrent(first));
+    park();
+    EXPECT(scene_wrong_words(a, WORDS, 7, NULL) == 0);
+    return 0;
+}
+
 static int an_open_capture_refuses(void)
 {
     CUgraph graph;
@@ -456,7 +482,8 @@ static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
 }
 
 SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake), ACT(work_that_runs_refuses),
-           ACT(an_open_capture_refuses), ACT(one_answer_each), ACT(a_use_cancels_a_park_that_waits),
+           ACT(work_of_a_context_without_a_pool_refuses), ACT(an_open_capture_refuses),
+           ACT(one_answer_each), ACT(a_use_cancels_a_park_that_waits),
            ACT(a_use_cancels_the_copies), ACT(blocks_come_and_go_meanwhile),
            ACT(a_graph_replays_after_many_parks), ACT(many_threads_wake_once),
            ACT(more_threads_than_records), ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))

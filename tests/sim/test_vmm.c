@@ -152,7 +152,7 @@ static void an_unmap_beside_work_ends_the_context(void **state)
         CUcontext own;
         CUmemGenericAllocationHandle handle;
         CUdeviceptr at = map(2 * MIB, &handle), any;
-        OK(cuCtxCreate_v2(&own, 0, 0));
+        OK(cuCtxCreate(&own, NULL, 0, 0));
         OK(cuMemAlloc(&any, 64 * KIB));
         launch_here("spin", (void *[]){&(uint64_t){MS}});
         if (!works)
