@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a real driver does where memory of a process leaves the GPU while the process sleeps: five
+"""What a real driver does where memory of a process leaves the GPU while the process sleeps: four
 questions, each a program of its own. Each program's header says what its answers mean. The tables
 also go to park-NAME.txt of the build folder."""
 import collections
@@ -15,8 +15,7 @@ import part_libraries
 import part_profile
 import suite as base
 
-SOURCES = {"park_mark": ["park_mark.c", "driver.c"],
-           "park_quiet": ["park_quiet.c", "park_quiet_common.c", "park_quiet_kernels.c",
+SOURCES = {"park_quiet": ["park_quiet.c", "park_quiet_common.c", "park_quiet_kernels.c",
                           "park_quiet_copies.c", "park_quiet_graphs.c", "child.c", "driver.c"],
            "park_pointers": ["park_pointers.c", "park_pointers_questions.c",
                              "park_pointers_graphs.c", "child.c", "driver.c"],
@@ -42,24 +41,6 @@ def played(suite, name, command, timeout, env=None):
 
 def last_words(result):
     return ((result.out.strip() or result.err.strip() or "no output").splitlines())[-1][:160]
-
-
-# --- the mark of a thread in front of a launch
-
-def park_mark(suite):
-    seconds = 0.3 if suite.simulate or suite.quick else 2
-    result = played(suite, "mark", [program(suite, "park_mark"), "--seconds", str(seconds)], 60)
-    if result.rc != 0:
-        suite.row("a mark before each launch", verdict=f"FAIL: {last_words(result)}")
-        return
-    for line in result.out.splitlines()[1:]:
-        words = line.split()
-        if len(words) == 9:
-            suite.row(f"launch, {words[0]} threads" if words[0] != "none" else "the wrapper alone",
-                      base.nanoseconds(float(words[2])), base.nanoseconds(float(words[4])),
-                      verdict=f"measured: as it is, and with the mark ({words[7]}); "
-                              f"noise {words[6]}")
-    suite.row("a mark before each launch", verdict=f"measured: {last_words(result)}")
 
 
 # --- what still runs behind a context's event

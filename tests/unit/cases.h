@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Tests that list themselves: TEST(name, setup, teardown) { .. } is a test of cmocka, and
- * PLAY_TESTS is main.
+ * Tests that list themselves: TEST(name) { .. } is a test of cmocka, TEST_WITH(name, setup,
+ * teardown) one with a fixture. They play in the order in which they stand. PLAY_TESTS is main; a
+ * main of its own ends with play_tests.
  */
 #ifndef TESTS_UNIT_CASES_H
 #define TESTS_UNIT_CASES_H
@@ -23,18 +24,24 @@ static inline void list_test(const char *name, CMUnitTestFunction body,
     all_tests[count++] = (struct CMUnitTest){name, body, setup_of_test, teardown_of_test, NULL};
 }
 
-#define TEST(name, setup, teardown)                                                                \
+#define TEST_WITH(name, setup, teardown)                                                           \
     static void name(void **state);                                                                \
     __attribute__((constructor)) static void list_##name(void)                                     \
     {                                                                                              \
         list_test(#name, name, setup, teardown);                                                   \
     }                                                                                              \
-    static void name(void **state)
+    static void name(__attribute__((unused)) void **state)
+#define TEST(name) TEST_WITH(name, NULL, NULL)
+
+static inline int play_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down)
+{
+    return cmocka_run_group_tests(all_tests, set_up, tear_down);
+}
 
 #define PLAY_TESTS                                                                                 \
     int main(void)                                                                                 \
     {                                                                                              \
-        return cmocka_run_group_tests(all_tests, NULL, NULL);                                      \
+        return play_tests(NULL, NULL);                                                             \
     }
 
 #endif

@@ -6,15 +6,10 @@
 #ifndef TESTS_UNIT_EXPECT_H
 #define TESTS_UNIT_EXPECT_H
 
+#include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 #define EXPECT(condition, why)                                                                     \
     do {                                                                                           \
@@ -85,7 +80,10 @@ static inline struct rig *expect_single(void **state)
     return r;
 }
 
-/* A test with a rig that it starts itself. */
+/* POOL_TEST(name) { .. }: a test with a rig that it starts itself. */
+#define POOL_TEST(name) TEST_WITH(name, expect_setup, expect_teardown)
+
+/* The same in a list of tests. */
 #define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, expect_setup, expect_teardown)
 
 #endif

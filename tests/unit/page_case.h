@@ -15,10 +15,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +25,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/unit/cases.h"
 
@@ -70,7 +65,7 @@ static inline void play(void (*body)(void))
 
 #define CASE(name)                                                                                 \
     static void play_##name(void);                                                                 \
-    TEST(name, NULL, NULL)                                                                         \
+    TEST(name)                                                                                     \
     {                                                                                              \
         play(play_##name);                                                                         \
     }                                                                                              \

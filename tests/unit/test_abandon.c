@@ -69,10 +69,9 @@ static void end_inside(struct rig *r, unsigned step, struct end *end,
     r->model->hook = NULL;
 }
 
-static void a_pool_may_end_whenever_its_lock_is_free(void **state)
+TEST(a_pool_may_end_whenever_its_lock_is_free)
 {
     unsigned ended = 0;
-    (void)state;
     for (unsigned backing = 0; backing < 2; backing++)
         for (unsigned step = 0; step < STEPS; step++)
             for (uint64_t at = 1; at <= MOMENTS; at++) {
@@ -111,11 +110,10 @@ static void *grow(void *arg)
     return NULL;
 }
 
-static void a_thread_with_memory_in_work_is_waited_for(void **state)
+TEST(a_thread_with_memory_in_work_is_waited_for)
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow,
                                           MODEL_ROW_segment_alloc};
-    (void)state;
     for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
         struct rig *r = rig_create(RIG_BYTES);
         struct stopped s = {.rig = r, .row = rows[n]};
@@ -149,9 +147,8 @@ static struct rig *with_three_kinds(bool single_stream, uint64_t addrs[KINDS])
 
 /* A thread looks first at what it was handed out lately. Its blocks were live when their context
  * ended, and other pools may have their addresses since. */
-static void what_it_had_handed_out_is_nobodys(void **state)
+TEST(what_it_had_handed_out_is_nobodys)
 {
-    (void)state;
     for (unsigned single = 0; single < 2; single++) {
         uint64_t addrs[KINDS];
         struct rig *r = with_three_kinds(single, addrs);
@@ -174,10 +171,9 @@ static void next_context(struct rig *r)
     r->model->context_gone = false;
 }
 
-static void the_next_contexts_pool_may_be_the_same(void **state)
+TEST(the_next_contexts_pool_may_be_the_same)
 {
     enum { LIVES = 60 };
-    (void)state;
     for (unsigned backing = 0; backing < 2; backing++)
         for (unsigned single = 0; single < 2; single++) {
             struct rig *r = rig_create(RIG_BYTES);
@@ -211,9 +207,8 @@ static void the_next_contexts_pool_may_be_the_same(void **state)
 
 /* What a thread was handed out in the last context, and still holds, in the pool of the next
  * one. */
-static void what_it_had_handed_out_stays_nobodys(void **state)
+TEST(what_it_had_handed_out_stays_nobodys)
 {
-    (void)state;
     for (unsigned single = 0; single < 2; single++) {
         uint64_t addrs[KINDS];
         struct rig *r = with_three_kinds(single, addrs);
@@ -237,7 +232,7 @@ static void what_it_had_handed_out_stays_nobodys(void **state)
 }
 
 /* Objects that were shared when their context ended have the same records in the next one. */
-static void what_was_shared_is_not_in_the_next_context(void **state)
+POOL_TEST(what_was_shared_is_not_in_the_next_context)
 {
     enum { OBJECTS = 200 };
     struct rig *r = *state;
@@ -264,10 +259,9 @@ static void end_and_revive(struct model *m, enum model_row row)
         e->calls = UINT64_MAX;
 }
 
-static void a_pool_is_not_anothers_while_a_thread_is_inside(void **state)
+TEST(a_pool_is_not_anothers_while_a_thread_is_inside)
 {
     unsigned ended = 0;
-    (void)state;
     for (unsigned step = 0; step < STEPS; step++)
         for (uint64_t at = 1; at <= MOMENTS; at++) {
             struct rig *r = rig_create(RIG_BYTES);
@@ -312,9 +306,8 @@ static void *use_until_its_end(void *arg)
 }
 
 /* To be run under TSan: nothing of the pool is written without its lock. */
-static void threads_may_be_inside_a_pool_that_ends(void **state)
+TEST(threads_may_be_inside_a_pool_that_ends)
 {
-    (void)state;
     for (unsigned round = 0; round < 30; round++) {
         struct rig *r = rig_create(RIG_BYTES);
         pthread_t threads[3];
@@ -347,11 +340,10 @@ static void *look(void *arg)
 }
 
 /* To be run under TSan. */
-static void a_pool_is_looked_at_while_it_is_revived(void **state)
+TEST(a_pool_is_looked_at_while_it_is_revived)
 {
     struct rig *r = rig_create(RIG_BYTES);
     pthread_t thread;
-    (void)state;
     rig_start(r);
     EXPECT_EQ(pthread_create(&thread, NULL, look, r->pool), 0, "a thread is made");
     for (unsigned life = 0; life < 300; life++) {
@@ -364,18 +356,4 @@ static void a_pool_is_looked_at_while_it_is_revived(void **state)
     EXPECT_ENDS(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pool_may_end_whenever_its_lock_is_free),
-        cmocka_unit_test(a_thread_with_memory_in_work_is_waited_for),
-        cmocka_unit_test(what_it_had_handed_out_is_nobodys),
-        cmocka_unit_test(the_next_contexts_pool_may_be_the_same),
-        cmocka_unit_test(what_it_had_handed_out_stays_nobodys),
-        RIG_TEST(what_was_shared_is_not_in_the_next_context),
-        cmocka_unit_test(a_pool_is_not_anothers_while_a_thread_is_inside),
-        cmocka_unit_test(threads_may_be_inside_a_pool_that_ends),
-        cmocka_unit_test(a_pool_is_looked_at_while_it_is_revived),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

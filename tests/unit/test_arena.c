@@ -24,7 +24,7 @@ static struct rig *roomy(void **state)
     return started(state);
 }
 
-static void an_arena_grows_by_what_is_missing(void **state)
+POOL_TEST(an_arena_grows_by_what_is_missing)
 {
     struct rig *r = started(state);
     uint64_t a = rig_alloc(r, MIB(6));
@@ -37,7 +37,7 @@ static void an_arena_grows_by_what_is_missing(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(12), "so one granule is enough");
 }
 
-static void free_memory_at_the_edge_is_extended(void **state)
+POOL_TEST(free_memory_at_the_edge_is_extended)
 {
     struct rig *r = started(state);
     rig_alloc(r, MIB(8));
@@ -47,7 +47,7 @@ static void free_memory_at_the_edge_is_extended(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(28), "only 12 MiB were missing");
 }
 
-static void idle_chunks_are_moved_before_memory_is_asked_for(void **state)
+POOL_TEST(idle_chunks_are_moved_before_memory_is_asked_for)
 {
     struct rig *r = started(state);
     uint64_t a[8];
@@ -66,7 +66,7 @@ static void idle_chunks_are_moved_before_memory_is_asked_for(void **state)
     EXPECT_SOUND(r);
 }
 
-static void chunks_whose_work_is_not_complete_are_not_moved(void **state)
+POOL_TEST(chunks_whose_work_is_not_complete_are_not_moved)
 {
     struct rig *r = expect_arena(state);
     uint64_t a[8];
@@ -82,7 +82,7 @@ static void chunks_whose_work_is_not_complete_are_not_moved(void **state)
     EXPECT_SOUND(r);
 }
 
-static void chunks_are_limited_and_cover_large_requests(void **state)
+POOL_TEST(chunks_are_limited_and_cover_large_requests)
 {
     struct rig *r = roomy(state);
     rig_alloc(r, MIB(1024));
@@ -93,7 +93,7 @@ static void chunks_are_limited_and_cover_large_requests(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_large_arena_grows_by_more_than_a_granule(void **state)
+POOL_TEST(a_large_arena_grows_by_more_than_a_granule)
 {
     struct rig *r = roomy(state);
     rig_alloc(r, MIB(4200));
@@ -109,7 +109,7 @@ static void a_large_arena_grows_by_more_than_a_granule(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 1, "64 MiB at most");
 }
 
-static void chunks_are_small_once_memory_is_fragmented(void **state)
+POOL_TEST(chunks_are_small_once_memory_is_fragmented)
 {
     struct rig *r = started(state);
     uint64_t a[16];
@@ -132,7 +132,7 @@ static void chunks_are_small_once_memory_is_fragmented(void **state)
            "but not too many for one request");
 }
 
-static void the_small_zone_grows_gently(void **state)
+POOL_TEST(the_small_zone_grows_gently)
 {
     struct rig *r = started(state);
     rig_alloc(r, 512);
@@ -146,7 +146,7 @@ static void the_small_zone_grows_gently(void **state)
     EXPECT(model_calls(r->model, MODEL_ROW_create) < 120, "in few steps");
 }
 
-static void large_idle_chunks_are_taken_apart(void **state)
+POOL_TEST(large_idle_chunks_are_taken_apart)
 {
     struct rig *r = started(state);
     uint64_t a = rig_alloc(r, MIB(64));
@@ -161,7 +161,7 @@ static void large_idle_chunks_are_taken_apart(void **state)
 }
 
 /* Free memory of 4 MiB, a hole of 8, and free memory of 16 again. */
-static void a_free_block_that_a_request_needs_part_of_gives_the_rest(void **state)
+POOL_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest)
 {
     struct rig *r = started(state);
     uint64_t left = rig_alloc(r, MIB(4)), middle = rig_alloc(r, MIB(8)), right[4];
@@ -183,7 +183,7 @@ static void a_free_block_that_a_request_needs_part_of_gives_the_rest(void **stat
     EXPECT_SOUND(r);
 }
 
-static void small_memory_does_not_pin_large_memory(void **state)
+POOL_TEST(small_memory_does_not_pin_large_memory)
 {
     struct rig *r = started(state);
     uint64_t large[8], small[8];
@@ -199,7 +199,7 @@ static void small_memory_does_not_pin_large_memory(void **state)
         rig_free(r, small[i]);
 }
 
-static void a_short_driver_leaves_what_it_gave_as_free_memory(void **state)
+POOL_TEST(a_short_driver_leaves_what_it_gave_as_free_memory)
 {
     struct rig *r = roomy(state);
     model_fail(r->model, MODEL_ROW_create, 2, MODEL_NOMEM);
@@ -222,7 +222,7 @@ static void prepare_move(struct rig *r)
     rig_settle(r);
 }
 
-static void a_chunk_that_cannot_be_mapped_again_is_forgotten(void **state)
+TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
 {
     for (uint64_t nth = 1; nth <= 3; nth++) {
         for (int row = 0; row < 2; row++) {
@@ -245,7 +245,7 @@ static void a_chunk_that_cannot_be_mapped_again_is_forgotten(void **state)
     }
 }
 
-static void prealloc_of_more_than_the_device_takes_none(void **state)
+POOL_TEST(prealloc_of_more_than_the_device_takes_none)
 {
     struct rig *r = *state;
     r->config.prealloc_bytes = UINT64_MAX;
@@ -254,7 +254,7 @@ static void prealloc_of_more_than_the_device_takes_none(void **state)
     rig_alloc(r, MIB(10));
 }
 
-static void prealloc_takes_memory_at_the_start(void **state)
+POOL_TEST(prealloc_takes_memory_at_the_start)
 {
     struct rig *r = *state;
     r->config.prealloc_bytes = MIB(50) + 1;
@@ -279,7 +279,7 @@ static void see(void *arg, uint64_t addr, uint64_t size_bytes)
     s->count++;
 }
 
-static void every_range_is_walked(void **state)
+POOL_TEST(every_range_is_walked)
 {
     struct rig *r = roomy(state);
     struct seen s = {0};
@@ -292,25 +292,4 @@ static void every_range_is_walked(void **state)
     EXPECT_EQ(s.count, 3, "chunk by chunk");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(an_arena_grows_by_what_is_missing),
-        RIG_TEST(free_memory_at_the_edge_is_extended),
-        RIG_TEST(idle_chunks_are_moved_before_memory_is_asked_for),
-        RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved),
-        RIG_TEST(chunks_are_limited_and_cover_large_requests),
-        RIG_TEST(a_large_arena_grows_by_more_than_a_granule),
-        RIG_TEST(chunks_are_small_once_memory_is_fragmented),
-        RIG_TEST(the_small_zone_grows_gently),
-        RIG_TEST(large_idle_chunks_are_taken_apart),
-        RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest),
-        RIG_TEST(small_memory_does_not_pin_large_memory),
-        RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory),
-        cmocka_unit_test(a_chunk_that_cannot_be_mapped_again_is_forgotten),
-        RIG_TEST(prealloc_takes_memory_at_the_start),
-        RIG_TEST(prealloc_of_more_than_the_device_takes_none),
-        RIG_TEST(every_range_is_walked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -92,29 +92,21 @@ static void take_beside_questions(struct rig *r, bool exposes)
     EXPECT_SOUND(r);
 }
 
-static void a_question_beside_takes_is_told_of_a_block(void **state)
+POOL_TEST(a_question_beside_takes_is_told_of_a_block)
 {
     take_beside_questions(expect_single(state), false);
 }
 
-static void the_same_in_segments(void **state)
+POOL_TEST(the_same_in_segments)
 {
     struct rig *r = *state;
     r->config.backing = BACKING_SEGMENT;
     take_beside_questions(expect_single(state), false);
 }
 
-static void what_is_made_known_while_it_is_taken_harms_nothing(void **state)
+POOL_TEST(what_is_made_known_while_it_is_taken_harms_nothing)
 {
     take_beside_questions(expect_single(state), true);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(a_question_beside_takes_is_told_of_a_block),
-        RIG_TEST(the_same_in_segments),
-        RIG_TEST(what_is_made_known_while_it_is_taken_harms_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

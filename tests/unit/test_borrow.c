@@ -61,7 +61,7 @@ static struct rig *start(struct rig *r, uint64_t other_bytes, uint64_t gives_byt
     return r;
 }
 
-static void others_are_asked_until_enough_came(void **state)
+TEST(others_are_asked_until_enough_came)
 {
     for (unsigned way = 0; way < 2; way++) {
         struct rig *r = rig_create(RIG_BYTES);
@@ -81,7 +81,7 @@ static void others_are_asked_until_enough_came(void **state)
     }
 }
 
-static void the_program_gets_the_error_once_no_more_comes(void **state)
+POOL_TEST(the_program_gets_the_error_once_no_more_comes)
 {
     struct rig *r = start(*state, MIB(480), MIB(16));
     rig_alloc(r, MIB(2));
@@ -96,7 +96,7 @@ static void the_program_gets_the_error_once_no_more_comes(void **state)
     EXPECT_EQ(rig_stats(r).num_oom_borrowed, 0, "met none");
 }
 
-static void a_limit_of_the_pools_own_asks_nobody(void **state)
+POOL_TEST(a_limit_of_the_pools_own_asks_nobody)
 {
     struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(64);
@@ -112,7 +112,7 @@ static int refuse(struct backend *b, uint64_t size_bytes, uint64_t *handle)
 }
 
 /* Otherwise each request would wait for all neighbours. */
-static void where_the_driver_serves_the_program_instead_nobody_is_asked(void **state)
+POOL_TEST(where_the_driver_serves_the_program_instead_nobody_is_asked)
 {
     struct rig *r = start(*state, 0, MIB(16));
     r->driver_serves = true;
@@ -131,7 +131,7 @@ static void where_the_driver_serves_the_program_instead_nobody_is_asked(void **s
 }
 
 /* The pool reads its clock in ticks. */
-static void a_shortage_that_stays_is_told_without_a_wait(void **state)
+POOL_TEST(a_shortage_that_stays_is_told_without_a_wait)
 {
     struct rig *r = *state;
     r->config.min_free_bytes = MIB(200);
@@ -147,7 +147,7 @@ static void a_shortage_that_stays_is_told_without_a_wait(void **state)
     EXPECT_EQ(others.calls, 0, "and nobody waits");
 }
 
-static void a_trim_gives_no_more_than_it_was_asked_for(void **state)
+POOL_TEST(a_trim_gives_no_more_than_it_was_asked_for)
 {
     struct rig *r = expect_arena(state);
     for (int i = 0; i < 10; i++)
@@ -162,7 +162,7 @@ static void a_trim_gives_no_more_than_it_was_asked_for(void **state)
 }
 
 /* The context breaks: while the driver is asked, or while others are. */
-static void a_lost_pool_asks_nobody_and_takes_nothing(void **state)
+TEST(a_lost_pool_asks_nobody_and_takes_nothing)
 {
     for (int later = 0; later < 2; later++) {
         struct rig *r = start(rig_create(RIG_BYTES), MIB(480), MIB(16));
@@ -183,16 +183,4 @@ static void a_lost_pool_asks_nobody_and_takes_nothing(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_are_asked_until_enough_came),
-        RIG_TEST(the_program_gets_the_error_once_no_more_comes),
-        RIG_TEST(a_limit_of_the_pools_own_asks_nobody),
-        RIG_TEST(where_the_driver_serves_the_program_instead_nobody_is_asked),
-        RIG_TEST(a_shortage_that_stays_is_told_without_a_wait),
-        cmocka_unit_test(a_lost_pool_asks_nobody_and_takes_nothing),
-        RIG_TEST(a_trim_gives_no_more_than_it_was_asked_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

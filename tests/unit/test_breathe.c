@@ -194,21 +194,18 @@ static unsigned at_each_breath(void (*step)(void))
     return done;
 }
 
-static void a_pool_that_is_lost_meanwhile_hands_nothing_out(void **state)
+TEST(a_pool_that_is_lost_meanwhile_hands_nothing_out)
 {
-    (void)state;
     EXPECT(at_each_breath(lose) > 20, "there are such moments");
 }
 
-static void a_pool_that_ends_meanwhile_hands_nothing_out(void **state)
+TEST(a_pool_that_ends_meanwhile_hands_nothing_out)
 {
-    (void)state;
     EXPECT(at_each_breath(end) > 20, "there are such moments");
 }
 
-static void others_may_use_it_meanwhile(void **state)
+TEST(others_may_use_it_meanwhile)
 {
-    (void)state;
     EXPECT(at_each_breath(use_elsewhere) > 20, "there are such moments");
 }
 
@@ -227,9 +224,8 @@ static uint64_t cached_units(void)
     return units;
 }
 
-static void a_magazine_made_meanwhile_keeps_no_other_from_being_emptied(void **state)
+TEST(a_magazine_made_meanwhile_keeps_no_other_from_being_emptied)
 {
-    (void)state;
     for (unsigned at = 1; at <= THREADS / 8; at++) {
         set_up(false, false);
         EXPECT(cached_units() >= THREADS * OBJECT_UNITS, "each has something");
@@ -244,13 +240,4 @@ static void a_magazine_made_meanwhile_keeps_no_other_from_being_emptied(void **s
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pool_that_is_lost_meanwhile_hands_nothing_out),
-        cmocka_unit_test(a_pool_that_ends_meanwhile_hands_nothing_out),
-        cmocka_unit_test(others_may_use_it_meanwhile),
-        cmocka_unit_test(a_magazine_made_meanwhile_keeps_no_other_from_being_emptied),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

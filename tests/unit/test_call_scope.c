@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The exit waits for calls of the driver that are under way (shim/driver/call_scope.h). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
+#include "tests/unit/cases.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/time.h>
 #include <time.h>
-#include <cmocka.h>
 
 #include "shim/driver/call_scope.h"
 #include "shim/process/clock.h"
@@ -65,7 +61,7 @@ static pthread_t begin(void (**work)(void *))
     return thread;
 }
 
-static void the_exit_waits_for_a_long_call(void **state)
+TEST(the_exit_waits_for_a_long_call)
 {
     void (*work)(void *) = long_call;
     pthread_t thread = begin(&work);
@@ -75,7 +71,7 @@ static void the_exit_waits_for_a_long_call(void **state)
 }
 
 /* The call does not end before the exit has left it. */
-static void the_exit_leaves_a_call_that_waits(void **state)
+TEST(the_exit_leaves_a_call_that_waits)
 {
     void (*work)(void *) = waiting_call;
     pthread_t thread = begin(&work);
@@ -96,7 +92,7 @@ static void exit_inside(void *took_ns)
 }
 
 /* A signal handler calls exit(). */
-static void the_exit_does_not_wait_for_its_own_thread(void **state)
+TEST(the_exit_does_not_wait_for_its_own_thread)
 {
     uint64_t took_ns = 0;
     atomic_store(&call_scope_no_more, false);
@@ -117,7 +113,7 @@ static void nothing(void *unused)
 }
 
 /* A signal may come between any two instructions. The process has no other call scope here. */
-static void a_signal_handler_knows_of_its_threads_visit(void **state)
+TEST(a_signal_handler_knows_of_its_threads_visit)
 {
     const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     atomic_store(&call_scope_no_more, false);
@@ -130,7 +126,7 @@ static void a_signal_handler_knows_of_its_threads_visit(void **state)
     assert_int_equal(call_scope_depth, 0);
 }
 
-static void no_call_begins_once_the_process_leaves(void **state)
+TEST(no_call_begins_once_the_process_leaves)
 {
     atomic_store(&call_scope_no_more, false);
     call_scope_at_exit();
@@ -139,7 +135,7 @@ static void no_call_begins_once_the_process_leaves(void **state)
     assert_int_equal(call_scope_depth, 0);
 }
 
-static void a_forked_child_waits_for_nobody(void **state)
+TEST(a_forked_child_waits_for_nobody)
 {
     atomic_store(&call_scope_no_more, false);
     atomic_store(&call_scope_count, 1); /* a thread of the parent */
@@ -150,15 +146,4 @@ static void a_forked_child_waits_for_nobody(void **state)
     assert_false(atomic_load(&call_scope_no_more));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_exit_waits_for_a_long_call),
-        cmocka_unit_test(the_exit_leaves_a_call_that_waits),
-        cmocka_unit_test(the_exit_does_not_wait_for_its_own_thread),
-        cmocka_unit_test(a_signal_handler_knows_of_its_threads_visit),
-        cmocka_unit_test(no_call_begins_once_the_process_leaves),
-        cmocka_unit_test(a_forked_child_waits_for_nobody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -8,7 +8,7 @@
 
 #include "tests/unit/expect.h"
 
-static void nothing_is_recorded_or_ordered_during_a_capture(void **state)
+POOL_TEST(nothing_is_recorded_or_ordered_during_a_capture)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
@@ -30,7 +30,7 @@ static void nothing_is_recorded_or_ordered_during_a_capture(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_backend_that_refuses_queries_in_captures_is_served_too(void **state)
+POOL_TEST(a_backend_that_refuses_queries_in_captures_is_served_too)
 {
     struct rig *r = *state;
     r->model->query_refused = true;
@@ -64,9 +64,8 @@ static void end_it_when_awaited(struct model *m, enum model_row row)
         model_capture_end(m);
 }
 
-static void short_memory_awaits_the_end_of_a_capture(void **state)
+TEST(short_memory_awaits_the_end_of_a_capture)
 {
-    (void)state;
     for (unsigned backing = 0; backing < 2; backing++)
         for (unsigned order = 0; order < 2; order++) {
             struct rig *r = rig_create(MIB(32));
@@ -83,7 +82,7 @@ static void short_memory_awaits_the_end_of_a_capture(void **state)
         }
 }
 
-static void what_was_freed_beside_a_capture_is_waited_for_as_natively(void **state)
+POOL_TEST(what_was_freed_beside_a_capture_is_waited_for_as_natively)
 {
     struct rig *r = *state;
     uint64_t a = fill_beside_a_capture(r, MS(5000)), before = model_now(r->model);
@@ -105,7 +104,7 @@ static void begin_again_before_the_record(struct model *m, enum model_row row)
     }
 }
 
-static void captures_in_turn_are_all_awaited(void **state)
+POOL_TEST(captures_in_turn_are_all_awaited)
 {
     struct rig *r = *state;
     int more = 3;
@@ -138,7 +137,7 @@ static void free_twice_and_capture(struct model *m, enum model_row row)
         model_capture_begin(m);
 }
 
-static void a_capture_that_comes_before_the_wait_is_awaited_too(void **state)
+POOL_TEST(a_capture_that_comes_before_the_wait_is_awaited_too)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(32);
@@ -152,7 +151,7 @@ static void a_capture_that_comes_before_the_wait_is_awaited_too(void **state)
     r->model->hook = NULL;
 }
 
-static void a_capture_without_end_is_not_awaited_for_ever(void **state)
+POOL_TEST(a_capture_without_end_is_not_awaited_for_ever)
 {
     struct rig *r = *state;
     fill_beside_a_capture(r, MS(5));
@@ -165,7 +164,7 @@ static void a_capture_without_end_is_not_awaited_for_ever(void **state)
     EXPECT(rig_alloc(r, MIB(32)), "later it is there");
 }
 
-static void a_capture_of_the_threads_own_is_not_awaited(void **state)
+POOL_TEST(a_capture_of_the_threads_own_is_not_awaited)
 {
     struct rig *r = *state;
     r->model->own_capture = true;
@@ -185,7 +184,7 @@ static void count_records(struct model *m, enum model_row row)
     records += row == MODEL_ROW_fence_record;
 }
 
-static void a_capture_that_nobody_knows_of_is_not_awaited(void **state)
+POOL_TEST(a_capture_that_nobody_knows_of_is_not_awaited)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(32);
@@ -205,18 +204,4 @@ static void a_capture_that_nobody_knows_of_is_not_awaited(void **state)
     EXPECT(rig_alloc(r, MIB(32)), "later it is there");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture),
-        RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too),
-        cmocka_unit_test(short_memory_awaits_the_end_of_a_capture),
-        RIG_TEST(what_was_freed_beside_a_capture_is_waited_for_as_natively),
-        RIG_TEST(captures_in_turn_are_all_awaited),
-        RIG_TEST(a_capture_that_comes_before_the_wait_is_awaited_too),
-        RIG_TEST(a_capture_without_end_is_not_awaited_for_ever),
-        RIG_TEST(a_capture_of_the_threads_own_is_not_awaited),
-        RIG_TEST(a_capture_that_nobody_knows_of_is_not_awaited),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

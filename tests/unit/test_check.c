@@ -58,7 +58,7 @@ static struct block *block_in(struct zone *z, enum block_state s)
     return b;
 }
 
-static void broken_chains_are_named(void **state)
+POOL_TEST(broken_chains_are_named)
 {
     struct rig *r = busy(state);
     struct block *live = block_in(&r->pool->large, BLOCK_LIVE);
@@ -73,7 +73,7 @@ static void broken_chains_are_named(void **state)
     BROKEN(r->pool->large.size_bytes, MIB(1), "an arena's blocks cover it");
 }
 
-static void broken_blocks_are_named(void **state)
+POOL_TEST(broken_blocks_are_named)
 {
     struct rig *r = busy(state);
     struct block *live = block_in(&r->pool->large, BLOCK_LIVE);
@@ -98,7 +98,7 @@ static void broken_blocks_are_named(void **state)
     BROKEN(hole->state, BLOCK_DEAD, "committed blocks lie on chunks");
 }
 
-static void broken_slabs_are_named(void **state)
+POOL_TEST(broken_slabs_are_named)
 {
     struct rig *r = busy(state);
     struct block *b = block_in(&r->pool->small, BLOCK_SLAB);
@@ -126,7 +126,7 @@ static void broken_slabs_are_named(void **state)
     EXPECT_SOUND(r);
 }
 
-static void broken_maps_are_named(void **state)
+POOL_TEST(broken_maps_are_named)
 {
     struct rig *r = busy(state);
     struct block *live = block_in(&r->pool->large, BLOCK_LIVE),
@@ -152,7 +152,7 @@ static void broken_maps_are_named(void **state)
     EXPECT_SOUND(r);
 }
 
-static void broken_bins_and_lists_are_named(void **state)
+POOL_TEST(broken_bins_and_lists_are_named)
 {
     struct rig *r = busy(state);
     struct placement *bins = &r->pool->large.placement;
@@ -171,7 +171,7 @@ static void broken_bins_and_lists_are_named(void **state)
     list_push_back(&r->pool->large.holes, &hole->link);
 }
 
-static void broken_chunks_are_named(void **state)
+POOL_TEST(broken_chunks_are_named)
 {
     struct rig *r = busy(state);
     struct chunk *c = list_entry(r->pool->large.chunks.next, struct chunk, all);
@@ -185,7 +185,7 @@ static void broken_chunks_are_named(void **state)
     list_push_front(after->prev, node);
 }
 
-static void broken_sums_are_named(void **state)
+POOL_TEST(broken_sums_are_named)
 {
     struct rig *r = busy(state);
     struct pool_stats *s = &r->pool->stats;
@@ -212,7 +212,7 @@ static void broken_sums_are_named(void **state)
     r->pool->unlocked_jobs--;
 }
 
-static void broken_fences_are_named(void **state)
+POOL_TEST(broken_fences_are_named)
 {
     struct rig *r = busy(state);
     struct fences *f = &r->pool->fences;
@@ -264,7 +264,7 @@ static struct chunk *live_chunk(struct zone *z, struct block **b)
     return NULL;
 }
 
-static void broken_segments_are_named(void **state)
+POOL_TEST(broken_segments_are_named)
 {
     struct rig *r = busy_segments(state);
     struct zone *large = &r->pool->large, *small = &r->pool->small;
@@ -334,7 +334,7 @@ static struct magazine_row *row_with(struct magazine *m, uint64_t size_bytes)
     return NULL;
 }
 
-static void broken_magazines_are_named(void **state)
+POOL_TEST(broken_magazines_are_named)
 {
     struct rig *r = expect_single(state);
     struct magazine *m = filled(r);
@@ -376,14 +376,4 @@ static void broken_magazines_are_named(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(broken_chains_are_named),    RIG_TEST(broken_blocks_are_named),
-        RIG_TEST(broken_slabs_are_named),     RIG_TEST(broken_bins_and_lists_are_named),
-        RIG_TEST(broken_chunks_are_named),    RIG_TEST(broken_sums_are_named),
-        RIG_TEST(broken_fences_are_named),    RIG_TEST(broken_segments_are_named),
-        RIG_TEST(broken_magazines_are_named), RIG_TEST(broken_maps_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

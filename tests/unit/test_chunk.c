@@ -36,7 +36,7 @@ static uint64_t seize(struct rig *r, uint64_t want_bytes, bool fit)
     return got;
 }
 
-static void live_chunks_are_not_idle(void **state)
+POOL_TEST(live_chunks_are_not_idle)
 {
     uint64_t addr[8];
     struct rig *r = eight(state, addr);
@@ -47,7 +47,7 @@ static void live_chunks_are_not_idle(void **state)
     EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(8), "the two that were freed");
 }
 
-static void a_chunk_that_is_partly_live_is_not_idle(void **state)
+POOL_TEST(a_chunk_that_is_partly_live_is_not_idle)
 {
     struct rig *r = *state;
     r->config.prealloc_bytes = MIB(64);
@@ -56,7 +56,7 @@ static void a_chunk_that_is_partly_live_is_not_idle(void **state)
     EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "one block of 2 MiB holds 64");
 }
 
-static void a_chunk_below_several_blocks_is_idle_when_the_last_is_free(void **state)
+POOL_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free)
 {
     struct rig *r = expect_single(state);
     uint64_t whole = rig_alloc(r, MIB(64));
@@ -73,7 +73,7 @@ static void a_chunk_below_several_blocks_is_idle_when_the_last_is_free(void **st
     EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(64), "none is");
 }
 
-static void no_more_is_seized_than_wanted(void **state)
+POOL_TEST(no_more_is_seized_than_wanted)
 {
     uint64_t addr[8];
     struct rig *r = eight(state, addr);
@@ -84,7 +84,7 @@ static void no_more_is_seized_than_wanted(void **state)
     EXPECT_EQ(seize(r, MIB(3), true), 0, "none is so small");
 }
 
-static void memory_that_is_complete_by_order_only_is_not_seized(void **state)
+POOL_TEST(memory_that_is_complete_by_order_only_is_not_seized)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_ORDER;
@@ -101,7 +101,7 @@ static void memory_that_is_complete_by_order_only_is_not_seized(void **state)
     EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(4), "now it is");
 }
 
-static void release_gives_the_memory_back_and_keeps_the_addresses(void **state)
+POOL_TEST(release_gives_the_memory_back_and_keeps_the_addresses)
 {
     uint64_t addr[8];
     struct rig *r = eight(state, addr);
@@ -117,7 +117,7 @@ static void release_gives_the_memory_back_and_keeps_the_addresses(void **state)
     EXPECT_EQ(rig_alloc(r, MIB(8)), addr[3], "the hole is filled again");
 }
 
-static void idle_time_counts_from_the_last_use(void **state)
+POOL_TEST(idle_time_counts_from_the_last_use)
 {
     uint64_t addr[8];
     ((struct rig *)*state)->config.idle_timeout_ns = MS(100);
@@ -135,7 +135,7 @@ static void idle_time_counts_from_the_last_use(void **state)
     EXPECT_EQ(pool_trim(r->pool, &t), MIB(4), "then the second");
 }
 
-static void exposed_memory_is_dead_and_released(void **state)
+POOL_TEST(exposed_memory_is_dead_and_released)
 {
     uint64_t addr[8];
     struct rig *r = eight(state, addr);
@@ -158,7 +158,7 @@ static void exposed_memory_is_dead_and_released(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_dead_block_over_several_chunks_goes_back_in_parts(void **state)
+POOL_TEST(a_dead_block_over_several_chunks_goes_back_in_parts)
 {
     struct rig *r = expect_single(state);
     rig_alloc(r, MIB(3)); /* shares its second granule with the next */
@@ -189,7 +189,7 @@ static void take_again(struct model *m, uint64_t addr)
     EXPECT_EQ(s->addr, addr, "at the same place");
 }
 
-static void a_segment_that_goes_back_is_nobodys_before_it_is_anothers(void **state)
+POOL_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers)
 {
     struct rig *r = expect_segments(state);
     struct second s = {.pool = pool_create(&r->model->backend, &r->config, &s)};
@@ -228,7 +228,7 @@ static void look_at_others(struct model *m, uint64_t addr)
     }
 }
 
-static void a_segment_is_the_pools_until_it_goes_back(void **state)
+POOL_TEST(a_segment_is_the_pools_until_it_goes_back)
 {
     struct rig *r = expect_segments(state);
     struct departure d = {.gone = 0};
@@ -245,7 +245,7 @@ static void a_segment_is_the_pools_until_it_goes_back(void **state)
 }
 
 /* Merged with memory whose work was complete before. */
-static void what_is_ordered_but_not_complete_stays_mapped(void **state)
+POOL_TEST(what_is_ordered_but_not_complete_stays_mapped)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
@@ -267,21 +267,4 @@ static void what_is_ordered_but_not_complete_stays_mapped(void **state)
     EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "now all of it does");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(live_chunks_are_not_idle),
-        RIG_TEST(a_chunk_that_is_partly_live_is_not_idle),
-        RIG_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free),
-        RIG_TEST(no_more_is_seized_than_wanted),
-        RIG_TEST(memory_that_is_complete_by_order_only_is_not_seized),
-        RIG_TEST(release_gives_the_memory_back_and_keeps_the_addresses),
-        RIG_TEST(idle_time_counts_from_the_last_use),
-        RIG_TEST(exposed_memory_is_dead_and_released),
-        RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts),
-        RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers),
-        RIG_TEST(a_segment_is_the_pools_until_it_goes_back),
-        RIG_TEST(what_is_ordered_but_not_complete_stays_mapped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

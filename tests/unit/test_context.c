@@ -11,12 +11,9 @@
 #include "pool/spin.h"
 #include "shim/driver/device.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 _Atomic uint32_t state_detours_now;
 _Atomic int state_now = STATE_ON;
@@ -125,7 +122,7 @@ static void judge(const struct context_end *e, struct context *c)
         context_show(c);
 }
 
-static void a_release_that_ends_nothing_leaves_the_record(void **state)
+TEST(a_release_that_ends_nothing_leaves_the_record)
 {
     struct context_end end;
     struct context *c = finish_record(start_record(true));
@@ -137,7 +134,7 @@ static void a_release_that_ends_nothing_leaves_the_record(void **state)
     end_record(c);
 }
 
-static void a_release_ends_the_record_though_the_next_life_has_begun(void **state)
+TEST(a_release_ends_the_record_though_the_next_life_has_begun)
 {
     struct context_end end;
     struct context *c = finish_record(start_record(true));
@@ -149,7 +146,7 @@ static void a_release_ends_the_record_though_the_next_life_has_begun(void **stat
     end_record(c);
 }
 
-static void a_record_made_for_an_earlier_life_is_not_found(void **state)
+TEST(a_record_made_for_an_earlier_life_is_not_found)
 {
     struct context *c = start_record(true);
     life = 2;
@@ -169,7 +166,7 @@ static void destroy(void)
     judge(&end, being_made);
 }
 
-static void a_record_is_not_found_if_its_context_ends_after_the_makers_look(void **state)
+TEST(a_record_is_not_found_if_its_context_ends_after_the_makers_look)
 {
     struct context *c = being_made = start_record(false);
     after_look = destroy;
@@ -179,13 +176,4 @@ static void a_record_is_not_found_if_its_context_ends_after_the_makers_look(void
     end_record(c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_release_that_ends_nothing_leaves_the_record),
-        cmocka_unit_test(a_release_ends_the_record_though_the_next_life_has_begun),
-        cmocka_unit_test(a_record_made_for_an_earlier_life_is_not_found),
-        cmocka_unit_test(a_record_is_not_found_if_its_context_ends_after_the_makers_look),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -14,15 +14,12 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 _Atomic int state_now = STATE_ON;
 atomic_bool call_scope_no_more;
@@ -64,7 +61,7 @@ static uint64_t run_early(uint64_t now_ns)
 
 static struct duty early = {.run = run_early, .due_ns = DUTY_NEVER};
 
-static void a_call_from_before_the_thread_is_served(void **state)
+TEST(a_call_from_before_the_thread_is_served)
 {
     control_due(&early, 0);
     control_ensure_thread();
@@ -91,7 +88,7 @@ static uint64_t run_slow(uint64_t now_ns)
 
 static struct duty slow = {.run = run_slow, .due_ns = DUTY_NEVER};
 
-static void a_call_during_a_run_brings_another_one(void **state)
+TEST(a_call_during_a_run_brings_another_one)
 {
     sem_init(&slow_began, 0, 0);
     sem_init(&slow_may_end, 0, 0);
@@ -117,7 +114,7 @@ static uint64_t run_late(uint64_t now_ns)
 
 static struct duty late = {.run = run_late, .due_ns = DUTY_NEVER};
 
-static void other_wake_ups_put_no_duty_off(void **state)
+TEST(other_wake_ups_put_no_duty_off)
 {
     uint64_t due_ns = clock_now_ns() + 200 * MS_NS;
     int before = atomic_load(&early_runs);
@@ -163,7 +160,7 @@ static uint64_t run_both(uint64_t now_ns)
 
 static struct duty both = {.run = run_both, .due_ns = DUTY_NEVER};
 
-static void a_capture_that_closes_between_two_looks_leaves_no_duty_behind(void **state)
+TEST(a_capture_that_closes_between_two_looks_leaves_no_duty_behind)
 {
     control_due(&both, 0);
     assert_true(reaches(&beside_runs, 1, 5000));
@@ -171,7 +168,7 @@ static void a_capture_that_closes_between_two_looks_leaves_no_duty_behind(void *
     assert_int_equal(atomic_load(&beside_runs), 1);
 }
 
-static void a_duty_waits_for_the_end_of_the_capture(void **state)
+TEST(a_duty_waits_for_the_end_of_the_capture)
 {
     int before = atomic_load(&held_runs), early_before = atomic_load(&early_runs);
     atomic_store(&open_looks, -1);
@@ -211,7 +208,7 @@ static void *call_all(void *unused)
     return NULL;
 }
 
-static void new_duties_of_several_threads_and_a_handler_all_run(void **state)
+TEST(new_duties_of_several_threads_and_a_handler_all_run)
 {
     struct itimerval often = {{0, 50}, {0, 50}}, never = {0};
     struct sigaction alarms = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
@@ -237,7 +234,7 @@ static void new_duties_of_several_threads_and_a_handler_all_run(void **state)
     assert_false(reaches(&many_runs, before + DUTIES + 1, 50));
 }
 
-static void nothing_runs_once_the_process_leaves(void **state)
+TEST(nothing_runs_once_the_process_leaves)
 {
     int before = atomic_load(&early_runs);
     atomic_store(&call_scope_no_more, true);
@@ -245,16 +242,4 @@ static void nothing_runs_once_the_process_leaves(void **state)
     assert_false(reaches(&early_runs, before + 1, 100));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_from_before_the_thread_is_served),
-        cmocka_unit_test(a_call_during_a_run_brings_another_one),
-        cmocka_unit_test(other_wake_ups_put_no_duty_off),
-        cmocka_unit_test(a_capture_that_closes_between_two_looks_leaves_no_duty_behind),
-        cmocka_unit_test(a_duty_waits_for_the_end_of_the_capture),
-        cmocka_unit_test(new_duties_of_several_threads_and_a_handler_all_run),
-        cmocka_unit_test(nothing_runs_once_the_process_leaves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -100,10 +100,9 @@ static const char *finish(struct rig *r, struct next *n)
     return rig_destroy(r);
 }
 
-static void a_thread_inside_reads_nothing_of_the_next_pool(void **state)
+TEST(a_thread_inside_reads_nothing_of_the_next_pool)
 {
     unsigned ended = 0, taken = 0;
-    (void)state;
     for (unsigned step = 0; step < STEPS; step++)
         for (unsigned freed = 0; freed < 2; freed++)
             for (uint64_t at = 1; at <= MOMENTS; at++) {
@@ -135,7 +134,7 @@ static void a_thread_inside_reads_nothing_of_the_next_pool(void **state)
 }
 
 /* The first pool has idle memory at addresses that are the next one's by now. */
-static void what_the_next_pool_has_is_not_handed_out(void **state)
+POOL_TEST(what_the_next_pool_has_is_not_handed_out)
 {
     struct rig *r = expect_segments(state);
     struct next n = {.rig = r};
@@ -172,9 +171,8 @@ static void *use(void *arg)
 /* To be run under TSan: what the map says of a range belongs to the lock of the pool named there.
  * A thread of the program goes on in a pool whose context has ended, while the next one's pool
  * takes its ranges. */
-static void two_pools_may_meet_at_a_range(void **state)
+TEST(two_pools_may_meet_at_a_range)
 {
-    (void)state;
     for (unsigned round = 0; round < 20; round++) {
         struct rig *r = rig_create(RIG_BYTES);
         struct next n = {.rig = r};
@@ -196,12 +194,4 @@ static void two_pools_may_meet_at_a_range(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thread_inside_reads_nothing_of_the_next_pool),
-        RIG_TEST(what_the_next_pool_has_is_not_handed_out),
-        cmocka_unit_test(two_pools_may_meet_at_a_range),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

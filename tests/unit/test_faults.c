@@ -134,14 +134,14 @@ static void sweep(enum model_row row, int code)
     EXPECT(came > 0 || row == MODEL_ROW_mem_info, "some scenario makes this call");
 }
 
-static void out_of_memory_at_any_call_leaves_the_pool_sound(void **state)
+TEST(out_of_memory_at_any_call_leaves_the_pool_sound)
 {
     sweep(MODEL_ROW_create, MODEL_NOMEM);
     sweep(MODEL_ROW_map, MODEL_NOMEM);
     sweep(MODEL_ROW_segment_alloc, MODEL_NOMEM);
 }
 
-static void any_other_failure_of_memory_calls_leaves_the_pool_sound(void **state)
+TEST(any_other_failure_of_memory_calls_leaves_the_pool_sound)
 {
     sweep(MODEL_ROW_reserve, MODEL_BROKEN);
     sweep(MODEL_ROW_create, MODEL_BROKEN);
@@ -150,7 +150,7 @@ static void any_other_failure_of_memory_calls_leaves_the_pool_sound(void **state
     sweep(MODEL_ROW_segment_alloc, MODEL_BROKEN);
 }
 
-static void any_failure_of_fence_calls_leaves_the_pool_safe(void **state)
+TEST(any_failure_of_fence_calls_leaves_the_pool_safe)
 {
     sweep(MODEL_ROW_fence_create, MODEL_BROKEN);
     sweep(MODEL_ROW_fence_create, MODEL_NOMEM);
@@ -161,12 +161,4 @@ static void any_failure_of_fence_calls_leaves_the_pool_safe(void **state)
     sweep(MODEL_ROW_fence_wait, MODEL_BROKEN);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(out_of_memory_at_any_call_leaves_the_pool_sound),
-        cmocka_unit_test(any_other_failure_of_memory_calls_leaves_the_pool_sound),
-        cmocka_unit_test(any_failure_of_fence_calls_leaves_the_pool_safe),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

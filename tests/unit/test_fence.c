@@ -17,7 +17,7 @@ static struct fences *fences(struct rig *r)
     return &r->pool->fences;
 }
 
-static void memory_of_running_work_is_not_handed_out(void **state)
+POOL_TEST(memory_of_running_work_is_not_handed_out)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_READY;
@@ -35,7 +35,7 @@ static void memory_of_running_work_is_not_handed_out(void **state)
     EXPECT_EQ(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits, 0, "nobody waited");
 }
 
-static void order_makes_pending_memory_usable_on_every_stream(void **state)
+POOL_TEST(order_makes_pending_memory_usable_on_every_stream)
 {
     struct rig *r = expect_arena(state);
     for (unsigned s = 0; s < MODEL_STREAMS; s++) {
@@ -52,7 +52,7 @@ static void order_makes_pending_memory_usable_on_every_stream(void **state)
     EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "the host never waited");
 }
 
-static void one_fence_serves_all_frees_before_it(void **state)
+POOL_TEST(one_fence_serves_all_frees_before_it)
 {
     struct rig *r = expect_arena(state);
     for (int i = 0; i < 100; i++)
@@ -64,7 +64,7 @@ static void one_fence_serves_all_frees_before_it(void **state)
     EXPECT_EQ(rig_stats(r).num_fences, 1, "frees in a row share their fence");
 }
 
-static void work_without_frees_records_nothing(void **state)
+POOL_TEST(work_without_frees_records_nothing)
 {
     struct rig *r = expect_arena(state);
     rig_alloc(r, MIB(2));
@@ -74,7 +74,7 @@ static void work_without_frees_records_nothing(void **state)
     EXPECT_EQ(atomic_load(&pool_watch), 0, "and submissions are not looked at");
 }
 
-static void a_later_endless_kernel_does_not_hold_up_reuse(void **state)
+TEST(a_later_endless_kernel_does_not_hold_up_reuse)
 {
     static const enum pool_reuse policies[] = {REUSE_AUTO, REUSE_ORDER, REUSE_READY, REUSE_WAIT};
     for (unsigned i = 0; i < 4; i++)
@@ -102,7 +102,7 @@ static void a_later_endless_kernel_does_not_hold_up_reuse(void **state)
             }
 }
 
-static void an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up(void **state)
+POOL_TEST(an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(32);
@@ -126,7 +126,7 @@ static void an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up(v
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "complete: the late fence tells");
 }
 
-static void a_late_fence_is_passed_by_one_that_is_not(void **state)
+POOL_TEST(a_late_fence_is_passed_by_one_that_is_not)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(32);
@@ -144,7 +144,7 @@ static void a_late_fence_is_passed_by_one_that_is_not(void **state)
            "and may be waited for");
 }
 
-static void a_single_stream_needs_no_waiting(void **state)
+POOL_TEST(a_single_stream_needs_no_waiting)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -159,7 +159,7 @@ static void a_single_stream_needs_no_waiting(void **state)
     EXPECT_EQ(s.reserved_bytes, MIB(4), "one block is enough");
 }
 
-static void leaving_the_single_stream_orders_what_it_relied_on(void **state)
+POOL_TEST(leaving_the_single_stream_orders_what_it_relied_on)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -177,7 +177,7 @@ static void leaving_the_single_stream_orders_what_it_relied_on(void **state)
     EXPECT(r->pool->stats.pending_bytes == MIB(4), "a free waits for its fence");
 }
 
-static void leaving_counts_frees_whose_fence_was_recorded_before(void **state)
+POOL_TEST(leaving_counts_frees_whose_fence_was_recorded_before)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -202,7 +202,7 @@ static struct rig *freed_without_order(void **state, uint64_t *a)
     return r;
 }
 
-static void leaving_without_order_waits_on_the_host(void **state)
+POOL_TEST(leaving_without_order_waits_on_the_host)
 {
     uint64_t a;
     struct rig *r = freed_without_order(state, &a);
@@ -212,7 +212,7 @@ static void leaving_without_order_waits_on_the_host(void **state)
     EXPECT_SOUND(r);
 }
 
-static void leaving_in_vain_hands_nothing_out_any_more(void **state)
+POOL_TEST(leaving_in_vain_hands_nothing_out_any_more)
 {
     uint64_t a;
     struct rig *r = freed_without_order(state, &a);
@@ -223,7 +223,7 @@ static void leaving_in_vain_hands_nothing_out_any_more(void **state)
     EXPECT_EQ(r->status, POOL_PASS, "the driver serves");
 }
 
-static void leaving_twice_or_with_nothing_freed_asks_nothing(void **state)
+POOL_TEST(leaving_twice_or_with_nothing_freed_asks_nothing)
 {
     struct rig *r = expect_single(state);
     rig_launch(r, 1, 0, 0);
@@ -245,7 +245,7 @@ static void turn(struct rig *r, unsigned stream, uint64_t duration_ns)
     rig_launch(r, stream, 0, 0);
 }
 
-static void one_stream_is_enough_again_when_the_others_are_done(void **state)
+POOL_TEST(one_stream_is_enough_again_when_the_others_are_done)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -270,7 +270,7 @@ static void one_stream_is_enough_again_when_the_others_are_done(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_pool_knows_whether_work_of_before_it_is_running(void **state)
+POOL_TEST(a_pool_knows_whether_work_of_before_it_is_running)
 {
     struct rig *r = expect_single(state);
     EXPECT(pool_is_idle(r->pool), "nothing was submitted");
@@ -281,7 +281,7 @@ static void a_pool_knows_whether_work_of_before_it_is_running(void **state)
     EXPECT_EQ(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED, 0, "no fence is wanted");
 }
 
-static void one_stream_is_not_enough_if_other_work_came_until_it_was_announced(void **state)
+POOL_TEST(one_stream_is_not_enough_if_other_work_came_until_it_was_announced)
 {
     struct rig *r = expect_single(state);
     turn(r, 1, 0);
@@ -295,7 +295,7 @@ static void one_stream_is_not_enough_if_other_work_came_until_it_was_announced(v
     EXPECT(rig_enter_single(r), "the next time it is");
 }
 
-static void one_stream_is_never_enough_again_after_giving_up(void **state)
+POOL_TEST(one_stream_is_never_enough_again_after_giving_up)
 {
     struct rig *r = expect_single(state);
     turn(r, 1, 0);
@@ -322,7 +322,7 @@ static void start_second(struct model *m, enum model_row row)
     leaver_start(&s->leaver, s->leaver.pool);
 }
 
-static void leaving_waits_for_a_record_under_way(void **state)
+POOL_TEST(leaving_waits_for_a_record_under_way)
 {
     struct rig *r = expect_single(state);
     struct second second = {.leaver.pool = r->pool};
@@ -356,7 +356,7 @@ static void free_while_recording(struct model *m, enum model_row row)
     rig_free(f->rig, f->addr);
 }
 
-static void a_free_during_a_record_is_not_covered_by_it(void **state)
+POOL_TEST(a_free_during_a_record_is_not_covered_by_it)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_ORDER;
@@ -376,7 +376,7 @@ static void a_free_during_a_record_is_not_covered_by_it(void **state)
     EXPECT_EQ(rig_alloc(r, MIB(4)), a, "the other is known complete");
 }
 
-static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
+POOL_TEST(a_full_ring_of_fences_does_not_stop_the_program)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_READY;
@@ -401,7 +401,7 @@ static void a_full_ring_of_fences_does_not_stop_the_program(void **state)
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "all is known complete in the end");
 }
 
-static void few_queries_find_what_is_complete(void **state)
+POOL_TEST(few_queries_find_what_is_complete)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_READY;
@@ -420,7 +420,7 @@ static void few_queries_find_what_is_complete(void **state)
     EXPECT_EQ(rig_stats(r).pending_bytes, MIB(80), "sixty are complete, ninety-nine were recorded");
 }
 
-static void a_broken_context_hands_nothing_out_again(void **state)
+POOL_TEST(a_broken_context_hands_nothing_out_again)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -432,7 +432,7 @@ static void a_broken_context_hands_nothing_out_again(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_context_that_breaks_after_the_record_hands_nothing_out(void **state)
+POOL_TEST(a_context_that_breaks_after_the_record_hands_nothing_out)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -444,7 +444,7 @@ static void a_context_that_breaks_after_the_record_hands_nothing_out(void **stat
     EXPECT_EQ(r->status, POOL_PASS, "so the pool steps aside");
 }
 
-static void sync_free_waits_as_the_drivers_own_free_does(void **state)
+POOL_TEST(sync_free_waits_as_the_drivers_own_free_does)
 {
     struct rig *r = *state;
     r->config.sync_free = true;
@@ -456,33 +456,4 @@ static void sync_free_waits_as_the_drivers_own_free_does(void **state)
     EXPECT_EQ(model_now(r->model) - before, MS(20), "until all work of the context is complete");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(memory_of_running_work_is_not_handed_out),
-        RIG_TEST(order_makes_pending_memory_usable_on_every_stream),
-        RIG_TEST(one_fence_serves_all_frees_before_it),
-        RIG_TEST(work_without_frees_records_nothing),
-        cmocka_unit_test(a_later_endless_kernel_does_not_hold_up_reuse),
-        RIG_TEST(an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up),
-        RIG_TEST(a_late_fence_is_passed_by_one_that_is_not),
-        RIG_TEST(a_single_stream_needs_no_waiting),
-        RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on),
-        RIG_TEST(one_stream_is_enough_again_when_the_others_are_done),
-        RIG_TEST(a_pool_knows_whether_work_of_before_it_is_running),
-        RIG_TEST(one_stream_is_not_enough_if_other_work_came_until_it_was_announced),
-        RIG_TEST(one_stream_is_never_enough_again_after_giving_up),
-        RIG_TEST(leaving_counts_frees_whose_fence_was_recorded_before),
-        RIG_TEST(leaving_without_order_waits_on_the_host),
-        RIG_TEST(leaving_in_vain_hands_nothing_out_any_more),
-        RIG_TEST(leaving_twice_or_with_nothing_freed_asks_nothing),
-        RIG_TEST(leaving_waits_for_a_record_under_way),
-        RIG_TEST(a_free_during_a_record_is_not_covered_by_it),
-        RIG_TEST(a_full_ring_of_fences_does_not_stop_the_program),
-        RIG_TEST(few_queries_find_what_is_complete),
-        RIG_TEST(a_broken_context_hands_nothing_out_again),
-        RIG_TEST(a_context_that_breaks_after_the_record_hands_nothing_out),
-        RIG_TEST(sync_free_waits_as_the_drivers_own_free_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

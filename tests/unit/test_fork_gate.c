@@ -7,17 +7,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 enum { MOMENT_US = 50000, FORKS = 300 };
 
@@ -44,14 +40,14 @@ static void expect_wait(void (*function)(void), void (*then)(void))
     assert_true(clock_now_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
 }
 
-static void a_fork_waits_until_the_thread_inside_is_out(void **state)
+TEST(a_fork_waits_until_the_thread_inside_is_out)
 {
     fork_gate_enter();
     expect_wait(fork_gate_close, fork_gate_leave);
     fork_gate_open();
 }
 
-static void a_fork_waits_for_every_thread_inside(void **state)
+TEST(a_fork_waits_for_every_thread_inside)
 {
     fork_gate_enter();
     fork_gate_enter(); /* another thread's */
@@ -60,7 +56,7 @@ static void a_fork_waits_for_every_thread_inside(void **state)
     fork_gate_open();
 }
 
-static void nobody_comes_in_until_all_forks_are_over(void **state)
+TEST(nobody_comes_in_until_all_forks_are_over)
 {
     fork_gate_close();
     fork_gate_close();
@@ -69,7 +65,7 @@ static void nobody_comes_in_until_all_forks_are_over(void **state)
     fork_gate_leave();
 }
 
-static void each_wait_has_an_end(void **state)
+TEST(each_wait_has_an_end)
 {
     uint64_t start_ns = clock_now_ns();
     errno = EDOM;
@@ -85,7 +81,7 @@ static void each_wait_has_an_end(void **state)
     assert_int_equal(errno, EDOM);
 }
 
-static void a_gate_that_was_not_closed_stays_open(void **state)
+TEST(a_gate_that_was_not_closed_stays_open)
 {
     uint64_t start_ns = clock_now_ns();
     fork_gate_open();
@@ -96,7 +92,7 @@ static void a_gate_that_was_not_closed_stays_open(void **state)
     assert_true(clock_now_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2);
 }
 
-static void a_child_has_an_open_gate(void **state)
+TEST(a_child_has_an_open_gate)
 {
     int status;
     fork_gate_enter();
@@ -132,7 +128,7 @@ static void *go_in_and_out(void *unused)
     return NULL;
 }
 
-static void no_thread_is_inside_while_another_forks(void **state)
+TEST(no_thread_is_inside_while_another_forks)
 {
     pthread_t threads[3];
     for (int i = 0; i < 3; i++)
@@ -148,16 +144,4 @@ static void no_thread_is_inside_while_another_forks(void **state)
         pthread_join(threads[i], NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_fork_waits_until_the_thread_inside_is_out),
-        cmocka_unit_test(a_fork_waits_for_every_thread_inside),
-        cmocka_unit_test(nobody_comes_in_until_all_forks_are_over),
-        cmocka_unit_test(each_wait_has_an_end),
-        cmocka_unit_test(a_gate_that_was_not_closed_stays_open),
-        cmocka_unit_test(a_child_has_an_open_gate),
-        cmocka_unit_test(no_thread_is_inside_while_another_forks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -31,7 +31,7 @@ static void free_behind_work(struct rig *r, uint64_t a[], int n, int num_freed, 
     }
 }
 
-static void ordered_memory_moves_and_leaves_a_ghost(void **state)
+POOL_TEST(ordered_memory_moves_and_leaves_a_ghost)
 {
     struct rig *r = ordering(state);
     uint64_t a[8];
@@ -53,7 +53,7 @@ static void ordered_memory_moves_and_leaves_a_ghost(void **state)
     EXPECT_SOUND(r);
 }
 
-static void ghosts_next_to_each_other_end_together(void **state)
+POOL_TEST(ghosts_next_to_each_other_end_together)
 {
     struct rig *r = ordering(state);
     uint64_t a[6];
@@ -69,7 +69,7 @@ static void ghosts_next_to_each_other_end_together(void **state)
     EXPECT_SOUND(r);
 }
 
-static void memory_that_moved_is_not_released_before_its_old_work_is_complete(void **state)
+POOL_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete)
 {
     struct rig *r = ordering(state);
     uint64_t a[8];
@@ -85,7 +85,7 @@ static void memory_that_moved_is_not_released_before_its_old_work_is_complete(vo
     EXPECT_SOUND(r);
 }
 
-static void addresses_of_moved_memory_do_not_run_out(void **state)
+POOL_TEST(addresses_of_moved_memory_do_not_run_out)
 {
     ((struct rig *)*state)->model->backend.total_bytes = MIB(64);
     struct rig *r = ordering(state);
@@ -120,7 +120,7 @@ static void *reap(void *arg)
 }
 
 /* A ghost is in no list while it is unmapped. */
-static void a_thread_that_unmaps_a_ghost_is_waited_for(void **state)
+POOL_TEST(a_thread_that_unmaps_a_ghost_is_waited_for)
 {
     struct rig *r = ordering(state);
     struct stopped s = {.rig = r};
@@ -149,7 +149,7 @@ static void note_stack(struct backend *b, uint64_t addr, uint64_t size_bytes)
 }
 
 /* Threads of programs have stacks of 16 KiB. */
-static void many_ghosts_need_no_more_stack_than_one(void **state)
+POOL_TEST(many_ghosts_need_no_more_stack_than_one)
 {
     struct rig *r = ordering(state);
     uint64_t a[120];
@@ -170,15 +170,4 @@ static void many_ghosts_need_no_more_stack_than_one(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(ordered_memory_moves_and_leaves_a_ghost),
-        RIG_TEST(ghosts_next_to_each_other_end_together),
-        RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete),
-        RIG_TEST(addresses_of_moved_memory_do_not_run_out),
-        RIG_TEST(a_thread_that_unmaps_a_ghost_is_waited_for),
-        RIG_TEST(many_ghosts_need_no_more_stack_than_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

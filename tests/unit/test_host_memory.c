@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static void records_are_zero_and_apart(void **state)
+TEST(records_are_zero_and_apart)
 {
     struct host_cache c;
     char *records[3000];
@@ -28,7 +28,7 @@ static void records_are_zero_and_apart(void **state)
             EXPECT_EQ(records[i][at] & 0xff, (i | 1) & 0xff, "no record touches another");
 }
 
-static void a_record_that_was_put_back_is_given_again_and_zero(void **state)
+TEST(a_record_that_was_put_back_is_given_again_and_zero)
 {
     struct host_cache c;
     host_cache_init(&c, 64, 64);
@@ -41,7 +41,7 @@ static void a_record_that_was_put_back_is_given_again_and_zero(void **state)
         EXPECT_EQ(b[at], 0, "what was in it is gone");
 }
 
-static void what_others_may_look_at_stays(void **state)
+TEST(what_others_may_look_at_stays)
 {
     struct host_cache c;
     host_cache_init(&c, 64, 40);
@@ -55,7 +55,7 @@ static void what_others_may_look_at_stays(void **state)
         EXPECT_EQ(b[at] & 0xff, at < 40 ? 0 : 0xff, "zero up to the part that is kept");
 }
 
-static void ensured_records_need_no_host_memory(void **state)
+TEST(ensured_records_need_no_host_memory)
 {
     struct host_cache c;
     struct rlimit before, none;
@@ -79,9 +79,8 @@ static void ensured_records_need_no_host_memory(void **state)
 }
 
 /* Each batch ends with a few that were never used when more than those are ensured. */
-static void nothing_is_lost_between_batches(void **state)
+TEST(nothing_is_lost_between_batches)
 {
-    (void)state;
     struct host_cache c;
     host_cache_init(&c, 4096, 4096);
     for (int round = 0; round < 50; round++) {
@@ -104,10 +103,9 @@ static void visit(void *record)
     ((char *)record)[63] = 1;
 }
 
-static void all_records_are_found_and_free_again_at_once(void **state)
+TEST(all_records_are_found_and_free_again_at_once)
 {
     enum { COUNT = 2500, BATCH = 1023 };
-    (void)state;
     struct host_cache c;
     host_cache_init(&c, 64, 40);
     for (unsigned round = 0; round < 3; round++) {
@@ -128,7 +126,7 @@ static void all_records_are_found_and_free_again_at_once(void **state)
     EXPECT_EQ(c.count, 0, "there were no more");
 }
 
-static void pages_are_zero(void **state)
+TEST(pages_are_zero)
 {
     char *pages = host_pages(10000);
     for (int i = 0; i < 10000; i++)
@@ -137,16 +135,4 @@ static void pages_are_zero(void **state)
     host_pages_free(NULL, 10000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_are_zero_and_apart),
-        cmocka_unit_test(a_record_that_was_put_back_is_given_again_and_zero),
-        cmocka_unit_test(what_others_may_look_at_stays),
-        cmocka_unit_test(ensured_records_need_no_host_memory),
-        cmocka_unit_test(nothing_is_lost_between_batches),
-        cmocka_unit_test(all_records_are_found_and_free_again_at_once),
-        cmocka_unit_test(pages_are_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

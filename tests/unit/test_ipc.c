@@ -82,7 +82,7 @@ static void expect_fds(int expected)
 
 static struct socket_token listener;
 
-static void the_listener_is_none_of_the_programs_descriptors(void **state)
+TEST(the_listener_is_none_of_the_programs_descriptors)
 {
     int before = count_fds(), ends[2];
     char byte;
@@ -114,7 +114,7 @@ static struct ticket_question about(uint64_t serial)
         .ticket = {.magic = TICKET_MAGIC, .token = listener, .serial = serial}};
 }
 
-static void questions_are_kept_in_their_order(void **state)
+TEST(questions_are_kept_in_their_order)
 {
     struct ticket_question question, heard;
     struct ticket_answer answer = {.count = 1}, got;
@@ -151,7 +151,7 @@ static int ask_as(void *question)
 }
 
 /* He has been given a handle, and still is not heard. */
-static void questions_of_other_users_are_not_heard(void **state)
+TEST(questions_of_other_users_are_not_heard)
 {
     struct ticket_question question = about(1), heard;
     uint64_t number;
@@ -169,7 +169,7 @@ static void questions_of_other_users_are_not_heard(void **state)
 
 /* Without the secret nothing gets as far as the listener's queue, which holds ten messages or some
  * hundred. */
-static void messages_without_the_secret_do_not_fill_the_queue(void **state)
+TEST(messages_without_the_secret_do_not_fill_the_queue)
 {
     struct ticket_question question = about(1);
     union {
@@ -189,7 +189,7 @@ static void messages_without_the_secret_do_not_fill_the_queue(void **state)
     assert_false(is_woken(50));
 }
 
-static void too_many_questions_are_dropped_and_the_askers_told(void **state)
+TEST(too_many_questions_are_dropped_and_the_askers_told)
 {
     enum { ASKED = 100 };
     struct ticket_question question, heard;
@@ -230,7 +230,7 @@ static void too_many_questions_are_dropped_and_the_askers_told(void **state)
 }
 
 /* Of the same user, with a handle, and with a socket that takes nothing. */
-static void an_asker_that_takes_no_answer_delays_none(void **state)
+TEST(an_asker_that_takes_no_answer_delays_none)
 {
     struct ticket_question question = about(1), heard;
     struct ticket_answer answer = {.kind = TICKET_CHUNKS, .count = TICKET_BATCH};
@@ -292,7 +292,7 @@ static int send_nonsense(void *unused)
     return 0;
 }
 
-static void nonsense_leaves_no_descriptor_and_disturbs_nobody(void **state)
+TEST(nonsense_leaves_no_descriptor_and_disturbs_nobody)
 {
     struct ticket_question question = about(7), heard;
     struct ticket_answer answer = {.count = 0, .offset_bytes = 9}, got;
@@ -337,15 +337,6 @@ int main(int argc, char **argv)
         sscanf(argv[1] + 2 * i, "%2hhx", (unsigned char *)&listener + i);
     if (argc > 1)
         return send_nonsense(NULL);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_listener_is_none_of_the_programs_descriptors),
-        cmocka_unit_test(questions_are_kept_in_their_order),
-        cmocka_unit_test(questions_of_other_users_are_not_heard),
-        cmocka_unit_test(messages_without_the_secret_do_not_fill_the_queue),
-        cmocka_unit_test(too_many_questions_are_dropped_and_the_askers_told),
-        cmocka_unit_test(an_asker_that_takes_no_answer_delays_none),
-        cmocka_unit_test(nonsense_leaves_no_descriptor_and_disturbs_nobody),
-    };
     sem_init(&woken, 0, 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return play_tests(NULL, NULL);
 }

@@ -136,7 +136,7 @@ static uint64_t counted(size_t at)
     return *(const uint64_t *)(const void *)((const char *)&s + at);
 }
 
-static void each_step_comes_in_its_turn_and_counts(void **state)
+TEST(each_step_comes_in_its_turn_and_counts)
 {
     for (unsigned i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
         rig = rig_create(scenes[i].limited ? RIG_BYTES : MIB(64));
@@ -169,8 +169,4 @@ static void each_step_comes_in_its_turn_and_counts(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_step_comes_in_its_turn_and_counts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

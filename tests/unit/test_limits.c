@@ -6,7 +6,7 @@
 
 #include "tests/unit/expect.h"
 
-static void an_idle_pool_has_no_timer(void **state)
+POOL_TEST(an_idle_pool_has_no_timer)
 {
     struct rig *r = expect_arena(state);
     EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing to look at");
@@ -15,7 +15,7 @@ static void an_idle_pool_has_no_timer(void **state)
     EXPECT_EQ(pool_tick(r->pool), 0, "without limits everything is kept");
 }
 
-static void idle_memory_over_the_limit_goes_back(void **state)
+POOL_TEST(idle_memory_over_the_limit_goes_back)
 {
     struct rig *r = *state;
     r->config.max_idle_bytes = MIB(16);
@@ -29,7 +29,7 @@ static void idle_memory_over_the_limit_goes_back(void **state)
     EXPECT_EQ(pool_tick(r->pool), 0, "once");
 }
 
-static void others_are_left_their_part(void **state)
+POOL_TEST(others_are_left_their_part)
 {
     struct rig *r = *state;
     r->config.min_free_bytes = MIB(300);
@@ -43,7 +43,7 @@ static void others_are_left_their_part(void **state)
     r->model->other_bytes = 0;
 }
 
-static void memory_unused_for_long_goes_back(void **state)
+POOL_TEST(memory_unused_for_long_goes_back)
 {
     struct rig *r = *state;
     r->config.idle_timeout_ns = MS(1000);
@@ -61,7 +61,7 @@ static void memory_unused_for_long_goes_back(void **state)
     rig_free(r, a);
 }
 
-static void memory_in_use_now_and_then_stays(void **state)
+POOL_TEST(memory_in_use_now_and_then_stays)
 {
     struct rig *r = *state;
     r->config.idle_timeout_ns = MS(1000);
@@ -76,12 +76,4 @@ static void memory_in_use_now_and_then_stays(void **state)
     EXPECT_EQ(rig_stats(r).num_device_alloc, 1, "taken once");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(an_idle_pool_has_no_timer),        RIG_TEST(idle_memory_over_the_limit_goes_back),
-        RIG_TEST(others_are_left_their_part),       RIG_TEST(memory_unused_for_long_goes_back),
-        RIG_TEST(memory_in_use_now_and_then_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -11,14 +11,14 @@ struct item {
     struct list link;
 };
 
-static void a_new_list_is_empty(void **state)
+TEST(a_new_list_is_empty)
 {
     struct list head;
     list_init(&head);
     EXPECT(list_empty(&head), "nothing was pushed");
 }
 
-static void order_is_that_of_the_pushes(void **state)
+TEST(order_is_that_of_the_pushes)
 {
     struct list head;
     struct item items[4] = {{.number = 0}, {.number = 1}, {.number = 2}, {.number = 3}};
@@ -34,7 +34,7 @@ static void order_is_that_of_the_pushes(void **state)
     EXPECT_EQ(at, 4, "every element is seen once");
 }
 
-static void the_loop_may_remove_what_it_sees(void **state)
+TEST(the_loop_may_remove_what_it_sees)
 {
     struct list head;
     struct item items[5];
@@ -55,7 +55,7 @@ static void the_loop_may_remove_what_it_sees(void **state)
            "the others are linked both ways");
 }
 
-static void removing_twice_is_harmless(void **state)
+TEST(removing_twice_is_harmless)
 {
     struct list head;
     struct item a, b, c;
@@ -69,13 +69,4 @@ static void removing_twice_is_harmless(void **state)
            "the list is as if removed once");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_list_is_empty),
-        cmocka_unit_test(order_is_that_of_the_pushes),
-        cmocka_unit_test(the_loop_may_remove_what_it_sees),
-        cmocka_unit_test(removing_twice_is_harmless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -11,10 +11,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +21,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/unit/cases.h"
 
@@ -117,7 +112,7 @@ static void start(enum kind kind)
         await_state('S');
 }
 
-#define CASE(name) TEST(name, setup, teardown)
+#define CASE(name) TEST_WITH(name, setup, teardown)
 
 static int setup(void **state)
 {

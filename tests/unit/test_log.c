@@ -54,7 +54,7 @@ static size_t read_file(const char *path, char *out, size_t size_bytes)
     return n;
 }
 
-static void lines_up_to_the_level_are_written(void **state)
+TEST(lines_up_to_the_level_are_written)
 {
     char said[4096];
 
@@ -72,7 +72,7 @@ static void lines_up_to_the_level_are_written(void **state)
     assert_string_equal(said, "gpucache: error: a 1\ngpucache: warning: b\ngpucache: info: c\n");
 }
 
-static void once_is_once_and_only_counts_when_written(void **state)
+TEST(once_is_once_and_only_counts_when_written)
 {
     char said[4096];
 
@@ -85,7 +85,7 @@ static void once_is_once_and_only_counts_when_written(void **state)
     assert_string_equal(said, "gpucache: warning: round 2\n");
 }
 
-static void a_long_line_is_cut_and_control_characters_replaced(void **state)
+TEST(a_long_line_is_cut_and_control_characters_replaced)
 {
     static char text[3000], said[8192];
 
@@ -101,7 +101,7 @@ static void a_long_line_is_cut_and_control_characters_replaced(void **state)
     assert_ptr_equal(strchr(said, '\n'), said + 1000);
 }
 
-static void a_file_gets_the_lines_and_the_process_id_in_its_name(void **state)
+TEST(a_file_gets_the_lines_and_the_process_id_in_its_name)
 {
     char pattern[PATH_MAX], name[64], path[PATH_MAX], text[256];
 
@@ -138,7 +138,7 @@ static int scene_reused_stderr(void)
     return stat(path, &st) || st.st_size != 0 ? 3 : 0;
 }
 
-static void a_stderr_that_became_another_file_is_left_alone(void **state)
+TEST(a_stderr_that_became_another_file_is_left_alone)
 {
     assert_int_equal(in_child("scene_reused_stderr"), 0);
 }
@@ -183,7 +183,7 @@ static int scene_changes(void)
     return count_lines(paths[0]) + count_lines(paths[1]) == 800 ? 0 : 2;
 }
 
-static void the_target_may_change_while_threads_log(void **state)
+TEST(the_target_may_change_while_threads_log)
 {
     assert_int_equal(in_child("scene_changes"), 0);
 }
@@ -206,12 +206,12 @@ static int scene_many_targets(void)
     return strcmp(text, "gpucache: warning: to the last one\n") ? 3 : 0;
 }
 
-static void a_process_has_no_more_than_64_targets(void **state)
+TEST(a_process_has_no_more_than_64_targets)
 {
     assert_int_equal(in_child("scene_many_targets"), 0);
 }
 
-static void each_file_that_cannot_be_written_is_complained_of(void **state)
+TEST(each_file_that_cannot_be_written_is_complained_of)
 {
     char said[1024];
 
@@ -239,7 +239,7 @@ static int scene_no_descriptor(void)
     return dup(1) == before + 1 ? 0 : 1;
 }
 
-static void no_descriptor_is_held_between_two_lines(void **state)
+TEST(no_descriptor_is_held_between_two_lines)
 {
     assert_int_equal(in_child("scene_no_descriptor"), 0);
 }
@@ -263,7 +263,7 @@ static int scene_broken_pipe(void)
     return sigismember(&pending, SIGPIPE) || sigismember(&mask, SIGPIPE) ? 3 : 0;
 }
 
-static void a_broken_pipe_does_not_kill_the_program(void **state)
+TEST(a_broken_pipe_does_not_kill_the_program)
 {
     assert_int_equal(in_child("scene_broken_pipe"), 0);
 }
@@ -282,7 +282,7 @@ static int scene_pending_signal_kept(void)
     return sigismember(&pending, SIGPIPE) ? 0 : 2;
 }
 
-static void a_signal_that_the_program_has_pending_stays_so(void **state)
+TEST(a_signal_that_the_program_has_pending_stays_so)
 {
     assert_int_equal(in_child("scene_pending_signal_kept"), 0);
 }
@@ -301,7 +301,7 @@ static int scene_file_limit(void)
     return log_put(path, "twelve bytes", 12) ? 2 : 0;
 }
 
-static void a_file_size_limit_does_not_kill_the_program(void **state)
+TEST(a_file_size_limit_does_not_kill_the_program)
 {
     assert_int_equal(in_child("scene_file_limit"), 0);
 }
@@ -331,7 +331,7 @@ static int scene_full_pipe(void)
     return now_ms() - start_ms < 5000 ? 0 : 3;
 }
 
-static void a_full_pipe_is_given_up(void **state)
+TEST(a_full_pipe_is_given_up)
 {
     assert_int_equal(in_child("scene_full_pipe"), 0);
 }
@@ -349,7 +349,7 @@ static int scene_fifo(void)
     return errno == 4711 ? 0 : 3;
 }
 
-static void a_fifo_without_a_reader_is_not_waited_for(void **state)
+TEST(a_fifo_without_a_reader_is_not_waited_for)
 {
     assert_int_equal(in_child("scene_fifo"), 0);
 }
@@ -369,7 +369,7 @@ static int scene_large_text(void)
                : 2;
 }
 
-static void a_large_text_arrives_whole(void **state)
+TEST(a_large_text_arrives_whole)
 {
     assert_int_equal(in_child("scene_large_text"), 0);
 }
@@ -415,23 +415,5 @@ int main(int argc, char **argv)
         strcpy(dir, argv[2]);
         return run_scene(argv[1]);
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_up_to_the_level_are_written),
-        cmocka_unit_test(once_is_once_and_only_counts_when_written),
-        cmocka_unit_test(a_long_line_is_cut_and_control_characters_replaced),
-        cmocka_unit_test(a_file_gets_the_lines_and_the_process_id_in_its_name),
-        cmocka_unit_test(a_stderr_that_became_another_file_is_left_alone),
-        cmocka_unit_test(the_target_may_change_while_threads_log),
-        cmocka_unit_test(a_process_has_no_more_than_64_targets),
-        cmocka_unit_test(each_file_that_cannot_be_written_is_complained_of),
-        cmocka_unit_test(no_descriptor_is_held_between_two_lines),
-        cmocka_unit_test(a_broken_pipe_does_not_kill_the_program),
-        cmocka_unit_test(a_signal_that_the_program_has_pending_stays_so),
-        cmocka_unit_test(a_file_size_limit_does_not_kill_the_program),
-        cmocka_unit_test(a_full_pipe_is_given_up),
-        cmocka_unit_test(a_fifo_without_a_reader_is_not_waited_for),
-        cmocka_unit_test(a_large_text_arrives_whole),
-    };
-
-    return cmocka_run_group_tests(tests, make_dir, clean);
+    return play_tests(make_dir, clean);
 }

@@ -8,7 +8,7 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-static void the_owner_of_an_address_is_found_locked(void **state)
+POOL_TEST(the_owner_of_an_address_is_found_locked)
 {
     struct rig *r = expect_arena(state);
     struct granule *g;
@@ -21,7 +21,7 @@ static void the_owner_of_an_address_is_found_locked(void **state)
     EXPECT(!find_owner(UINT64_MAX, &g), "no address");
 }
 
-static void two_pools_know_their_own(void **state)
+POOL_TEST(two_pools_know_their_own)
 {
     struct rig *r = expect_arena(state), *other = rig_create(RIG_BYTES);
     struct pool_block b;
@@ -36,7 +36,7 @@ static void two_pools_know_their_own(void **state)
     EXPECT_EQ(pool_lookup(mine, &b), POOL_OK, "mine is still there");
 }
 
-static void a_block_is_described_as_it_was_asked_for(void **state)
+POOL_TEST(a_block_is_described_as_it_was_asked_for)
 {
     struct rig *r = expect_arena(state);
     struct pool_block b;
@@ -51,7 +51,7 @@ static void a_block_is_described_as_it_was_asked_for(void **state)
     EXPECT_EQ(b.size_bytes, 5120, "as handed out");
 }
 
-static void a_reissued_block_has_another_serial(void **state)
+POOL_TEST(a_reissued_block_has_another_serial)
 {
     struct rig *r = expect_single(state);
     struct pool_block b;
@@ -66,7 +66,7 @@ static void a_reissued_block_has_another_serial(void **state)
     }
 }
 
-static void freed_memory_is_not_found(void **state)
+POOL_TEST(freed_memory_is_not_found)
 {
     struct rig *r = expect_arena(state);
     struct pool_block b;
@@ -87,7 +87,7 @@ static void freed_memory_is_not_found(void **state)
     EXPECT_SOUND(r);
 }
 
-static void only_the_start_of_a_block_frees_it(void **state)
+POOL_TEST(only_the_start_of_a_block_frees_it)
 {
     struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {2048, KIB(32), KIB(100), MIB(1), MIB(3), MIB(50)};
@@ -102,7 +102,7 @@ static void only_the_start_of_a_block_frees_it(void **state)
     EXPECT_SOUND(r);
 }
 
-static void an_exposure_shows(void **state)
+POOL_TEST(an_exposure_shows)
 {
     struct rig *r = expect_arena(state);
     struct pool_block b;
@@ -122,7 +122,7 @@ static bool sync_memops(uint64_t addr)
     return b.sync_memops;
 }
 
-static void a_note_is_a_blocks_own(void **state)
+POOL_TEST(a_note_is_a_blocks_own)
 {
     static const uint64_t sizes[] = {5000, KIB(200), MIB(3)};
     struct rig *r = expect_arena(state);
@@ -144,17 +144,4 @@ static void a_note_is_a_blocks_own(void **state)
     EXPECT_EQ(pool_set_sync_memops(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(the_owner_of_an_address_is_found_locked),
-        RIG_TEST(two_pools_know_their_own),
-        RIG_TEST(a_block_is_described_as_it_was_asked_for),
-        RIG_TEST(a_reissued_block_has_another_serial),
-        RIG_TEST(freed_memory_is_not_found),
-        RIG_TEST(only_the_start_of_a_block_frees_it),
-        RIG_TEST(an_exposure_shows),
-        RIG_TEST(a_note_is_a_blocks_own),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

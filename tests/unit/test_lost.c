@@ -74,10 +74,9 @@ static bool request_beside_a_loss(bool segments, bool single, uint64_t size_byte
     return loss.lost;
 }
 
-static void nothing_is_handed_out_once_lost(void **state)
+TEST(nothing_is_handed_out_once_lost)
 {
     unsigned losses = 0;
-    (void)state;
     for (unsigned way = 0; way < 4; way++)
         for (unsigned i = 0; i < SIZES; i++)
             for (uint64_t at = 1; at <= MOMENTS; at++)
@@ -118,10 +117,9 @@ static bool ask_for_a_larger_segment(uint64_t at)
     return loss.lost;
 }
 
-static void a_larger_segment_does_not_serve_once_lost(void **state)
+TEST(a_larger_segment_does_not_serve_once_lost)
 {
     uint64_t at = 1;
-    (void)state;
     while (ask_for_a_larger_segment(at))
         at++;
     EXPECT(at > 3, "it was lost at each call");
@@ -142,7 +140,7 @@ static void leave_in_vain(struct model *m, enum model_row row)
 
 /* In the time of one stream what is freed is free at once, though work of that stream still uses
  * it. */
-static void memory_that_could_not_be_ordered_is_not_handed_out(void **state)
+POOL_TEST(memory_that_could_not_be_ordered_is_not_handed_out)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -161,9 +159,8 @@ static void memory_that_could_not_be_ordered_is_not_handed_out(void **state)
 }
 
 /* Without an event what was freed waits for the next one. */
-static void a_fence_that_cannot_be_made_is_made_later(void **state)
+TEST(a_fence_that_cannot_be_made_is_made_later)
 {
-    (void)state;
     for (unsigned single = 0; single < 2; single++) {
         struct rig *r = rig_create(RIG_BYTES);
         r->model->backend.single_stream = single;
@@ -187,7 +184,7 @@ static void a_fence_that_cannot_be_made_is_made_later(void **state)
 }
 
 /* As long as none can be made at all, those that are there are recorded again. */
-static void fences_that_are_there_serve_again(void **state)
+POOL_TEST(fences_that_are_there_serve_again)
 {
     struct rig *r = expect_single(state);
     for (unsigned i = 0; i < 4; i++) {
@@ -213,14 +210,4 @@ static void fences_that_are_there_serve_again(void **state)
     model_fail(r->model, MODEL_ROW_fence_create, 0, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_handed_out_once_lost),
-        cmocka_unit_test(a_larger_segment_does_not_serve_once_lost),
-        RIG_TEST(memory_that_could_not_be_ordered_is_not_handed_out),
-        cmocka_unit_test(a_fence_that_cannot_be_made_is_made_later),
-        RIG_TEST(fences_that_are_there_serve_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

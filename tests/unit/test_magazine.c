@@ -6,7 +6,7 @@
  */
 #include "tests/unit/magazine.h"
 
-static void what_was_freed_comes_back_newest_first(void **state)
+POOL_TEST(what_was_freed_comes_back_newest_first)
 {
     static const uint64_t sizes[] = {1, 512, 5000, KIB(32), KIB(33), KIB(700), MIB(1), MIB(2)};
     struct rig *r = start(state);
@@ -22,7 +22,7 @@ static void what_was_freed_comes_back_newest_first(void **state)
     }
 }
 
-static void its_contents_look_freed(void **state)
+POOL_TEST(its_contents_look_freed)
 {
     struct rig *r = start(state);
     uint64_t sizes[] = {700, KIB(300)};
@@ -45,7 +45,7 @@ static void its_contents_look_freed(void **state)
     }
 }
 
-static void it_is_counted_as_the_pools_own(void **state)
+POOL_TEST(it_is_counted_as_the_pools_own)
 {
     struct rig *r = start(state);
     struct pool_stats before = rig_stats(r), after;
@@ -73,7 +73,7 @@ static void it_is_counted_as_the_pools_own(void **state)
     EXPECT_EQ(rig_stats(r).allocated_peak_bytes, 1024 + KIB(264), "the peak counts all of them");
 }
 
-static void serials_do_not_repeat(void **state)
+POOL_TEST(serials_do_not_repeat)
 {
     struct rig *r = start(state);
     uint64_t last = 0;
@@ -87,7 +87,7 @@ static void serials_do_not_repeat(void **state)
     EXPECT_EQ(rig_stats(r).num_allocs, 20001, "all counted");
 }
 
-static void it_holds_little(void **state)
+POOL_TEST(it_holds_little)
 {
     struct rig *r = start(state);
     uint64_t a[64];
@@ -140,7 +140,7 @@ static void it_holds_little(void **state)
 }
 
 /* Whatever went in and came out again, in whatever order. */
-static void empty_it_has_room_for_all_that_it_may_hold(void **state)
+POOL_TEST(empty_it_has_room_for_all_that_it_may_hold)
 {
     static const uint64_t sizes[] = {512,    KIB(5), KIB(100), MIB(2),
                                      MIB(3), MIB(3), MIB(5),   MIB(64)};
@@ -169,7 +169,7 @@ static void empty_it_has_room_for_all_that_it_may_hold(void **state)
     EXPECT_EQ(magazine(r)->cached, nothing, "emptied by requests");
 }
 
-static void trims_and_growth_empty_it(void **state)
+POOL_TEST(trims_and_growth_empty_it)
 {
     struct rig *r = start(state);
     uint64_t a = rig_alloc(r, MIB(2));
@@ -192,7 +192,7 @@ static void trims_and_growth_empty_it(void **state)
 
 /* Before a large free block is cut: what lies here may make one that fits better. An exact one is
  * taken and leaves the magazine alone. */
-static void its_blocks_merge_before_free_memory_is_cut(void **state)
+POOL_TEST(its_blocks_merge_before_free_memory_is_cut)
 {
     struct rig *r = start(state);
     uint64_t large = rig_alloc(r, MIB(66)), wall = rig_alloc(r, MIB(2)), parts[3];
@@ -214,7 +214,7 @@ static void its_blocks_merge_before_free_memory_is_cut(void **state)
 
 /* What it was handed out lately is asked first when it frees. That may be the program's no more,
  * and its record another block's. */
-static void the_record_of_another_block_is_left_alone(void **state)
+POOL_TEST(the_record_of_another_block_is_left_alone)
 {
     struct rig *r = start(state);
     uint64_t sizes[] = {700, KIB(300)};
@@ -241,7 +241,7 @@ static void the_record_of_another_block_is_left_alone(void **state)
 
 /* Whatever the address, what stands for "nothing" among what was handed out lately is not taken for
  * its record. */
-static void what_no_record_names_is_not_taken_in(void **state)
+POOL_TEST(what_no_record_names_is_not_taken_in)
 {
     struct rig *r = start(state);
     static const uint64_t wild[] = {0,         1, 2, 511, 512, UINT64_MAX - 511, UINT64_MAX - 1,
@@ -256,7 +256,7 @@ static void what_no_record_names_is_not_taken_in(void **state)
     EXPECT_SOUND(r);
 }
 
-static void with_several_streams_frees_wait_for_fences(void **state)
+POOL_TEST(with_several_streams_frees_wait_for_fences)
 {
     struct rig *r = start(state);
     uint64_t a = rig_alloc(r, KIB(64)), b = rig_alloc(r, KIB(64));
@@ -273,7 +273,7 @@ static void with_several_streams_frees_wait_for_fences(void **state)
     EXPECT_SOUND(r);
 }
 
-static void with_several_streams_what_came_first_comes_back_first(void **state)
+POOL_TEST(with_several_streams_what_came_first_comes_back_first)
 {
     struct rig *r = start(state);
     uint64_t a[5], large = rig_alloc(r, MIB(3));
@@ -303,7 +303,7 @@ static void with_several_streams_what_came_first_comes_back_first(void **state)
     EXPECT_SOUND(r);
 }
 
-static void what_came_late_waits_for_its_fence(void **state)
+POOL_TEST(what_came_late_waits_for_its_fence)
 {
     struct rig *r = start(state);
     uint64_t a = rig_alloc(r, KIB(64));
@@ -323,7 +323,7 @@ static void what_came_late_waits_for_its_fence(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_lost_context_hands_nothing_out(void **state)
+POOL_TEST(a_lost_context_hands_nothing_out)
 {
     struct rig *r = start(state);
     uint64_t a = rig_alloc(r, KIB(64));
@@ -336,7 +336,7 @@ static void a_lost_context_hands_nothing_out(void **state)
     EXPECT_EQ(r->status, POOL_PASS, "the driver is asked");
 }
 
-static void sync_free_has_no_magazines(void **state)
+POOL_TEST(sync_free_has_no_magazines)
 {
     struct rig *r = *state;
     r->model->backend.single_stream = true;
@@ -347,7 +347,7 @@ static void sync_free_has_no_magazines(void **state)
     EXPECT_EQ(cached(r), 0, "each free waits, none is kept aside");
 }
 
-static void where_each_free_is_looked_at_there_are_none(void **state)
+POOL_TEST(where_each_free_is_looked_at_there_are_none)
 {
     struct rig *r = *state;
     r->model->backend.single_stream = true;
@@ -362,7 +362,7 @@ static void where_each_free_is_looked_at_there_are_none(void **state)
 }
 
 /* As in a signal handler that interrupted this thread under a lock. */
-static void a_thread_learns_that_it_would_wait_for_itself(void **state)
+POOL_TEST(a_thread_learns_that_it_would_wait_for_itself)
 {
     struct rig *r = start(state);
     struct magazine *m = magazine(r);
@@ -378,26 +378,4 @@ static void a_thread_learns_that_it_would_wait_for_itself(void **state)
     EXPECT(pool_can_tell(r->pool), "it keeps no lock itself");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(what_was_freed_comes_back_newest_first),
-        RIG_TEST(its_contents_look_freed),
-        RIG_TEST(it_is_counted_as_the_pools_own),
-        RIG_TEST(serials_do_not_repeat),
-        RIG_TEST(it_holds_little),
-        RIG_TEST(empty_it_has_room_for_all_that_it_may_hold),
-        RIG_TEST(trims_and_growth_empty_it),
-        RIG_TEST(its_blocks_merge_before_free_memory_is_cut),
-        RIG_TEST(the_record_of_another_block_is_left_alone),
-        RIG_TEST(what_no_record_names_is_not_taken_in),
-        RIG_TEST(with_several_streams_frees_wait_for_fences),
-        RIG_TEST(with_several_streams_what_came_first_comes_back_first),
-        RIG_TEST(what_came_late_waits_for_its_fence),
-        RIG_TEST(a_lost_context_hands_nothing_out),
-        RIG_TEST(sync_free_has_no_magazines),
-        RIG_TEST(where_each_free_is_looked_at_there_are_none),
-        RIG_TEST(a_thread_learns_that_it_would_wait_for_itself),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -37,7 +37,7 @@ static void free_and_end(struct step *s)
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed there");
 }
 
-static void a_thread_that_ends_leaves_nothing_behind(void **state)
+POOL_TEST(a_thread_that_ends_leaves_nothing_behind)
 {
     struct rig *r = start(state);
     int code;
@@ -59,7 +59,7 @@ static void free_it(struct step *s)
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed by another thread");
 }
 
-static void what_another_thread_freed_is_not_freed_again(void **state)
+POOL_TEST(what_another_thread_freed_is_not_freed_again)
 {
     struct rig *r = start(state);
     uint64_t sizes[] = {700, KIB(300), MIB(3)};
@@ -80,7 +80,7 @@ static void what_another_thread_freed_is_not_freed_again(void **state)
         }
 }
 
-static void a_thread_has_one_for_each_of_its_pools(void **state)
+POOL_TEST(a_thread_has_one_for_each_of_its_pools)
 {
     struct rig *r = start(state), *other = rig_create(RIG_BYTES);
     other->model->backend.single_stream = true;
@@ -99,7 +99,7 @@ static void a_thread_has_one_for_each_of_its_pools(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_forked_child_has_none(void **state)
+POOL_TEST(a_forked_child_has_none)
 {
     struct rig *r = start(state);
     uint64_t a = rig_alloc(r, 512), b = rig_alloc(r, 512);
@@ -165,7 +165,7 @@ static void *trim(void *arg)
     return NULL;
 }
 
-static void threads_share_a_pool_while_it_is_trimmed(void **state)
+POOL_TEST(threads_share_a_pool_while_it_is_trimmed)
 {
     struct rig *r = start(state);
     uint64_t exchange[THREADS] = {0};
@@ -189,14 +189,4 @@ static void threads_share_a_pool_while_it_is_trimmed(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(a_thread_that_ends_leaves_nothing_behind),
-        RIG_TEST(what_another_thread_freed_is_not_freed_again),
-        RIG_TEST(a_thread_has_one_for_each_of_its_pools),
-        RIG_TEST(a_forked_child_has_none),
-        RIG_TEST(threads_share_a_pool_while_it_is_trimmed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -52,7 +52,7 @@ static void claim(struct chunk *c, uint64_t addr, uint64_t size_bytes)
     map_claim(c, owner);
 }
 
-static void addresses_of_nobody_have_no_record(void **state)
+TEST(addresses_of_nobody_have_no_record)
 {
     EXPECT(!map_find(UINT64_C(0x1111) << 30), "nobody ensured this part");
     EXPECT(!map_find(ADDR_LIMIT), "the map ends");
@@ -61,7 +61,7 @@ static void addresses_of_nobody_have_no_record(void **state)
     EXPECT(!map_ensure(UINT64_MAX - 100, 200), "ranges do not wrap");
 }
 
-static void a_claim_names_every_granule_and_no_other(void **state)
+TEST(a_claim_names_every_granule_and_no_other)
 {
     struct chunk c;
     /* Across a leaf's border. */
@@ -77,7 +77,7 @@ static void a_claim_names_every_granule_and_no_other(void **state)
            "nobody's again");
 }
 
-static void small_blocks_are_found_by_their_start_alone(void **state)
+TEST(small_blocks_are_found_by_their_start_alone)
 {
     struct chunk c;
     claim(&c, BASE, MIB(2));
@@ -101,7 +101,7 @@ static void small_blocks_are_found_by_their_start_alone(void **state)
     map_disclaim(&c, owner);
 }
 
-static void small_blocks_that_cross_granules_are_found_behind_the_border(void **state)
+TEST(small_blocks_that_cross_granules_are_found_behind_the_border)
 {
     struct chunk c;
     claim(&c, BASE, MIB(4));
@@ -112,7 +112,7 @@ static void small_blocks_that_cross_granules_are_found_behind_the_border(void **
     map_disclaim(&c, owner);
 }
 
-static void a_slab_is_found_by_every_address_in_it(void **state)
+TEST(a_slab_is_found_by_every_address_in_it)
 {
     struct chunk c;
     claim(&c, BASE, MIB(2));
@@ -128,7 +128,7 @@ static void a_slab_is_found_by_every_address_in_it(void **state)
     map_disclaim(&c, owner);
 }
 
-static void two_large_blocks_start_in_one_granule(void **state)
+TEST(two_large_blocks_start_in_one_granule)
 {
     struct chunk c;
     claim(&c, BASE, MIB(64));
@@ -152,7 +152,7 @@ static void two_large_blocks_start_in_one_granule(void **state)
     map_disclaim(&c, owner);
 }
 
-static void a_hole_in_the_way_ends_the_walk(void **state)
+TEST(a_hole_in_the_way_ends_the_walk)
 {
     struct chunk low, high;
     claim(&low, BASE, MIB(4));
@@ -168,7 +168,7 @@ static void a_hole_in_the_way_ends_the_walk(void **state)
 
 /* The driver has given a part of the range to another pool, and the one whose context ended has
  * forgotten that part before the rest. */
-static void a_range_is_the_later_pools_whenever_the_earlier_one_forgets(void **state)
+TEST(a_range_is_the_later_pools_whenever_the_earlier_one_forgets)
 {
     struct chunk ended, later;
     claim(&ended, BASE, MIB(8));
@@ -219,15 +219,5 @@ static void a_range_is_the_later_pools_whenever_the_earlier_one_forgets(void **s
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_of_nobody_have_no_record),
-        cmocka_unit_test(a_claim_names_every_granule_and_no_other),
-        cmocka_unit_test(small_blocks_are_found_by_their_start_alone),
-        cmocka_unit_test(small_blocks_that_cross_granules_are_found_behind_the_border),
-        cmocka_unit_test(a_slab_is_found_by_every_address_in_it),
-        cmocka_unit_test(two_large_blocks_start_in_one_granule),
-        cmocka_unit_test(a_hole_in_the_way_ends_the_walk),
-        cmocka_unit_test(a_range_is_the_later_pools_whenever_the_earlier_one_forgets),
-    };
-    return cmocka_run_group_tests(tests, setup_group, teardown_group);
+    return play_tests(setup_group, teardown_group);
 }

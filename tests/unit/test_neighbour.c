@@ -26,7 +26,7 @@
 
 static struct page_id self = {.pid_namespace = 77, .pid = 1, .start_ticks = 1};
 
-#define CASE(name) TEST(name, setup, teardown)
+#define CASE(name) TEST_WITH(name, setup, teardown)
 
 static int setup(void **state)
 {

@@ -42,7 +42,7 @@ static unsigned num_lines(const char *text)
     return n;
 }
 
-static void nothing_set_gives_the_defaults_in_silence(void **state)
+TEST(nothing_set_gives_the_defaults_in_silence)
 {
     struct pool_config expected, got;
 
@@ -63,7 +63,7 @@ static void nothing_set_gives_the_defaults_in_silence(void **state)
     assert_string_equal(options.empty_cache_file.path, "");
 }
 
-static void sizes_can_differ_by_device(void **state)
+TEST(sizes_can_differ_by_device)
 {
     struct pool_config c;
 
@@ -86,7 +86,7 @@ static void sizes_can_differ_by_device(void **state)
     assert_true(c.max_idle_bytes == 1 << 30);
 }
 
-static void redzones_are_whole_units(void **state)
+TEST(redzones_are_whole_units)
 {
     LOAD("GPUCACHE_REDZONE=1");
     assert_int_equal(options_redzone_bytes(&options, 0, UINT64_C(1) << 30), 512);
@@ -100,7 +100,7 @@ static void redzones_are_whole_units(void **state)
     assert_int_equal(options_redzone_bytes(&options, 0, UINT64_C(1) << 30), 0);
 }
 
-static void a_share_of_the_largest_device_does_not_overflow(void **state)
+TEST(a_share_of_the_largest_device_does_not_overflow)
 {
     struct pool_config c;
 
@@ -110,7 +110,7 @@ static void a_share_of_the_largest_device_does_not_overflow(void **state)
                 (UINT64_C(1) << 48) / 1000000 * 999999 + 710656 * UINT64_C(999999) / 1000000);
 }
 
-static void a_bad_value_is_warned_of_once_and_the_default_kept(void **state)
+TEST(a_bad_value_is_warned_of_once_and_the_default_kept)
 {
     const char *said = LOAD("GPUCACHE_MAX_IDLE=8X");
 
@@ -127,7 +127,7 @@ static void a_bad_value_is_warned_of_once_and_the_default_kept(void **state)
     assert_int_equal(options.signal, SIGUSR1);
 }
 
-static void every_row_has_a_value_that_it_refuses_with_its_own_warning(void **state)
+TEST(every_row_has_a_value_that_it_refuses_with_its_own_warning)
 {
     static char pair[OPTION_GLOBS_MAX + 64];
 
@@ -143,7 +143,7 @@ static void every_row_has_a_value_that_it_refuses_with_its_own_warning(void **st
     }
 }
 
-static void every_default_is_a_value_that_its_row_takes(void **state)
+TEST(every_default_is_a_value_that_its_row_takes)
 {
     static char pair[256];
 
@@ -153,7 +153,7 @@ static void every_default_is_a_value_that_its_row_takes(void **state)
     }
 }
 
-static void every_row_shows_its_own_value(void **state)
+TEST(every_row_shows_its_own_value)
 {
     static char pair[SHOW_MAX_BYTES + 64], shown[SHOW_MAX_BYTES];
 
@@ -180,7 +180,7 @@ static void every_row_shows_its_own_value(void **state)
     }
 }
 
-static void an_option_is_found_with_and_without_its_prefix(void **state)
+TEST(an_option_is_found_with_and_without_its_prefix)
 {
     assert_int_equal(options_find("MAX_IDLE", 8), OPTION_ROW_max_idle_bytes);
     assert_int_equal(options_find("GPUCACHE_MAX_IDLE=1G", 17), OPTION_ROW_max_idle_bytes);
@@ -196,7 +196,7 @@ static void an_option_is_found_with_and_without_its_prefix(void **state)
     assert_string_equal(options_nearest("GPUCACHEE", 9), "GPUCACHE");
 }
 
-static void a_new_value_replaces_the_old_one_and_a_bad_one_does_not(void **state)
+TEST(a_new_value_replaces_the_old_one_and_a_bad_one_does_not)
 {
     char shown[SHOW_MAX_BYTES];
 
@@ -218,7 +218,7 @@ static void a_new_value_replaces_the_old_one_and_a_bad_one_does_not(void **state
     assert_false(options.meminfo);
 }
 
-static void an_unknown_name_is_warned_of_with_the_nearest(void **state)
+TEST(an_unknown_name_is_warned_of_with_the_nearest)
 {
     static const struct {
         const char *pair, *nearest;
@@ -237,26 +237,26 @@ static void an_unknown_name_is_warned_of_with_the_nearest(void **state)
     }
 }
 
-static void other_variables_are_no_business_of_ours(void **state)
+TEST(other_variables_are_no_business_of_ours)
 {
     assert_string_equal(
         LOAD("GPUCACHEX=1", "GPU_CACHE=2", "XGPUCACHE_A=1", "GPUCACHE_", "=GPUCACHE_A"), "");
     assert_int_equal(num_lines(LOAD("GPUCACHE_=1")), 1);
 }
 
-static void empty_values_count_as_unset(void **state)
+TEST(empty_values_count_as_unset)
 {
     assert_string_equal(
         LOAD("GPUCACHE_MAX_IDLE=", "GPUCACHE_SIGNAL=", "GPUCACHE=", "GPUCACHE_STATS="), "");
 }
 
-static void warnings_obey_the_log_option_whatever_the_order(void **state)
+TEST(warnings_obey_the_log_option_whatever_the_order)
 {
     assert_string_equal(LOAD("GPUCACHE_MAX_IDLE=8X", "GPUCACHE_NOPE=1", "GPUCACHE_LOG=off"), "");
     assert_string_equal(LOAD("GPUCACHE_MAX_IDLE=8X", "GPUCACHE_LOG=error"), "");
 }
 
-static void a_long_or_wild_value_is_cut_and_made_harmless(void **state)
+TEST(a_long_or_wild_value_is_cut_and_made_harmless)
 {
     static char pair[5000] = "GPUCACHE_REUSE=\x1b[31m\n";
     size_t n = strlen(pair);
@@ -269,7 +269,7 @@ static void a_long_or_wild_value_is_cut_and_made_harmless(void **state)
     assert_true(strlen(said) < 400);
 }
 
-static void an_empty_request_asks_for_nothing(void **state)
+TEST(an_empty_request_asks_for_nothing)
 {
     struct empty_cache e = {.now = true, .device = 3};
 
@@ -288,7 +288,7 @@ static bool enabled(const char *pair)
     return options_enabled_early();
 }
 
-static void the_off_switch_and_the_process_name_decide_early(void **state)
+TEST(the_off_switch_and_the_process_name_decide_early)
 {
     assert_true(enabled(NULL));
     assert_true(enabled("GPUCACHE=1"));
@@ -304,7 +304,7 @@ static void the_off_switch_and_the_process_name_decide_early(void **state)
     assert_true(enabled("GPUCACHE_SKIP=bash,python3"));
 }
 
-static void a_process_that_is_off_says_nothing_at_all(void **state)
+TEST(a_process_that_is_off_says_nothing_at_all)
 {
     char said[256];
 
@@ -320,28 +320,4 @@ static void a_process_that_is_off_says_nothing_at_all(void **state)
     assert_true(options.max_idle_bytes.others.bytes == UINT64_MAX);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_set_gives_the_defaults_in_silence),
-        cmocka_unit_test(sizes_can_differ_by_device),
-        cmocka_unit_test(redzones_are_whole_units),
-        cmocka_unit_test(a_share_of_the_largest_device_does_not_overflow),
-        cmocka_unit_test(a_bad_value_is_warned_of_once_and_the_default_kept),
-        cmocka_unit_test(every_row_has_a_value_that_it_refuses_with_its_own_warning),
-        cmocka_unit_test(every_default_is_a_value_that_its_row_takes),
-        cmocka_unit_test(every_row_shows_its_own_value),
-        cmocka_unit_test(an_option_is_found_with_and_without_its_prefix),
-        cmocka_unit_test(a_new_value_replaces_the_old_one_and_a_bad_one_does_not),
-        cmocka_unit_test(an_unknown_name_is_warned_of_with_the_nearest),
-        cmocka_unit_test(other_variables_are_no_business_of_ours),
-        cmocka_unit_test(empty_values_count_as_unset),
-        cmocka_unit_test(warnings_obey_the_log_option_whatever_the_order),
-        cmocka_unit_test(a_long_or_wild_value_is_cut_and_made_harmless),
-        cmocka_unit_test(an_empty_request_asks_for_nothing),
-        cmocka_unit_test(the_off_switch_and_the_process_name_decide_early),
-        cmocka_unit_test(a_process_that_is_off_says_nothing_at_all),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -8,14 +8,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static _Thread_local char local_data[1 << 20];
 
@@ -46,14 +43,14 @@ static void wait_for_it(void)
         ;
 }
 
-static void a_thread_is_made_beside_much_thread_local_data(void **state)
+TEST(a_thread_is_made_beside_much_thread_local_data)
 {
     assert_true(own_thread_start(&small));
     wait_for_it();
     assert_true(detached_there);
 }
 
-static void no_signal_comes_to_it_and_the_maker_keeps_its_mask(void **state)
+TEST(no_signal_comes_to_it_and_the_maker_keeps_its_mask)
 {
     sigset_t before, after;
     sigemptyset(&before);
@@ -68,7 +65,7 @@ static void no_signal_comes_to_it_and_the_maker_keeps_its_mask(void **state)
 }
 
 /* Where the process may open no file, the thread has its name all the same. */
-static void it_opens_no_file_for_its_name(void **state)
+TEST(it_opens_no_file_for_its_name)
 {
     struct rlimit before, none;
     memset(name_there, 0, sizeof name_there);
@@ -83,7 +80,7 @@ static void it_opens_no_file_for_its_name(void **state)
     assert_string_equal(name_there, small.name);
 }
 
-static void no_memory_for_the_stack_is_no_thread_and_errno_stays(void **state)
+TEST(no_memory_for_the_stack_is_no_thread_and_errno_stays)
 {
     static const struct own_thread huge = {"huge", SIZE_MAX / 2, look_around};
     errno = EXDEV;
@@ -93,12 +90,6 @@ static void no_memory_for_the_stack_is_no_thread_and_errno_stays(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thread_is_made_beside_much_thread_local_data),
-        cmocka_unit_test(no_signal_comes_to_it_and_the_maker_keeps_its_mask),
-        cmocka_unit_test(it_opens_no_file_for_its_name),
-        cmocka_unit_test(no_memory_for_the_stack_is_no_thread_and_errno_stays),
-    };
     sem_init(&ran, 0, 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return play_tests(NULL, NULL);
 }

@@ -13,7 +13,7 @@ static uint64_t sum(const struct pool_stats *s)
 }
 
 /* Two blocks lie on three granules of their own, one of 100 bytes in a slab on a fourth. */
-static void live_memory_is_told_from_its_rounding_and_what_is_free(void **state)
+POOL_TEST(live_memory_is_told_from_its_rounding_and_what_is_free)
 {
     struct rig *r = expect_single(state);
     rig_alloc(r, 100);
@@ -33,7 +33,7 @@ static void live_memory_is_told_from_its_rounding_and_what_is_free(void **state)
 }
 
 /* A chunk that another block holds cannot move; whole ones can. */
-static void free_memory_is_told_by_whether_its_chunk_could_move(void **state)
+POOL_TEST(free_memory_is_told_by_whether_its_chunk_could_move)
 {
     rig_destroy(*state);
     *state = rig_create(GIB(16));
@@ -60,7 +60,7 @@ static void free_memory_is_told_by_whether_its_chunk_could_move(void **state)
     EXPECT(s.at_peak_cut_bytes >= MIB(3), "a part of a chunk is in it");
 }
 
-static void pending_memory_is_told_and_the_time(void **state)
+POOL_TEST(pending_memory_is_told_and_the_time)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_READY;
@@ -77,7 +77,7 @@ static void pending_memory_is_told_and_the_time(void **state)
     EXPECT(s.at_peak_running_ns >= MS(3) && s.at_peak_running_ns < MS(10), "since the pool began");
 }
 
-static void segments_add_up_too(void **state)
+POOL_TEST(segments_add_up_too)
 {
     struct rig *r = expect_segments(state);
     rig_alloc(r, 100);
@@ -91,7 +91,7 @@ static void segments_add_up_too(void **state)
 }
 
 /* Also of the segment that the last request takes: it is the request's, whole. */
-static void the_slack_of_segments_is_rounding(void **state)
+POOL_TEST(the_slack_of_segments_is_rounding)
 {
     struct rig *r = expect_segments(state);
     rig_alloc(r, MIB(90) + 100);
@@ -101,7 +101,7 @@ static void the_slack_of_segments_is_rounding(void **state)
     EXPECT_EQ(s.at_peak_cut_bytes, 0, "nothing is free");
 }
 
-static void memory_taken_beforehand_is_a_peak(void **state)
+POOL_TEST(memory_taken_beforehand_is_a_peak)
 {
     for (int segments = 0; segments < 2; segments++) {
         struct rig *r = rig_create(RIG_BYTES);
@@ -118,7 +118,7 @@ static void memory_taken_beforehand_is_a_peak(void **state)
 
 /* Idle memory in chunks that are cut, so that new chunks are fine; then a request of more than the
  * device has. */
-static void a_request_that_fails_is_not_live_at_the_peak(void **state)
+POOL_TEST(a_request_that_fails_is_not_live_at_the_peak)
 {
     struct rig *r = expect_single(state);
     uint64_t a[16];
@@ -136,16 +136,4 @@ static void a_request_that_fails_is_not_live_at_the_peak(void **state)
     EXPECT_EQ(sum(&s), s.reserved_peak_bytes, "the rows add up");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(live_memory_is_told_from_its_rounding_and_what_is_free),
-        RIG_TEST(free_memory_is_told_by_whether_its_chunk_could_move),
-        RIG_TEST(pending_memory_is_told_and_the_time),
-        RIG_TEST(segments_add_up_too),
-        RIG_TEST(the_slack_of_segments_is_rounding),
-        RIG_TEST(memory_taken_beforehand_is_a_peak),
-        RIG_TEST(a_request_that_fails_is_not_live_at_the_peak),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -15,7 +15,7 @@ static struct rig *slow(void **state)
     return r;
 }
 
-static void pending_memory_is_counted_until_it_is_retired(void **state)
+POOL_TEST(pending_memory_is_counted_until_it_is_retired)
 {
     struct rig *r = slow(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, 700);
@@ -35,7 +35,7 @@ static void pending_memory_is_counted_until_it_is_retired(void **state)
     EXPECT_EQ(rig_stats(r).pending_peak_bytes, MIB(4) + 1024, "the peak stays");
 }
 
-static void memory_is_retired_in_the_order_of_its_frees(void **state)
+POOL_TEST(memory_is_retired_in_the_order_of_its_frees)
 {
     struct rig *r = slow(state);
     uint64_t a[5];
@@ -60,7 +60,7 @@ static uint64_t found(struct rig *r, struct zone *z, uint64_t size_bytes)
     return epoch;
 }
 
-static void the_oldest_that_fits_is_found(void **state)
+POOL_TEST(the_oldest_that_fits_is_found)
 {
     struct rig *r = slow(state);
     uint64_t a[4], epochs[4];
@@ -80,7 +80,7 @@ static void the_oldest_that_fits_is_found(void **state)
     EXPECT_EQ(found(r, &r->pool->small, 2048), 0, "no object of another class");
 }
 
-static void exposed_memory_is_buried_not_reused(void **state)
+POOL_TEST(exposed_memory_is_buried_not_reused)
 {
     struct rig *r = slow(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -93,7 +93,7 @@ static void exposed_memory_is_buried_not_reused(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_slab_that_drains_while_pending_comes_back(void **state)
+POOL_TEST(a_slab_that_drains_while_pending_comes_back)
 {
     struct rig *r = slow(state);
     for (int i = 0; i < 500; i++)
@@ -107,7 +107,7 @@ static void a_slab_that_drains_while_pending_comes_back(void **state)
 }
 
 /* Where its place is too far to be looked for, it waits as long as what is newest. */
-static void what_comes_late_keeps_the_queue_in_order(void **state)
+POOL_TEST(what_comes_late_keeps_the_queue_in_order)
 {
     struct rig *r = slow(state);
     uint64_t addrs[80], late;
@@ -133,7 +133,7 @@ static void what_comes_late_keeps_the_queue_in_order(void **state)
 }
 
 /* So many that it takes many batches to come to what the request is for, which was freed last. */
-static void a_request_retires_until_it_is_served(void **state)
+POOL_TEST(a_request_retires_until_it_is_served)
 {
     enum { OBJECTS = 6000 };
     struct rig *r = slow(state);
@@ -156,7 +156,7 @@ static void a_request_retires_until_it_is_served(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_trim_retires_all_that_is_ready(void **state)
+POOL_TEST(a_trim_retires_all_that_is_ready)
 {
     enum { OBJECTS = 3000 };
     struct rig *r = slow(state);
@@ -172,7 +172,7 @@ static void a_trim_retires_all_that_is_ready(void **state)
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "none is left");
 }
 
-static void how_much_may_be_pending_depends_on_the_peak(void **state)
+POOL_TEST(how_much_may_be_pending_depends_on_the_peak)
 {
     struct rig *r = slow(state);
     struct pool_stats *s = &r->pool->stats, before = *s;
@@ -188,18 +188,4 @@ static void how_much_may_be_pending_depends_on_the_peak(void **state)
     *s = before;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(pending_memory_is_counted_until_it_is_retired),
-        RIG_TEST(memory_is_retired_in_the_order_of_its_frees),
-        RIG_TEST(the_oldest_that_fits_is_found),
-        RIG_TEST(exposed_memory_is_buried_not_reused),
-        RIG_TEST(a_slab_that_drains_while_pending_comes_back),
-        RIG_TEST(what_comes_late_keeps_the_queue_in_order),
-        RIG_TEST(a_request_retires_until_it_is_served),
-        RIG_TEST(a_trim_retires_all_that_is_ready),
-        RIG_TEST(how_much_may_be_pending_depends_on_the_peak),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

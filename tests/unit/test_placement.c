@@ -47,13 +47,15 @@ static int teardown(void **state)
     return rc;
 }
 
-static void nothing_is_found_in_empty_bins(void **state)
+#define BINS_TEST(name) TEST_WITH(name, setup, teardown)
+
+BINS_TEST(nothing_is_found_in_empty_bins)
 {
     EXPECT(!placement_find(&bins, 512, 512), "nothing was inserted");
     EXPECT(!placement_find(&bins, UINT64_C(1) << 40, 512), "nothing was inserted");
 }
 
-static void the_smallest_block_that_fits_is_found(void **state)
+BINS_TEST(the_smallest_block_that_fits_is_found)
 {
     struct block *blocks[40];
     /* Sizes of one bin and of several, inserted out of order. */
@@ -70,7 +72,7 @@ static void the_smallest_block_that_fits_is_found(void **state)
     EXPECT(!placement_find(&bins, blocks[39]->size_bytes + 512, 512), "nothing is large enough");
 }
 
-static void a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit(void **state)
+BINS_TEST(a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit)
 {
     /* The bins of 1 MiB are 32 KiB apart. */
     insert(MIB(100), MIB(1));
@@ -79,7 +81,7 @@ static void a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit(void **sta
     EXPECT(placement_find(&bins, MIB(1) + 512, 512) == b, "the bin's other block fits");
 }
 
-static void alignment_counts(void **state)
+BINS_TEST(alignment_counts)
 {
     insert(MIB(100) + 512, KIB(64) + 512);
     EXPECT(!placement_find(&bins, KIB(64), KIB(64)), "no aligned part is large enough");
@@ -87,7 +89,7 @@ static void alignment_counts(void **state)
     EXPECT(placement_find(&bins, KIB(64), KIB(64)) == b, "an aligned part is large enough");
 }
 
-static void sizes_beyond_the_last_bin_are_kept_in_it(void **state)
+BINS_TEST(sizes_beyond_the_last_bin_are_kept_in_it)
 {
     struct block *b = insert(MIB(2), UINT64_C(1) << 45), *s = insert(MIB(4), UINT64_C(1) << 44);
     EXPECT(placement_find(&bins, UINT64_C(1) << 45, 512) == b, "a huge block is found");
@@ -95,7 +97,7 @@ static void sizes_beyond_the_last_bin_are_kept_in_it(void **state)
            "the smaller of huge blocks is found");
 }
 
-static void a_removed_block_is_not_found(void **state)
+BINS_TEST(a_removed_block_is_not_found)
 {
     struct block *a = insert(MIB(100), 4096), *b = insert(MIB(200), 4096);
     placement_remove(&bins, a);
@@ -106,7 +108,7 @@ static void a_removed_block_is_not_found(void **state)
     free(b);
 }
 
-static void the_largest_blocks_come_first(void **state)
+BINS_TEST(the_largest_blocks_come_first)
 {
     EXPECT(!placement_largest(&bins), "nothing was inserted");
     struct block *blocks[40];
@@ -137,7 +139,7 @@ static struct window found(struct rig *r, uint64_t size_bytes, uint64_t align)
     return w;
 }
 
-static void an_empty_arena_is_one_window(void **state)
+POOL_TEST(an_empty_arena_is_one_window)
 {
     struct rig *r = expect_single(state);
     struct window w = found(r, MIB(3), 512);
@@ -158,7 +160,7 @@ static uint64_t build(struct rig *r)
     return a[0];
 }
 
-static void the_fewest_missing_bytes_win(void **state)
+POOL_TEST(the_fewest_missing_bytes_win)
 {
     struct rig *r = expect_single(state);
     uint64_t base = build(r);
@@ -169,7 +171,7 @@ static void the_fewest_missing_bytes_win(void **state)
     EXPECT_EQ(w.start, base + MIB(44), "too large for it: at the end");
 }
 
-static void free_memory_next_to_a_hole_counts(void **state)
+POOL_TEST(free_memory_next_to_a_hole_counts)
 {
     struct rig *r = expect_single(state);
     uint64_t base = build(r);
@@ -196,7 +198,7 @@ static uint64_t sum_missing(const struct zone *z, uint64_t start, uint64_t end)
 
 /* Every second of 32 blocks is a hole and the others are free: each window is summed up anew and
  * compared. */
-static void of_a_long_run_the_best_is_found(void **state)
+POOL_TEST(of_a_long_run_the_best_is_found)
 {
     struct rig *r = expect_single(state);
     uint64_t a[32];
@@ -222,21 +224,4 @@ static void of_a_long_run_the_best_is_found(void **state)
     }
 }
 
-int main(void)
-{
-#define BINS_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        BINS_TEST(nothing_is_found_in_empty_bins),
-        BINS_TEST(the_smallest_block_that_fits_is_found),
-        BINS_TEST(a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit),
-        BINS_TEST(alignment_counts),
-        BINS_TEST(sizes_beyond_the_last_bin_are_kept_in_it),
-        BINS_TEST(a_removed_block_is_not_found),
-        BINS_TEST(the_largest_blocks_come_first),
-        RIG_TEST(an_empty_arena_is_one_window),
-        RIG_TEST(the_fewest_missing_bytes_win),
-        RIG_TEST(free_memory_next_to_a_hole_counts),
-        RIG_TEST(of_a_long_run_the_best_is_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

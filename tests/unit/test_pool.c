@@ -6,7 +6,7 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-static void memory_is_found_by_any_address_in_it(void **state)
+POOL_TEST(memory_is_found_by_any_address_in_it)
 {
     struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {1,      511,        512,         513,         4096,
@@ -25,7 +25,7 @@ static void memory_is_found_by_any_address_in_it(void **state)
     EXPECT_SOUND(r);
 }
 
-static void the_same_size_is_served_from_the_freed_block(void **state)
+POOL_TEST(the_same_size_is_served_from_the_freed_block)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(6));
@@ -37,7 +37,7 @@ static void the_same_size_is_served_from_the_freed_block(void **state)
 }
 
 /* A large free block and a pending one of just the size: which is taken? */
-static void pending_memory_is_looked_at_before_free_memory_is_cut(void **state)
+POOL_TEST(pending_memory_is_looked_at_before_free_memory_is_cut)
 {
     struct rig *r = expect_arena(state);
     uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), fit = rig_alloc(r, MIB(6));
@@ -56,7 +56,7 @@ static void pending_memory_is_looked_at_before_free_memory_is_cut(void **state)
 
 /* The same while the work goes on: with one stream later work runs behind it anyway, with two it
  * would lose their overlap. */
-static void pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream(void **state)
+POOL_TEST(pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream)
 {
     for (unsigned streams = 1; streams <= 2; streams++) {
         struct rig *r = streams == 1 ? expect_arena(state) : rig_create(RIG_BYTES);
@@ -80,7 +80,7 @@ static void pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream(v
     }
 }
 
-static void every_size_is_served_by_segments_once_and_again(void **state)
+POOL_TEST(every_size_is_served_by_segments_once_and_again)
 {
     struct rig *r = expect_segments(state);
     for (uint64_t size = MIB(1) + 1; size <= MIB(48); size += size / 7 + 513) {
@@ -95,7 +95,7 @@ static void every_size_is_served_by_segments_once_and_again(void **state)
     }
 }
 
-static void a_context_that_goes_with_live_memory_leaves_nothing_behind(void **state)
+POOL_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind)
 {
     struct rig *old = expect_arena(state);
     uint64_t small = rig_alloc(old, 700), large = rig_alloc(old, MIB(5));
@@ -119,7 +119,7 @@ static void a_context_that_goes_with_live_memory_leaves_nothing_behind(void **st
     EXPECT_EQ(pool_free(small + 512), POOL_INVALID, "the old object is not seen");
 }
 
-static void requests_outside_the_limits_go_to_the_driver(void **state)
+POOL_TEST(requests_outside_the_limits_go_to_the_driver)
 {
     struct rig *r = *state;
     r->config.min_block_bytes = 4096;
@@ -133,7 +133,7 @@ static void requests_outside_the_limits_go_to_the_driver(void **state)
     EXPECT(!rig_alloc(r, UINT64_MAX) && r->status == POOL_PASS, "larger than anything");
 }
 
-static void large_blocks_are_aligned_as_their_sizes_are(void **state)
+POOL_TEST(large_blocks_are_aligned_as_their_sizes_are)
 {
     struct rig *r = *state;
     rig_start(r);
@@ -150,7 +150,7 @@ static void large_blocks_are_aligned_as_their_sizes_are(void **state)
     EXPECT_SOUND(r);
 }
 
-static void more_than_max_reserved_is_never_taken(void **state)
+TEST(more_than_max_reserved_is_never_taken)
 {
     for (int backing = 0; backing < 2; backing++) {
         struct rig *r = rig_create(RIG_BYTES);
@@ -190,7 +190,7 @@ static struct rig *small_device(void **state)
     return r;
 }
 
-static void short_memory_is_met_by_order_first(void **state)
+POOL_TEST(short_memory_is_met_by_order_first)
 {
     struct rig *r = small_device(state);
     r->config.reuse = REUSE_READY; /* so that the first look does not order */
@@ -204,7 +204,7 @@ static void short_memory_is_met_by_order_first(void **state)
     EXPECT_EQ(s.num_oom_released + s.num_oom_waited + s.num_ooms, 0, "no further");
 }
 
-static void short_memory_is_met_by_release_then(void **state)
+POOL_TEST(short_memory_is_met_by_release_then)
 {
     struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
@@ -224,7 +224,7 @@ static void short_memory_is_met_by_release_then(void **state)
     EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other step");
 }
 
-static void short_memory_is_met_by_waiting_last(void **state)
+POOL_TEST(short_memory_is_met_by_waiting_last)
 {
     struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
@@ -240,7 +240,7 @@ static void short_memory_is_met_by_waiting_last(void **state)
 }
 
 /* The host waits for the newest of both, in vain. */
-static void short_memory_is_met_by_what_ends_during_a_wait_in_vain(void **state)
+POOL_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain)
 {
     struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
@@ -257,7 +257,7 @@ static void short_memory_is_met_by_what_ends_during_a_wait_in_vain(void **state)
 }
 
 /* Free memory of 6 MiB between live blocks, not from whole granules on. Chunks cannot be cut. */
-static void where_memory_is_short_alignment_is_not_an_error(void **state)
+POOL_TEST(where_memory_is_short_alignment_is_not_an_error)
 {
     struct rig *r = small_device(state);
     rig_start(r);
@@ -270,7 +270,7 @@ static void where_memory_is_short_alignment_is_not_an_error(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_full_device_is_told_in_the_drivers_words(void **state)
+POOL_TEST(a_full_device_is_told_in_the_drivers_words)
 {
     struct rig *r = small_device(state);
     rig_start(r);
@@ -285,7 +285,7 @@ static void a_full_device_is_told_in_the_drivers_words(void **state)
     EXPECT_SOUND(r);
 }
 
-static void other_errors_of_the_driver_pass_the_request_on(void **state)
+POOL_TEST(other_errors_of_the_driver_pass_the_request_on)
 {
     struct rig *r = expect_arena(state);
     model_fail(r->model, MODEL_ROW_create, 1, MODEL_BROKEN);
@@ -295,7 +295,7 @@ static void other_errors_of_the_driver_pass_the_request_on(void **state)
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "it is no shortage");
 }
 
-static void policies_choose_what_happens_to_pending_memory(void **state)
+TEST(policies_choose_what_happens_to_pending_memory)
 {
     static const struct {
         enum pool_reuse reuse;
@@ -342,14 +342,14 @@ static uint64_t run_ahead(struct rig *r, uint64_t live_bytes)
     return s.reserved_bytes - live_bytes;
 }
 
-static void with_several_streams_memory_is_spent_before_overlap(void **state)
+POOL_TEST(with_several_streams_memory_is_spent_before_overlap)
 {
     struct rig *r = expect_arena(state);
     uint64_t more = run_ahead(r, 0);
     EXPECT(more >= MIB(56) && more <= MIB(80), "a small program, 64 MiB");
 }
 
-static void what_is_spent_on_overlap_is_a_part_of_the_program(void **state)
+POOL_TEST(what_is_spent_on_overlap_is_a_part_of_the_program)
 {
     rig_destroy(*state);
     struct rig *r = *state = rig_create(GIB(8));
@@ -364,7 +364,7 @@ static void what_is_spent_on_overlap_is_a_part_of_the_program(void **state)
 }
 
 /* The work takes longer than a request waits for it. */
-static void a_wait_in_vain_is_not_made_again(void **state)
+POOL_TEST(a_wait_in_vain_is_not_made_again)
 {
     struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 40; i++) {
@@ -385,7 +385,7 @@ static void a_wait_in_vain_is_not_made_again(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 2, "once it is complete, one more did");
 }
 
-static void statistics_add_up(void **state)
+POOL_TEST(statistics_add_up)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4) + 1), b = rig_alloc(r, 700);
@@ -407,7 +407,7 @@ static void statistics_add_up(void **state)
     EXPECT_EQ(s.reserved_peak_bytes, MIB(8), "6 MiB for the one, 2 for the other");
 }
 
-static void an_abandoned_pool_passes_everything_on(void **state)
+TEST(an_abandoned_pool_passes_everything_on)
 {
     for (int backing = 0; backing < 2; backing++) {
         struct rig *r = rig_create(RIG_BYTES);
@@ -431,7 +431,7 @@ static void an_abandoned_pool_passes_everything_on(void **state)
     }
 }
 
-static void what_was_shared_is_not_handed_out_again_on_one_stream_either(void **state)
+POOL_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either)
 {
     static const uint64_t sizes[] = {700, KIB(300), MIB(4)};
     struct rig *r = expect_single(state);
@@ -459,9 +459,8 @@ static void note_planned(struct model *m, enum model_row row)
     state_unlock(p);
 }
 
-static void what_is_being_taken_from_the_driver_counts(void **state)
+TEST(what_is_being_taken_from_the_driver_counts)
 {
-    (void)state;
     for (unsigned segments = 0; segments < 2; segments++) {
         struct rig *r = rig_create(RIG_BYTES);
         r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
@@ -477,33 +476,4 @@ static void what_is_being_taken_from_the_driver_counts(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(memory_is_found_by_any_address_in_it),
-        RIG_TEST(the_same_size_is_served_from_the_freed_block),
-        RIG_TEST(pending_memory_is_looked_at_before_free_memory_is_cut),
-        RIG_TEST(pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream),
-        RIG_TEST(every_size_is_served_by_segments_once_and_again),
-        RIG_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind),
-        RIG_TEST(requests_outside_the_limits_go_to_the_driver),
-        RIG_TEST(large_blocks_are_aligned_as_their_sizes_are),
-        RIG_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain),
-        RIG_TEST(where_memory_is_short_alignment_is_not_an_error),
-        cmocka_unit_test(more_than_max_reserved_is_never_taken),
-        RIG_TEST(short_memory_is_met_by_order_first),
-        RIG_TEST(short_memory_is_met_by_release_then),
-        RIG_TEST(short_memory_is_met_by_waiting_last),
-        RIG_TEST(a_full_device_is_told_in_the_drivers_words),
-        RIG_TEST(other_errors_of_the_driver_pass_the_request_on),
-        cmocka_unit_test(policies_choose_what_happens_to_pending_memory),
-        RIG_TEST(with_several_streams_memory_is_spent_before_overlap),
-        RIG_TEST(what_is_spent_on_overlap_is_a_part_of_the_program),
-        RIG_TEST(a_wait_in_vain_is_not_made_again),
-        RIG_TEST(statistics_add_up),
-        cmocka_unit_test(an_abandoned_pool_passes_everything_on),
-        RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either),
-        cmocka_unit_test(what_is_being_taken_from_the_driver_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The program's context is current again after the library's own (shim/driver/pushed.h), whichever
  * of its calls the driver refuses, and whether the driver did them or not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #include "shim/driver/pushed.h"
 
@@ -65,7 +61,7 @@ static CUcontext context(uintptr_t number)
     return (CUcontext)number;
 }
 
-static void the_programs_context_is_current_again(void **state)
+TEST(the_programs_context_is_current_again)
 {
     real.cuCtxGetCurrent = get_current;
     real.cuCtxPushCurrent_v2 = push;
@@ -92,10 +88,4 @@ static void the_programs_context_is_current_again(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_programs_context_is_current_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

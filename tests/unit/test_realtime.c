@@ -96,7 +96,7 @@ static void *leave(void *arg)
     return arg;
 }
 
-static void leaving_waits_for_a_record_of_lower_priority(void **state)
+POOL_TEST(leaving_waits_for_a_record_of_lower_priority)
 {
     shared.rig = expect_single(state);
     run(record, leave);
@@ -118,7 +118,7 @@ static void *empty(void *arg)
     return arg;
 }
 
-static void emptying_waits_for_a_thread_in_its_magazine(void **state)
+POOL_TEST(emptying_waits_for_a_thread_in_its_magazine)
 {
     shared.rig = expect_single(state);
     uint64_t a = rig_alloc(shared.rig, 512), b = rig_alloc(shared.rig, 512);
@@ -129,11 +129,4 @@ static void emptying_waits_for_a_thread_in_its_magazine(void **state)
     run(hold, empty);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(leaving_waits_for_a_record_of_lower_priority),
-        RIG_TEST(emptying_waits_for_a_thread_in_its_magazine),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -35,7 +35,7 @@ static uint64_t fences_of_a_hundred(struct rig *r, unsigned streams, uint64_t si
     return rig_stats(r).num_fences - before;
 }
 
-static void little_memory_of_several_streams_shares_a_fence(void **state)
+POOL_TEST(little_memory_of_several_streams_shares_a_fence)
 {
     struct rig *r = expect_arena(state);
     uint64_t few = fences_of_a_hundred(r, 2, KIB(300));
@@ -48,7 +48,7 @@ static void little_memory_of_several_streams_shares_a_fence(void **state)
     EXPECT_SOUND(r);
 }
 
-static void each_free_has_a_fence_where_one_stream_follows(void **state)
+POOL_TEST(each_free_has_a_fence_where_one_stream_follows)
 {
     struct rig *r = expect_arena(state);
     EXPECT(fences_of_a_hundred(r, 1, KIB(300)) >= 99,
@@ -56,7 +56,7 @@ static void each_free_has_a_fence_where_one_stream_follows(void **state)
     EXPECT_SOUND(r);
 }
 
-static void each_free_has_a_fence_where_memory_is_scarce(void **state)
+POOL_TEST(each_free_has_a_fence_where_memory_is_scarce)
 {
     struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
@@ -65,7 +65,7 @@ static void each_free_has_a_fence_where_memory_is_scarce(void **state)
     EXPECT_SOUND(r);
 }
 
-static void an_endless_kernel_behind_little_freed_memory_holds_nobody_up(void **state)
+POOL_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up)
 {
     struct rig *r = expect_arena(state);
     rig_alloc(r, MIB(64));
@@ -87,7 +87,7 @@ static void an_endless_kernel_behind_little_freed_memory_holds_nobody_up(void **
     model_end_forever(r->model);
 }
 
-static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_ordered(void **state)
+POOL_TEST(one_stream_is_not_enough_before_every_fence_of_its_past_may_be_ordered)
 {
     struct rig *r = expect_single(state);
     rig_alloc(r, MIB(64));
@@ -110,14 +110,4 @@ static void one_stream_is_not_enough_before_every_fence_of_its_past_may_be_order
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(little_memory_of_several_streams_shares_a_fence),
-        RIG_TEST(each_free_has_a_fence_where_one_stream_follows),
-        RIG_TEST(each_free_has_a_fence_where_memory_is_scarce),
-        RIG_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up),
-        RIG_TEST(one_stream_is_not_enough_before_every_fence_of_its_past_may_be_ordered),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -6,7 +6,7 @@
 
 #include "tests/unit/expect.h"
 
-static void live_memory_stays(void **state)
+POOL_TEST(live_memory_stays)
 {
     struct rig *r = expect_arena(state);
     uint64_t keep = rig_alloc(r, MIB(4)), small = rig_alloc(r, 100);
@@ -22,7 +22,7 @@ static void live_memory_stays(void **state)
     EXPECT_EQ(rig_stats(r).flushed_bytes, MIB(80), "with what it gave");
 }
 
-static void many_chunks_go_back_some_at_a_time(void **state)
+POOL_TEST(many_chunks_go_back_some_at_a_time)
 {
     struct rig *r = expect_arena(state);
     for (int i = 0; i < 200; i++)
@@ -34,7 +34,7 @@ static void many_chunks_go_back_some_at_a_time(void **state)
     EXPECT_SOUND(r);
 }
 
-static void what_is_to_be_kept_is_kept(void **state)
+POOL_TEST(what_is_to_be_kept_is_kept)
 {
     struct rig *r = expect_arena(state);
     for (int i = 0; i < 10; i++)
@@ -45,7 +45,7 @@ static void what_is_to_be_kept_is_kept(void **state)
     EXPECT_EQ(rig_trim(r, MIB(30), true), 0, "the next request finds nothing to do");
 }
 
-static void pending_memory_is_waited_for_if_asked(void **state)
+POOL_TEST(pending_memory_is_waited_for_if_asked)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
@@ -58,7 +58,7 @@ static void pending_memory_is_waited_for_if_asked(void **state)
 }
 
 /* With one stream nothing is pending. */
-static void what_can_go_back_only_after_its_work_is_told(void **state)
+POOL_TEST(what_can_go_back_only_after_its_work_is_told)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(8));
@@ -75,7 +75,7 @@ static void what_can_go_back_only_after_its_work_is_told(void **state)
     EXPECT_SOUND(r);
 }
 
-static void the_wait_is_bounded(void **state)
+POOL_TEST(the_wait_is_bounded)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
@@ -87,7 +87,7 @@ static void the_wait_is_bounded(void **state)
     EXPECT_EQ(model_now(r->model) - before, MS(10), "no longer than asked");
 }
 
-static void a_wait_in_turns_is_for_what_was_freed_before_it(void **state)
+POOL_TEST(a_wait_in_turns_is_for_what_was_freed_before_it)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
@@ -111,7 +111,7 @@ static void a_wait_in_turns_is_for_what_was_freed_before_it(void **state)
 
 /* The call whose failure asks for it may be told of it late: memory that just went back counts as
  * well. */
-static void a_driver_without_memory_gets_what_is_idle_then_what_is_pending(void **state)
+POOL_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
@@ -133,7 +133,7 @@ static void a_driver_without_memory_gets_what_is_idle_then_what_is_pending(void 
     EXPECT_SOUND(r);
 }
 
-static void the_wait_of_a_driver_without_memory_is_bounded(void **state)
+POOL_TEST(the_wait_of_a_driver_without_memory_is_bounded)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
@@ -145,7 +145,7 @@ static void the_wait_of_a_driver_without_memory_is_bounded(void **state)
 }
 
 /* Each fence is recorded at the submission after the free. */
-static void what_is_complete_goes_back_beside_longer_work(void **state)
+POOL_TEST(what_is_complete_goes_back_beside_longer_work)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
@@ -157,7 +157,7 @@ static void what_is_complete_goes_back_beside_longer_work(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "it went back");
 }
 
-static void a_lost_pool_serves_nothing(void **state)
+POOL_TEST(a_lost_pool_serves_nothing)
 {
     struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {512, KIB(40), MIB(1), MIB(20)};
@@ -176,7 +176,7 @@ static void a_lost_pool_serves_nothing(void **state)
     r->lost = true;
 }
 
-static void a_flush_synchronises_nothing_in_an_arena(void **state)
+POOL_TEST(a_flush_synchronises_nothing_in_an_arena)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
@@ -186,7 +186,7 @@ static void a_flush_synchronises_nothing_in_an_arena(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_flush_in_a_capture_gives_what_is_known_idle(void **state)
+POOL_TEST(a_flush_in_a_capture_gives_what_is_known_idle)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(6));
@@ -199,22 +199,4 @@ static void a_flush_in_a_capture_gives_what_is_known_idle(void **state)
     EXPECT_EQ(rig_trim(r, 0, false), MIB(6), "the rest after it");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(live_memory_stays),
-        RIG_TEST(many_chunks_go_back_some_at_a_time),
-        RIG_TEST(what_is_to_be_kept_is_kept),
-        RIG_TEST(pending_memory_is_waited_for_if_asked),
-        RIG_TEST(what_can_go_back_only_after_its_work_is_told),
-        RIG_TEST(the_wait_is_bounded),
-        RIG_TEST(a_wait_in_turns_is_for_what_was_freed_before_it),
-        RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending),
-        RIG_TEST(the_wait_of_a_driver_without_memory_is_bounded),
-        RIG_TEST(what_is_complete_goes_back_beside_longer_work),
-        RIG_TEST(a_lost_pool_serves_nothing),
-        RIG_TEST(a_flush_synchronises_nothing_in_an_arena),
-        RIG_TEST(a_flush_in_a_capture_gives_what_is_known_idle),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

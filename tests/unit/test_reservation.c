@@ -8,12 +8,8 @@
 #include "shim/driver/reservation.c"
 
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define PAGE ((size_t)2 << 20)
 #define BASE ((CUdeviceptr)0x7e << 40)
@@ -50,7 +46,7 @@ static void create(CUdeviceptr addr, size_t size_bytes)
     assert_true(got == addr);
 }
 
-static void every_byte_of_a_range_is_covered_and_no_other(void **state)
+TEST(every_byte_of_a_range_is_covered_and_no_other)
 {
     for (size_t i = 0; i < MANY; i++)
         create(BASE + 2 * i * PAGE, PAGE);
@@ -77,7 +73,7 @@ static void first_goes(void *arg)
     reservation_destroy(BASE, PAGE);
 }
 
-static void a_range_that_stays_is_covered_while_another_one_goes(void **state)
+TEST(a_range_that_stays_is_covered_while_another_one_goes)
 {
     for (unsigned at = 1;; at++) {
         struct steps steps = {.step = first_goes, .at = at};
@@ -104,7 +100,7 @@ static void a_long_one_takes_the_place(void *arg)
     create(BASE + 64 * PAGE, 32 * PAGE);
 }
 
-static void no_answer_mixes_two_ranges(void **state)
+TEST(no_answer_mixes_two_ranges)
 {
     for (unsigned at = 1;; at++) {
         struct steps steps = {.step = a_long_one_takes_the_place, .at = at};
@@ -135,7 +131,7 @@ static void *change(void *unused)
     return NULL;
 }
 
-static void threads_ask_while_another_one_changes(void **state)
+TEST(threads_ask_while_another_one_changes)
 {
     pthread_t thread;
     create(BASE + 16 * PAGE, PAGE);
@@ -154,7 +150,7 @@ static bool is_reserved(CUdeviceptr at)
 }
 
 /* The driver can give these addresses to nobody meanwhile. */
-static void a_range_that_has_ended_goes_after_some_more(void **state)
+TEST(a_range_that_has_ended_goes_after_some_more)
 {
     for (size_t i = 0; i <= RESERVATIONS_RETIRED; i++) {
         create(BASE + i * PAGE, PAGE);
@@ -174,14 +170,4 @@ static void a_range_that_has_ended_goes_after_some_more(void **state)
     reservation_destroy(BASE + 64 * PAGE, PAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_byte_of_a_range_is_covered_and_no_other),
-        cmocka_unit_test(a_range_that_stays_is_covered_while_another_one_goes),
-        cmocka_unit_test(no_answer_mixes_two_ranges),
-        cmocka_unit_test(threads_ask_while_another_one_changes),
-        cmocka_unit_test(a_range_that_has_ended_goes_after_some_more),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

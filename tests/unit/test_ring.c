@@ -34,10 +34,9 @@ static bool is_spare(const struct ring *r, uint64_t event)
     return false;
 }
 
-static void fences_stand_in_order_whatever_order_they_came_in(void **state)
+TEST(fences_stand_in_order_whatever_order_they_came_in)
 {
     struct ring *r = ring_of(0);
-    (void)state;
     for (unsigned i = 0; i < 20; i++)
         ring_insert(r, 1 + i * 7 % 20, 200 + i, i % 2);
     for (unsigned i = 0; i < 20; i++)
@@ -52,10 +51,9 @@ static void fences_stand_in_order_whatever_order_they_came_in(void **state)
     free(r);
 }
 
-static void done_fences_are_collected_but_for_pinned_ones(void **state)
+TEST(done_fences_are_collected_but_for_pinned_ones)
 {
     struct ring *r = ring_of(10);
-    (void)state;
     uint64_t third = ring_pin(r, 2).event, fourth = ring_pin(r, 3).event;
     ring_pin(r, 3);
     ring_collect(r, 6, 0);
@@ -74,10 +72,9 @@ static void done_fences_are_collected_but_for_pinned_ones(void **state)
     free(r);
 }
 
-static void passed_fences_are_collected_many_at_a_time(void **state)
+TEST(passed_fences_are_collected_many_at_a_time)
 {
     struct ring *r = ring_of(16);
-    (void)state;
     ring_collect(r, 0, RING_ALL);
     EXPECT_EQ(r->count, 16, "so few are kept");
     ring_insert(r, 17, 117, false);
@@ -95,10 +92,9 @@ static void passed_fences_are_collected_many_at_a_time(void **state)
     free(r);
 }
 
-static void every_second_fence_is_dropped_but_for_pinned_ones(void **state)
+TEST(every_second_fence_is_dropped_but_for_pinned_ones)
 {
     struct ring *r = ring_of(20);
-    (void)state;
     uint64_t first = ring_pin(r, 0).event, fifth = ring_pin(r, 4).event;
     ring_thin(r);
     EXPECT(r->count < 13 && is_there(r, 20), "many go, the newest stays");
@@ -108,10 +104,9 @@ static void every_second_fence_is_dropped_but_for_pinned_ones(void **state)
     free(r);
 }
 
-static void a_fence_that_may_be_waited_for_leaves_none_behind_that_may_not(void **state)
+TEST(a_fence_that_may_be_waited_for_leaves_none_behind_that_may_not)
 {
     struct ring *r = ring_of(0);
-    (void)state;
     for (unsigned epoch = 1; epoch <= 20; epoch++)
         ring_insert(r, epoch, 100 + epoch, epoch % 3 == 0);
     for (unsigned turn = 0; turn < 5; turn++) {
@@ -123,10 +118,9 @@ static void a_fence_that_may_be_waited_for_leaves_none_behind_that_may_not(void 
     free(r);
 }
 
-static void a_pin_is_found_wherever_its_fence_is_by_then(void **state)
+TEST(a_pin_is_found_wherever_its_fence_is_by_then)
 {
     struct ring *r = ring_of(10);
-    (void)state;
     uint64_t event = ring_pin(r, 7).event;
     ring_collect(r, 5, 0);
     ring_unpin(r, 7, event);
@@ -174,9 +168,8 @@ static void record_again(struct model *m, enum model_row row)
 }
 
 /* The model blames who waits for the kernel. */
-static void an_event_in_use_is_not_recorded_again(void **state)
+TEST(an_event_in_use_is_not_recorded_again)
 {
-    (void)state;
     for (unsigned order = 0; order < 2; order++) {
         struct rig *r = rig_create(RIG_BYTES);
         struct meanwhile w = {.rig = r,
@@ -200,16 +193,4 @@ static void an_event_in_use_is_not_recorded_again(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fences_stand_in_order_whatever_order_they_came_in),
-        cmocka_unit_test(done_fences_are_collected_but_for_pinned_ones),
-        cmocka_unit_test(passed_fences_are_collected_many_at_a_time),
-        cmocka_unit_test(every_second_fence_is_dropped_but_for_pinned_ones),
-        cmocka_unit_test(a_fence_that_may_be_waited_for_leaves_none_behind_that_may_not),
-        cmocka_unit_test(a_pin_is_found_wherever_its_fence_is_by_then),
-        cmocka_unit_test(an_event_in_use_is_not_recorded_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

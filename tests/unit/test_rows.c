@@ -40,7 +40,7 @@ static void mix(struct rig *r, uint64_t small_bytes, uint64_t large_bytes)
     EXPECT_SOUND(r);
 }
 
-static void two_sizes_that_share_a_row_are_told_apart(void **state)
+POOL_TEST(two_sizes_that_share_a_row_are_told_apart)
 {
     struct rig *r = start(state);
     uint64_t first[MAGAZINE_ROWS] = {0};
@@ -57,7 +57,7 @@ static void two_sizes_that_share_a_row_are_told_apart(void **state)
     EXPECT(shared > 20, "more sizes than rows");
 }
 
-static void two_large_sizes_are_told_apart(void **state)
+POOL_TEST(two_large_sizes_are_told_apart)
 {
     struct rig *r = start(state);
     uint64_t a[2], b[2];
@@ -77,9 +77,8 @@ static void two_large_sizes_are_told_apart(void **state)
 }
 
 /* A magazine knows a request's class, or its units; the limits are bytes in the middle of those. */
-static void what_the_limits_leave_to_the_driver_comes_out_of_no_magazine(void **state)
+TEST(what_the_limits_leave_to_the_driver_comes_out_of_no_magazine)
 {
-    (void)state;
     static const struct {
         uint64_t min_bytes, max_bytes, served_bytes, refused_bytes;
     } cases[] = {
@@ -114,7 +113,7 @@ static void what_the_limits_leave_to_the_driver_comes_out_of_no_magazine(void **
 }
 
 /* Limits that no class or unit lies across cost nothing. */
-static void limits_elsewhere_leave_magazines_alone(void **state)
+POOL_TEST(limits_elsewhere_leave_magazines_alone)
 {
     struct rig *r = *state;
     r->config.min_block_bytes = 513;
@@ -131,13 +130,4 @@ static void limits_elsewhere_leave_magazines_alone(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(two_sizes_that_share_a_row_are_told_apart),
-        RIG_TEST(two_large_sizes_are_told_apart),
-        cmocka_unit_test(what_the_limits_leave_to_the_driver_comes_out_of_no_magazine),
-        RIG_TEST(limits_elsewhere_leave_magazines_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

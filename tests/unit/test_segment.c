@@ -16,7 +16,7 @@ static struct rig *segments_on_a_device_of(void **state, uint64_t capacity_bytes
     return expect_segments(state);
 }
 
-static void segments_have_little_slack(void **state)
+TEST(segments_have_little_slack)
 {
     for (uint64_t size = MIB(2); size < GIB(4); size += size / 5 + 12345) {
         uint64_t bytes = segment_new_bytes(size);
@@ -30,7 +30,7 @@ static void segments_have_little_slack(void **state)
     }
 }
 
-static void a_large_block_has_its_own_segment(void **state)
+POOL_TEST(a_large_block_has_its_own_segment)
 {
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(6)), b = rig_alloc(r, MIB(6));
@@ -42,7 +42,7 @@ static void a_large_block_has_its_own_segment(void **state)
     EXPECT_EQ(f.size_bytes, MIB(6), "the whole of it");
 }
 
-static void small_blocks_share_a_segment(void **state)
+POOL_TEST(small_blocks_share_a_segment)
 {
     struct rig *r = expect_segments(state);
     uint64_t first = rig_alloc(r, 100);
@@ -57,7 +57,7 @@ static void small_blocks_share_a_segment(void **state)
 
 /* 1.1 MiB take 2 MiB of a segment: a few such blocks have one each, a program full of them
  * shares. */
-static void blocks_that_round_badly_share(void **state)
+POOL_TEST(blocks_that_round_badly_share)
 {
     struct rig *r = expect_segments(state);
     uint64_t at[256], size = MIB(1) + MIB(1) / 10;
@@ -80,7 +80,7 @@ static void blocks_that_round_badly_share(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_cached_segment_serves_with_little_slack_only(void **state)
+POOL_TEST(a_cached_segment_serves_with_little_slack_only)
 {
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(36));
@@ -93,7 +93,7 @@ static void a_cached_segment_serves_with_little_slack_only(void **state)
     EXPECT_SOUND(r);
 }
 
-static void pending_segments_serve_behind_their_work_with_little_slack(void **state)
+POOL_TEST(pending_segments_serve_behind_their_work_with_little_slack)
 {
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(36)), b = rig_alloc(r, MIB(20));
@@ -105,7 +105,7 @@ static void pending_segments_serve_behind_their_work_with_little_slack(void **st
     EXPECT_EQ(rig_alloc(r, MIB(34)), a, "which serves what fits it");
 }
 
-static void every_idle_segment_is_releasable(void **state)
+POOL_TEST(every_idle_segment_is_releasable)
 {
     struct rig *r = expect_segments(state);
     for (int i = 0; i < 6; i++)
@@ -117,7 +117,7 @@ static void every_idle_segment_is_releasable(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "all but the live one");
 }
 
-static void segments_go_back_before_the_peak_is_passed(void **state)
+POOL_TEST(segments_go_back_before_the_peak_is_passed)
 {
     struct rig *r = expect_segments(state);
     /* One block after the other, each of another size: none serves the next. */
@@ -129,7 +129,7 @@ static void segments_go_back_before_the_peak_is_passed(void **state)
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(45), "an eighth over what the program held");
 }
 
-static void no_segment_goes_back_while_a_kernel_runs(void **state)
+POOL_TEST(no_segment_goes_back_while_a_kernel_runs)
 {
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(40));
@@ -140,7 +140,7 @@ static void no_segment_goes_back_while_a_kernel_runs(void **state)
     EXPECT_SOUND(r);
 }
 
-static void segments_go_back_beside_a_kernel_where_they_can(void **state)
+POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
 {
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
@@ -154,7 +154,7 @@ static void segments_go_back_beside_a_kernel_where_they_can(void **state)
     EXPECT_SOUND(r);
 }
 
-static void no_segment_goes_back_below_its_own_work(void **state)
+POOL_TEST(no_segment_goes_back_below_its_own_work)
 {
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
@@ -166,7 +166,7 @@ static void no_segment_goes_back_below_its_own_work(void **state)
     EXPECT_SOUND(r);
 }
 
-static void an_exposed_segment_waits_for_its_work(void **state)
+POOL_TEST(an_exposed_segment_waits_for_its_work)
 {
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
@@ -189,7 +189,7 @@ static void go_through_sizes(struct rig *r, uint64_t work_ns)
     }
 }
 
-static void a_free_pays_what_growing_below_work_in_flight_owes(void **state)
+POOL_TEST(a_free_pays_what_growing_below_work_in_flight_owes)
 {
     struct rig *r = expect_segments(state);
     rig_launch(r, 2, MS(20), 0);
@@ -220,7 +220,7 @@ static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
     return worst_bytes;
 }
 
-static void a_program_that_overdraws_may_owe_more_and_more(void **state)
+POOL_TEST(a_program_that_overdraws_may_owe_more_and_more)
 {
     const struct {
         uint64_t overdrawn_ns, most_bytes;
@@ -233,13 +233,13 @@ static void a_program_that_overdraws_may_owe_more_and_more(void **state)
     }
 }
 
-static void with_half_of_the_device_a_quarter_is_owed_at_most(void **state)
+POOL_TEST(with_half_of_the_device_a_quarter_is_owed_at_most)
 {
     struct rig *r = segments_on_a_device_of(state, MIB(160));
     EXPECT(worst_debt_bytes(r, MS(100000)) <= MIB(20), "however much is overdrawn");
 }
 
-static void a_free_waits_as_long_as_the_gpu_gets_on(void **state)
+POOL_TEST(a_free_waits_as_long_as_the_gpu_gets_on)
 {
     struct rig *r = expect_segments(state);
     uint64_t at[8];
@@ -257,7 +257,7 @@ static void a_free_waits_as_long_as_the_gpu_gets_on(void **state)
     EXPECT_SOUND(r);
 }
 
-static void no_debt_is_paid_below_a_kernel_that_never_ends(void **state)
+POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
 {
     struct rig *r = expect_segments(state);
     rig_alloc(r, MIB(40));
@@ -291,7 +291,7 @@ static uint64_t leave_one_idle(struct rig *r, uint64_t work_ns)
     return a;
 }
 
-static void a_larger_segment_serves_before_the_peak_is_passed(void **state)
+POOL_TEST(a_larger_segment_serves_before_the_peak_is_passed)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     uint64_t a = leave_one_idle(r, MS(20));
@@ -302,7 +302,7 @@ static void a_larger_segment_serves_before_the_peak_is_passed(void **state)
     EXPECT_SOUND(r);
 }
 
-static void slack_is_a_small_part_of_the_peak(void **state)
+POOL_TEST(slack_is_a_small_part_of_the_peak)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     uint64_t at[4];
@@ -318,7 +318,7 @@ static void slack_is_a_small_part_of_the_peak(void **state)
     EXPECT_SOUND(r);
 }
 
-static void with_half_of_the_device_there_is_no_slack(void **state)
+POOL_TEST(with_half_of_the_device_there_is_no_slack)
 {
     struct rig *r = segments_on_a_device_of(state, MIB(600));
     uint64_t a = leave_one_idle(r, MS(20));
@@ -326,7 +326,7 @@ static void with_half_of_the_device_there_is_no_slack(void **state)
     EXPECT_SOUND(r);
 }
 
-static void rounding_may_leave_no_slack(void **state)
+POOL_TEST(rounding_may_leave_no_slack)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     for (int i = 0; i < 16; i++)
@@ -339,7 +339,7 @@ static void rounding_may_leave_no_slack(void **state)
     EXPECT_SOUND(r);
 }
 
-static void slack_makes_no_blocks_share(void **state)
+POOL_TEST(slack_makes_no_blocks_share)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     struct pool_block f;
@@ -356,7 +356,7 @@ static void slack_makes_no_blocks_share(void **state)
     }
 }
 
-static void no_request_waits_for_what_is_ordered(void **state)
+POOL_TEST(no_request_waits_for_what_is_ordered)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     r->model->backend.frees_beside = true;
@@ -373,7 +373,7 @@ static void no_request_waits_for_what_is_ordered(void **state)
     EXPECT_SOUND(r);
 }
 
-static void while_the_gpu_is_idle_a_segment_of_the_size_is_better(void **state)
+POOL_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     leave_one_idle(r, 0);
@@ -382,7 +382,7 @@ static void while_the_gpu_is_idle_a_segment_of_the_size_is_better(void **state)
     EXPECT_SOUND(r);
 }
 
-static void an_exposed_segment_goes_back_when_freed(void **state)
+POOL_TEST(an_exposed_segment_goes_back_when_freed)
 {
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(6));
@@ -396,7 +396,7 @@ static void an_exposed_segment_goes_back_when_freed(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_driver_that_does_not_align_is_not_used(void **state)
+POOL_TEST(a_driver_that_does_not_align_is_not_used)
 {
     struct rig *r = *state;
     r->model->odd_segments = true;
@@ -408,7 +408,7 @@ static void a_driver_that_does_not_align_is_not_used(void **state)
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "it is counted");
 }
 
-static void prealloc_is_one_segment(void **state)
+POOL_TEST(prealloc_is_one_segment)
 {
     struct rig *r = *state;
     r->config.prealloc_bytes = MIB(64);
@@ -420,7 +420,7 @@ static void prealloc_is_one_segment(void **state)
 }
 
 /* They do not go back earlier, because that waits for the kernel. */
-static void out_of_memory_idle_segments_go_back_beside_work(void **state)
+POOL_TEST(out_of_memory_idle_segments_go_back_beside_work)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(64);
@@ -436,7 +436,7 @@ static void out_of_memory_idle_segments_go_back_beside_work(void **state)
     EXPECT_SOUND(r);
 }
 
-static void without_address_space_segments_serve(void **state)
+TEST(without_address_space_segments_serve)
 {
     struct rig *r = rig_create(RIG_BYTES);
     model_fail(r->model, MODEL_ROW_reserve, 1, MODEL_BROKEN);
@@ -446,7 +446,7 @@ static void without_address_space_segments_serve(void **state)
     EXPECT_ENDS(r);
 }
 
-static void a_device_without_an_arena_gets_segments(void **state)
+POOL_TEST(a_device_without_an_arena_gets_segments)
 {
     struct rig *r = *state;
     r->model->backend.has_arena = false;
@@ -456,39 +456,4 @@ static void a_device_without_an_arena_gets_segments(void **state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_reserve), 0, "it was not even asked");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(segments_have_little_slack),
-        RIG_TEST(a_large_block_has_its_own_segment),
-        RIG_TEST(small_blocks_share_a_segment),
-        RIG_TEST(blocks_that_round_badly_share),
-        RIG_TEST(a_cached_segment_serves_with_little_slack_only),
-        RIG_TEST(pending_segments_serve_behind_their_work_with_little_slack),
-        RIG_TEST(every_idle_segment_is_releasable),
-        RIG_TEST(segments_go_back_before_the_peak_is_passed),
-        RIG_TEST(no_segment_goes_back_while_a_kernel_runs),
-        RIG_TEST(segments_go_back_beside_a_kernel_where_they_can),
-        RIG_TEST(no_segment_goes_back_below_its_own_work),
-        RIG_TEST(an_exposed_segment_waits_for_its_work),
-        RIG_TEST(a_free_pays_what_growing_below_work_in_flight_owes),
-        RIG_TEST(a_program_that_overdraws_may_owe_more_and_more),
-        RIG_TEST(with_half_of_the_device_a_quarter_is_owed_at_most),
-        RIG_TEST(a_free_waits_as_long_as_the_gpu_gets_on),
-        RIG_TEST(no_debt_is_paid_below_a_kernel_that_never_ends),
-        RIG_TEST(a_larger_segment_serves_before_the_peak_is_passed),
-        RIG_TEST(slack_is_a_small_part_of_the_peak),
-        RIG_TEST(with_half_of_the_device_there_is_no_slack),
-        RIG_TEST(rounding_may_leave_no_slack),
-        RIG_TEST(slack_makes_no_blocks_share),
-        RIG_TEST(no_request_waits_for_what_is_ordered),
-        RIG_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better),
-        RIG_TEST(an_exposed_segment_goes_back_when_freed),
-        RIG_TEST(a_driver_that_does_not_align_is_not_used),
-        RIG_TEST(prealloc_is_one_segment),
-        RIG_TEST(out_of_memory_idle_segments_go_back_beside_work),
-        cmocka_unit_test(without_address_space_segments_serve),
-        RIG_TEST(a_device_without_an_arena_gets_segments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -19,7 +19,7 @@ static void set(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-static void a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on(void **state)
+POOL_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on)
 {
     struct rig *r = expect_arena(state);
     fill(r, 10);
@@ -36,7 +36,7 @@ static void a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on(void **st
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(80), "and memory is kept again");
 }
 
-static void memory_left_to_others_can_change(void **state)
+POOL_TEST(memory_left_to_others_can_change)
 {
     struct rig *r = expect_arena(state);
     fill(r, 20);
@@ -46,7 +46,7 @@ static void memory_left_to_others_can_change(void **state)
     EXPECT_EQ(pool_tick(r->pool), MIB(48), "352 of 512 MiB were free");
 }
 
-static void a_limit_below_what_is_live_is_reached_as_memory_becomes_idle(void **state)
+POOL_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_ORDER;
@@ -76,7 +76,7 @@ static void a_limit_below_what_is_live_is_reached_as_memory_becomes_idle(void **
     EXPECT(rig_alloc(r, MIB(100)), "no limit any more");
 }
 
-static void a_limit_above_what_there_is_needs_no_tick(void **state)
+POOL_TEST(a_limit_above_what_there_is_needs_no_tick)
 {
     struct rig *r = expect_arena(state);
     rig_alloc(r, MIB(8));
@@ -88,7 +88,7 @@ static void a_limit_above_what_there_is_needs_no_tick(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_timeout_counts_from_the_moment_that_it_is_set(void **state)
+POOL_TEST(a_timeout_counts_from_the_moment_that_it_is_set)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
@@ -110,7 +110,7 @@ static void a_timeout_counts_from_the_moment_that_it_is_set(void **state)
     EXPECT_EQ(pool_tick(r->pool), MIB(8), "then these");
 }
 
-static void a_shorter_timeout_counts_from_the_last_use(void **state)
+POOL_TEST(a_shorter_timeout_counts_from_the_last_use)
 {
     struct rig *r = *state;
     r->config.idle_timeout_ns = MS(60000);
@@ -123,7 +123,7 @@ static void a_shorter_timeout_counts_from_the_last_use(void **state)
     EXPECT_EQ(pool_tick(r->pool), MIB(16), "unused for five seconds");
 }
 
-static void the_way_of_reuse_can_change(void **state)
+POOL_TEST(the_way_of_reuse_can_change)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_READY;
@@ -138,7 +138,7 @@ static void the_way_of_reuse_can_change(void **state)
     EXPECT_EQ(rig_alloc(r, MIB(8)), a, "behind its work");
 }
 
-static void what_is_fixed_stays(void **state)
+POOL_TEST(what_is_fixed_stays)
 {
     struct rig *r = expect_arena(state);
     r->config.min_block_bytes = MIB(1);
@@ -154,7 +154,7 @@ static void what_is_fixed_stays(void **state)
     EXPECT(pool_tick_ns(r->pool), "but the limit is new");
 }
 
-static void the_next_context_has_the_new_limits(void **state)
+POOL_TEST(the_next_context_has_the_new_limits)
 {
     struct rig *r = expect_arena(state);
     fill(r, 4);
@@ -168,18 +168,4 @@ static void the_next_context_has_the_new_limits(void **state)
     EXPECT(rig_alloc(r, MIB(16)), "for it too");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on),
-        RIG_TEST(memory_left_to_others_can_change),
-        RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle),
-        RIG_TEST(a_limit_above_what_there_is_needs_no_tick),
-        RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set),
-        RIG_TEST(a_shorter_timeout_counts_from_the_last_use),
-        RIG_TEST(the_way_of_reuse_can_change),
-        RIG_TEST(what_is_fixed_stays),
-        RIG_TEST(the_next_context_has_the_new_limits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

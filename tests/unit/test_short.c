@@ -170,15 +170,13 @@ static void sweep(bool for_good)
     EXPECT(came > 50, "there were many moments");
 }
 
-static void host_memory_that_is_short_once_harms_nothing(void **state)
+TEST(host_memory_that_is_short_once_harms_nothing)
 {
-    (void)state;
     sweep(false);
 }
 
-static void host_memory_that_stays_short_leaves_requests_to_the_driver(void **state)
+TEST(host_memory_that_stays_short_leaves_requests_to_the_driver)
 {
-    (void)state;
     sweep(true);
 }
 
@@ -245,7 +243,7 @@ static bool serve_with(struct rig *r, size_t left, uint64_t size_bytes)
     return served;
 }
 
-static void a_block_is_split_only_if_there_are_records_for_the_parts(void **state)
+TEST(a_block_is_split_only_if_there_are_records_for_the_parts)
 {
     static const struct {
         const char *where;
@@ -257,7 +255,6 @@ static void a_block_is_split_only_if_there_are_records_for_the_parts(void **stat
         {"idle chunks, and a hole for many", prepare_middle, MIB(64)},
         {"a segment", prepare_segments, MIB(64)},
     };
-    (void)state;
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t left = 0, refused = 0;
         for (bool last = false; !last && left < MOST; left++) {
@@ -276,12 +273,4 @@ static void a_block_is_split_only_if_there_are_records_for_the_parts(void **stat
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(host_memory_that_is_short_once_harms_nothing),
-        cmocka_unit_test(host_memory_that_stays_short_leaves_requests_to_the_driver),
-        cmocka_unit_test(a_block_is_split_only_if_there_are_records_for_the_parts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -37,11 +37,10 @@ static void free_and_take(struct model *m, enum model_row row)
     w->taken = pool_alloc_fast(w->rig->pool, KIB(64));
 }
 
-static void what_is_freed_while_the_stream_is_left_waits_for_its_fence(void **state)
+TEST(what_is_freed_while_the_stream_is_left_waits_for_its_fence)
 {
     static const enum model_row rows[] = {MODEL_ROW_fence_create, MODEL_ROW_fence_record,
                                           MODEL_ROW_fence_query, MODEL_ROW_fence_order};
-    (void)state;
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct rig *r = rig_create(RIG_BYTES);
         r->model->backend.single_stream = true;
@@ -63,7 +62,7 @@ static void what_is_freed_while_the_stream_is_left_waits_for_its_fence(void **st
     }
 }
 
-static void a_thread_inside_a_magazine_is_waited_for(void **state)
+POOL_TEST(a_thread_inside_a_magazine_is_waited_for)
 {
     struct rig *r = expect_single(state);
     struct leaver leaver = {0};
@@ -89,7 +88,7 @@ static void a_thread_inside_a_magazine_is_waited_for(void **state)
 }
 
 /* When the stream is left, later work would be ordered behind the late fence. */
-static void one_stream_is_not_enough_while_a_late_fence_runs(void **state)
+POOL_TEST(one_stream_is_not_enough_while_a_late_fence_runs)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
@@ -111,7 +110,7 @@ static void one_stream_is_not_enough_while_a_late_fence_runs(void **state)
     EXPECT_SOUND(r);
 }
 
-static void one_stream_is_not_enough_while_others_work(void **state)
+POOL_TEST(one_stream_is_not_enough_while_others_work)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
@@ -145,7 +144,7 @@ static void enter_meanwhile(struct model *m, enum model_row row)
     e->entered = pool_enter_single_stream(e->rig->pool, e->mark, 2 << 3, &e->rig->breached);
 }
 
-static void one_stream_is_not_enough_while_a_record_is_under_way(void **state)
+POOL_TEST(one_stream_is_not_enough_while_a_record_is_under_way)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
@@ -165,14 +164,4 @@ static void one_stream_is_not_enough_while_a_record_is_under_way(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_freed_while_the_stream_is_left_waits_for_its_fence),
-        RIG_TEST(a_thread_inside_a_magazine_is_waited_for),
-        RIG_TEST(one_stream_is_not_enough_while_a_late_fence_runs),
-        RIG_TEST(one_stream_is_not_enough_while_others_work),
-        RIG_TEST(one_stream_is_not_enough_while_a_record_is_under_way),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -19,7 +19,7 @@ static unsigned empty_count(const struct rig *r)
     return count;
 }
 
-static void classes_lose_an_eighth_at_most(void **state)
+TEST(classes_lose_an_eighth_at_most)
 {
     for (uint64_t size = 1; size <= SLAB_MAX_BYTES; size++) {
         unsigned c = slab_class(size);
@@ -32,7 +32,7 @@ static void classes_lose_an_eighth_at_most(void **state)
     }
 }
 
-static void slabs_are_pages_and_waste_little(void **state)
+TEST(slabs_are_pages_and_waste_little)
 {
     for (unsigned c = 0; c < SLAB_CLASSES; c++) {
         uint64_t block = slab_block_bytes(c), object = slab_object_bytes(c);
@@ -44,7 +44,7 @@ static void slabs_are_pages_and_waste_little(void **state)
     }
 }
 
-static void objects_of_a_slab_are_apart(void **state)
+POOL_TEST(objects_of_a_slab_are_apart)
 {
     struct rig *r = expect_single(state);
     for (int i = 0; i < 300; i++)
@@ -53,7 +53,7 @@ static void objects_of_a_slab_are_apart(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "one chunk holds them all");
 }
 
-static void an_object_is_given_again(void **state)
+POOL_TEST(an_object_is_given_again)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 1000);
@@ -62,7 +62,7 @@ static void an_object_is_given_again(void **state)
     EXPECT_EQ(rig_alloc(r, 900), a, "the free object of the slab serves first");
 }
 
-static void an_empty_slab_serves_last(void **state)
+POOL_TEST(an_empty_slab_serves_last)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[16];
@@ -80,7 +80,7 @@ static void an_empty_slab_serves_last(void **state)
     EXPECT_EQ(rig_alloc(r, KIB(32)) / KIB(256), addr[0] / KIB(256), "then the empty one serves");
 }
 
-static void an_empty_slab_returns_its_block(void **state)
+POOL_TEST(an_empty_slab_returns_its_block)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[24];
@@ -96,7 +96,7 @@ static void an_empty_slab_returns_its_block(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "its chunk is back with the driver");
 }
 
-static void requests_of_other_sizes_use_the_block_of_an_empty_slab(void **state)
+POOL_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[16];
@@ -109,7 +109,7 @@ static void requests_of_other_sizes_use_the_block_of_an_empty_slab(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "in the same chunk");
 }
 
-static void the_last_empty_slab_of_each_class_serves_before_memory_is_taken(void **state)
+POOL_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[SLAB_CLASSES], halves = 0;
@@ -126,7 +126,7 @@ static void the_last_empty_slab_of_each_class_serves_before_memory_is_taken(void
     EXPECT_EQ(empty_count(r), 0, "the slabs made room");
 }
 
-static void slots_are_found_from_addresses(void **state)
+POOL_TEST(slots_are_found_from_addresses)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 20000);
@@ -142,7 +142,7 @@ static void slots_are_found_from_addresses(void **state)
     EXPECT_EQ(pool_lookup(end, &b), POOL_INVALID, "nor is anything found there");
 }
 
-static void an_exposed_object_is_not_given_again(void **state)
+POOL_TEST(an_exposed_object_is_not_given_again)
 {
     struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 1000);
@@ -153,7 +153,7 @@ static void an_exposed_object_is_not_given_again(void **state)
     EXPECT_EQ(rig_stats(r).num_exposed, 1, "it is counted");
 }
 
-static void a_slab_with_nothing_but_dead_and_free_goes_back(void **state)
+POOL_TEST(a_slab_with_nothing_but_dead_and_free_goes_back)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[10];
@@ -174,20 +174,4 @@ static void a_slab_with_nothing_but_dead_and_free_goes_back(void **state)
            "what was shared goes back before more is taken");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(classes_lose_an_eighth_at_most),
-        cmocka_unit_test(slabs_are_pages_and_waste_little),
-        RIG_TEST(objects_of_a_slab_are_apart),
-        RIG_TEST(an_object_is_given_again),
-        RIG_TEST(an_empty_slab_serves_last),
-        RIG_TEST(an_empty_slab_returns_its_block),
-        RIG_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab),
-        RIG_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken),
-        RIG_TEST(slots_are_found_from_addresses),
-        RIG_TEST(an_exposed_object_is_not_given_again),
-        RIG_TEST(a_slab_with_nothing_but_dead_and_free_goes_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -4,7 +4,7 @@
  */
 #include "tests/unit/messages.h"
 
-static void descriptors_arrive_as_their_own(void **state)
+TEST(descriptors_arrive_as_their_own)
 {
     int before = count_fds();
     struct pair p = connected();
@@ -27,7 +27,7 @@ static void descriptors_arrive_as_their_own(void **state)
     assert_int_equal(count_fds(), before);
 }
 
-static void what_does_not_match_is_refused_and_leaves_nothing(void **state)
+TEST(what_does_not_match_is_refused_and_leaves_nothing)
 {
     int before = count_fds(), there[TICKET_BATCH];
     struct pair p = connected();
@@ -54,7 +54,7 @@ static void what_does_not_match_is_refused_and_leaves_nothing(void **state)
     assert_int_equal(count_fds(), before);
 }
 
-static void a_full_table_of_descriptors_is_an_error(void **state)
+TEST(a_full_table_of_descriptors_is_an_error)
 {
     int before = count_fds(), there[TICKET_BATCH], fds[8] = {0};
     struct pair p = connected();
@@ -76,7 +76,7 @@ static void a_full_table_of_descriptors_is_an_error(void **state)
 
 /* As in a sandbox that forbids to wait: with no descriptor allowed, poll() fails. Asking again
  * would fail too. */
-static void a_process_that_may_not_wait_is_told_so(void **state)
+TEST(a_process_that_may_not_wait_is_told_so)
 {
     struct pair p = connected();
     struct rlimit before, none;
@@ -92,7 +92,7 @@ static void a_process_that_may_not_wait_is_told_so(void **state)
     disconnect(p);
 }
 
-static void nobody_answers_for_who_is_gone(void **state)
+TEST(nobody_answers_for_who_is_gone)
 {
     struct ticket_question question = {.ticket = {.magic = TICKET_MAGIC, .token = drawn()}};
     int before = count_fds(), reply;
@@ -107,7 +107,7 @@ static int answer_as(void *fd)
     return !socket_answer(*(int *)fd, &answer, NULL, 0);
 }
 
-static void answers_of_other_users_are_refused(void **state)
+TEST(answers_of_other_users_are_refused)
 {
     struct ticket_answer got;
     int there[TICKET_BATCH];
@@ -122,7 +122,7 @@ static void answers_of_other_users_are_refused(void **state)
     disconnect(p);
 }
 
-static void a_spoilt_ticket_shows(void **state)
+TEST(a_spoilt_ticket_shows)
 {
     struct ticket ticket = {
         .magic = TICKET_MAGIC, .token = drawn(), .addr = 0x7f0000000000, .serial = 9};
@@ -135,16 +135,4 @@ static void a_spoilt_ticket_shows(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(descriptors_arrive_as_their_own),
-        cmocka_unit_test(what_does_not_match_is_refused_and_leaves_nothing),
-        cmocka_unit_test(a_full_table_of_descriptors_is_an_error),
-        cmocka_unit_test(a_process_that_may_not_wait_is_told_so),
-        cmocka_unit_test(nobody_answers_for_who_is_gone),
-        cmocka_unit_test(answers_of_other_users_are_refused),
-        cmocka_unit_test(a_spoilt_ticket_shows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

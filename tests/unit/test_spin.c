@@ -28,16 +28,14 @@ static uint64_t shortest_ns(unsigned turn)
     return shortest;
 }
 
-static void later_turns_sleep(void **state)
+TEST(later_turns_sleep)
 {
-    (void)state;
     EXPECT(shortest_ns(SPIN_YIELDS) >= SPIN_SLEEP_NS, "the first turn that sleeps");
     EXPECT(shortest_ns(100 * SPIN_YIELDS) >= SPIN_SLEEP_NS, "and all after it");
 }
 
-static void errno_is_kept(void **state)
+TEST(errno_is_kept)
 {
-    (void)state;
     for (unsigned turn = 0; turn <= 2 * SPIN_YIELDS; turn++) {
         errno = EXDEV;
         spin_pause(turn);
@@ -45,11 +43,4 @@ static void errno_is_kept(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(later_turns_sleep),
-        cmocka_unit_test(errno_is_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -82,17 +82,16 @@ static bool submit_while_a_record_is_refused(unsigned at)
     return happened;
 }
 
-static void a_submission_beside_a_refused_record_is_known(void **state)
+TEST(a_submission_beside_a_refused_record_is_known)
 {
     unsigned at = 1;
-    (void)state;
     while (submit_while_a_record_is_refused(at))
         at++;
     EXPECT(at > 3, "there are such moments");
 }
 
 /* Its fence may capture that work. */
-static void a_record_that_is_not_waited_for_is_late(void **state)
+POOL_TEST(a_record_that_is_not_waited_for_is_late)
 {
     struct rig *r = expect_arena(state);
     struct sealer s = {.rig = r};
@@ -115,11 +114,4 @@ static void a_record_that_is_not_waited_for_is_late(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_submission_beside_a_refused_record_is_known),
-        RIG_TEST(a_record_that_is_not_waited_for_is_late),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -28,7 +28,7 @@ static void free_elsewhere(void *arg)
     pthread_join(thread, NULL);
 }
 
-static void one_of_two_frees_at_the_same_time_is_refused(void **state)
+POOL_TEST(one_of_two_frees_at_the_same_time_is_refused)
 {
     static const uint64_t sizes[] = {700, KIB(300), MIB(3)};
     struct rig *r = expect_single(state);
@@ -99,7 +99,7 @@ static void move_elsewhere(void *arg)
     pthread_join(thread, NULL);
 }
 
-static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **state)
+POOL_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one)
 {
     struct rig *r = *state;
     unsigned moved = 0;
@@ -137,11 +137,4 @@ static void what_went_to_another_pool_comes_into_no_magazine_of_this_one(void **
     pool_abandon(m.other);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(one_of_two_frees_at_the_same_time_is_refused),
-        RIG_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

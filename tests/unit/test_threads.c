@@ -200,22 +200,22 @@ static void run_rounds(struct rig *r, bool single, uint64_t seed)
         }
 }
 
-static void threads_share_an_arena(void **state)
+POOL_TEST(threads_share_an_arena)
 {
     run_rounds(expect_arena(state), false, 1);
 }
 
-static void threads_share_segments(void **state)
+POOL_TEST(threads_share_segments)
 {
     run_rounds(expect_segments(state), false, 2);
 }
 
-static void threads_leave_the_single_stream(void **state)
+POOL_TEST(threads_leave_the_single_stream)
 {
     run_rounds(expect_single(state), true, 3);
 }
 
-static void threads_on_a_device_that_is_too_small(void **state)
+TEST(threads_on_a_device_that_is_too_small)
 {
     for (int segments = 0; segments < 2; segments++) {
         struct rig *r = rig_create(MIB(96));
@@ -226,7 +226,7 @@ static void threads_on_a_device_that_is_too_small(void **state)
     }
 }
 
-static void threads_under_limits(void **state)
+POOL_TEST(threads_under_limits)
 {
     struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
@@ -263,7 +263,7 @@ static void *change_config(void *arg)
     return NULL;
 }
 
-static void threads_under_limits_that_change(void **state)
+TEST(threads_under_limits_that_change)
 {
     for (int segments = 0; segments < 2; segments++) {
         struct rig *r = rig_create(MIB(256));
@@ -279,7 +279,7 @@ static void threads_under_limits_that_change(void **state)
     }
 }
 
-static void threads_without_order(void **state)
+POOL_TEST(threads_without_order)
 {
     struct rig *r = *state;
     r->model->backend.has_order = false;
@@ -288,7 +288,7 @@ static void threads_without_order(void **state)
     run_rounds(r, true, 7);
 }
 
-static void threads_that_wait_in_every_free(void **state)
+POOL_TEST(threads_that_wait_in_every_free)
 {
     struct rig *r = *state;
     r->config.sync_free = true;
@@ -317,7 +317,7 @@ static void *free_and_look(void *arg)
     return (void *)missed;
 }
 
-static void submissions_are_told_of_a_free_whose_epoch_another_thread_marked(void **state)
+POOL_TEST(submissions_are_told_of_a_free_whose_epoch_another_thread_marked)
 {
     pthread_t threads[THREADS];
     shared.rig = expect_single(state);
@@ -332,18 +332,4 @@ static void submissions_are_told_of_a_free_whose_epoch_another_thread_marked(voi
     EXPECT_EQ(missed, 0, "in pool_watch until its epoch is closed, from then on in pool_seals");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(threads_share_an_arena),
-        RIG_TEST(threads_share_segments),
-        RIG_TEST(threads_leave_the_single_stream),
-        cmocka_unit_test(threads_on_a_device_that_is_too_small),
-        RIG_TEST(threads_under_limits),
-        cmocka_unit_test(threads_under_limits_that_change),
-        RIG_TEST(threads_without_order),
-        RIG_TEST(threads_that_wait_in_every_free),
-        RIG_TEST(submissions_are_told_of_a_free_whose_epoch_another_thread_marked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -9,9 +9,8 @@
 
 #include "tests/unit/expect.h"
 
-static void a_program_starts_with_all_of_it(void **state)
+TEST(a_program_starts_with_all_of_it)
 {
-    (void)state;
     struct time_budget e = {0};
     EXPECT(time_budget_is_left(&e, MS(5)), "there is some");
     EXPECT(time_budget_is_full(&e), "there is all");
@@ -22,9 +21,8 @@ static void a_program_starts_with_all_of_it(void **state)
     EXPECT(!time_budget_is_left(&e, MS(5)), "21 are");
 }
 
-static void a_part_of_the_time_is_added(void **state)
+TEST(a_part_of_the_time_is_added)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, MS(5));
     time_budget_spend(&e, MS(21), false);
@@ -32,9 +30,8 @@ static void a_part_of_the_time_is_added(void **state)
     EXPECT(time_budget_is_left(&e, MS(5 + 130)), "more in 130");
 }
 
-static void small_steps_add_up(void **state)
+TEST(small_steps_add_up)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, 1000);
     time_budget_spend(&e, MS(21), false);
@@ -44,9 +41,8 @@ static void small_steps_add_up(void **state)
     EXPECT(left, "asked every 100 ns");
 }
 
-static void it_is_saved_up_to_a_limit(void **state)
+TEST(it_is_saved_up_to_a_limit)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, MS(5));
     time_budget_spend(&e, MS(10), false);
@@ -56,9 +52,8 @@ static void it_is_saved_up_to_a_limit(void **state)
     EXPECT(!time_budget_is_left(&e, MS(5)), "a clock that goes back adds nothing");
 }
 
-static void what_was_overdrawn_is_forgotten_at_last(void **state)
+TEST(what_was_overdrawn_is_forgotten_at_last)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, MS(5));
     time_budget_spend(&e, UINT64_MAX, false);
@@ -67,9 +62,8 @@ static void what_was_overdrawn_is_forgotten_at_last(void **state)
     EXPECT(time_budget_is_left(&e, MS(5) + 129 * TIME_BUDGET_DEBT_MAX_NS), "but so much at most");
 }
 
-static void growth_that_is_needed_is_no_charge(void **state)
+TEST(growth_that_is_needed_is_no_charge)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, MS(5));
     for (int i = 0; i < 40; i++)
@@ -84,9 +78,8 @@ static void growth_that_is_needed_is_no_charge(void **state)
     EXPECT(!time_budget_is_left(&e, MS(5)), "21 of 20 ms are gone");
 }
 
-static void moves_below_the_peak_are_charged_whole(void **state)
+TEST(moves_below_the_peak_are_charged_whole)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, MS(5));
     for (int i = 0; i < 40; i++)
@@ -96,9 +89,8 @@ static void moves_below_the_peak_are_charged_whole(void **state)
     EXPECT(!time_budget_is_left(&e, MS(5)), "seven times 3 ms");
 }
 
-static void one_slow_growth_excuses_little(void **state)
+TEST(one_slow_growth_excuses_little)
 {
-    (void)state;
     struct time_budget e = {0};
     time_budget_is_left(&e, MS(5));
     for (int i = 0; i < 40; i++)
@@ -120,6 +112,8 @@ static int roomy(void **state)
     *state = rig_create(GIB(16));
     return 0;
 }
+
+#define ROOMY_TEST(name) TEST_WITH(name, roomy, expect_teardown)
 
 /* Granting access takes long, as on a busy GPU. */
 static void allow_slowly(struct model *m, enum model_row row)
@@ -147,7 +141,7 @@ static void overdraw(struct rig *r, uint64_t a[64])
     rig_settle(r);
 }
 
-static void memory_is_spent_where_moves_take_too_long(void **state)
+ROOMY_TEST(memory_is_spent_where_moves_take_too_long)
 {
     struct rig *r = expect_single(state);
     uint64_t a[64], created;
@@ -174,7 +168,7 @@ static void memory_is_spent_where_moves_take_too_long(void **state)
     EXPECT_SOUND(r);
 }
 
-static void at_a_new_peak_moves_cost_no_more_than_growth(void **state)
+ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth)
 {
     struct rig *r = expect_single(state);
     uint64_t a[64];
@@ -202,7 +196,7 @@ static void use_two_streams(struct rig *r)
     }
 }
 
-static void growth_that_fails_does_not_tell_what_growth_takes(void **state)
+ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes)
 {
     struct rig *r = expect_single(state);
     r->model->hook = allow_slowly;
@@ -232,7 +226,7 @@ static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
     return r;
 }
 
-static void with_several_streams_more_memory_is_spent(void **state)
+ROOMY_TEST(with_several_streams_more_memory_is_spent)
 {
     struct rig *r = overdrawn_on_two_streams(state, REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
@@ -242,7 +236,7 @@ static void with_several_streams_more_memory_is_spent(void **state)
     EXPECT_SOUND(r);
 }
 
-static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
+ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory)
 {
     struct rig *r = overdrawn_on_two_streams(state, REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves;
@@ -253,7 +247,7 @@ static void streams_of_long_ago_are_no_reason_to_spend_memory(void **state)
     EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
 }
 
-static void where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not(void **state)
+ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not)
 {
     struct rig *r = overdrawn_on_two_streams(state, REUSE_ORDER);
     uint64_t moved = rig_stats(r).num_chunk_moves;
@@ -280,7 +274,7 @@ static void scatter(struct rig *r, uint64_t a[64], int idle)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "no more than that");
 }
 
-static void chunks_are_the_finest_until_time_is_spent(void **state)
+ROOMY_TEST(chunks_are_the_finest_until_time_is_spent)
 {
     struct rig *r = expect_single(state);
     uint64_t a[64], created;
@@ -327,7 +321,7 @@ static struct rig *with_pending_memory(void **state)
     return r;
 }
 
-static void memory_that_waits_for_work_counts_for_a_new_peak(void **state)
+ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak)
 {
     struct rig *r = with_pending_memory(state);
     model_advance(r->model, MS(10000)); /* the budget is full again */
@@ -338,7 +332,7 @@ static void memory_that_waits_for_work_counts_for_a_new_peak(void **state)
     EXPECT_SOUND(r);
 }
 
-static void memory_that_waits_for_work_counts_for_what_may_be_spent(void **state)
+ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent)
 {
     struct rig *r = with_pending_memory(state);
     use_up(r);
@@ -348,7 +342,7 @@ static void memory_that_waits_for_work_counts_for_what_may_be_spent(void **state
     EXPECT_SOUND(r);
 }
 
-static void the_request_itself_counts_for_what_may_be_spent(void **state)
+ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent)
 {
     struct rig *r = expect_single(state);
     uint64_t a[64];
@@ -369,7 +363,7 @@ static void request_beside(struct model *m, enum model_row row)
     rig_alloc(m->hook_arg, MIB(24));
 }
 
-static void what_another_thread_is_taking_counts_for_what_may_be_spent(void **state)
+ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent)
 {
     struct rig *r = expect_single(state);
     uint64_t a[64];
@@ -385,7 +379,7 @@ static void what_another_thread_is_taking_counts_for_what_may_be_spent(void **st
 }
 
 /* With several streams a quarter of the peak may be pending, or idle. */
-static void memory_is_spent_on_overlap_once(void **state)
+ROOMY_TEST(memory_is_spent_on_overlap_once)
 {
     struct rig *r = expect_arena(state);
     uint64_t a[64], b[2];
@@ -407,7 +401,7 @@ static void memory_is_spent_on_overlap_once(void **state)
     EXPECT_SOUND(r);
 }
 
-static void no_memory_is_spent_where_the_device_is_half_full(void **state)
+ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full)
 {
     ((struct rig *)*state)->model->backend.total_bytes = GIB(2);
     struct rig *r = expect_single(state);
@@ -418,7 +412,7 @@ static void no_memory_is_spent_where_the_device_is_half_full(void **state)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "nothing is taken");
 }
 
-static void where_there_is_no_memory_to_spend_idle_memory_moves(void **state)
+TEST(where_there_is_no_memory_to_spend_idle_memory_moves)
 {
     for (int limit = 0; limit < 2; limit++) {
         struct rig *r = rig_create(GIB(4));
@@ -438,33 +432,4 @@ static void where_there_is_no_memory_to_spend_idle_memory_moves(void **state)
     }
 }
 
-#define ROOMY_TEST(name) cmocka_unit_test_setup_teardown(name, roomy, expect_teardown)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_program_starts_with_all_of_it),
-        cmocka_unit_test(a_part_of_the_time_is_added),
-        cmocka_unit_test(small_steps_add_up),
-        cmocka_unit_test(it_is_saved_up_to_a_limit),
-        cmocka_unit_test(what_was_overdrawn_is_forgotten_at_last),
-        cmocka_unit_test(growth_that_is_needed_is_no_charge),
-        cmocka_unit_test(moves_below_the_peak_are_charged_whole),
-        cmocka_unit_test(one_slow_growth_excuses_little),
-        ROOMY_TEST(memory_is_spent_where_moves_take_too_long),
-        ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth),
-        ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes),
-        ROOMY_TEST(with_several_streams_more_memory_is_spent),
-        ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory),
-        ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not),
-        ROOMY_TEST(chunks_are_the_finest_until_time_is_spent),
-        ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak),
-        ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent),
-        ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent),
-        ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent),
-        ROOMY_TEST(memory_is_spent_on_overlap_once),
-        ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full),
-        cmocka_unit_test(where_there_is_no_memory_to_spend_idle_memory_moves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -79,7 +79,7 @@ static bool waits(struct scene *s, void *(*come)(void *arg))
 }
 
 /* The driver was short of memory for another call, which is made again after this. */
-static void a_release_waits_for_memory_on_its_way_to_the_driver(void **state)
+POOL_TEST(a_release_waits_for_memory_on_its_way_to_the_driver)
 {
     struct rig *r = expect_arena(state);
     struct scene s = {.rig = r};
@@ -90,7 +90,7 @@ static void a_release_waits_for_memory_on_its_way_to_the_driver(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_request_waits_for_memory_on_its_way_to_the_driver(void **state)
+POOL_TEST(a_request_waits_for_memory_on_its_way_to_the_driver)
 {
     struct rig *r = expect_arena(state);
     struct scene s = {.rig = r, .size_bytes = MIB(200)};
@@ -119,7 +119,7 @@ static void free_too_late(struct model *m, enum model_row row)
     model_fail(m, MODEL_ROW_segment_alloc, 1, MODEL_NOMEM);
 }
 
-static void as_long_as_memory_comes_back_a_request_tries_again(void **state)
+POOL_TEST(as_long_as_memory_comes_back_a_request_tries_again)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(64);
@@ -152,7 +152,7 @@ static void leave_too(struct model *m, enum model_row row)
     l->was_through = atomic_load(&l->second.is_through);
 }
 
-static void leaving_waits_for_a_thread_that_leaves(void **state)
+POOL_TEST(leaving_waits_for_a_thread_that_leaves)
 {
     struct rig *r = expect_single(state);
     struct leaving l = {.second.pool = r->pool};
@@ -179,7 +179,7 @@ static void submit_meanwhile(struct model *m, enum model_row row)
 }
 
 /* Work that is submitted before the record would make the fence late. */
-static void a_submission_waits_for_a_record_under_way(void **state)
+POOL_TEST(a_submission_waits_for_a_record_under_way)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4));
@@ -196,14 +196,4 @@ static void a_submission_waits_for_a_record_under_way(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(a_release_waits_for_memory_on_its_way_to_the_driver),
-        RIG_TEST(a_request_waits_for_memory_on_its_way_to_the_driver),
-        RIG_TEST(as_long_as_memory_comes_back_a_request_tries_again),
-        RIG_TEST(leaving_waits_for_a_thread_that_leaves),
-        RIG_TEST(a_submission_waits_for_a_record_under_way),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

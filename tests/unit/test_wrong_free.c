@@ -93,17 +93,17 @@ static void recycle_beside_wrong_frees(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-static void wrong_frees_beside_slabs_that_come_and_go(void **state)
+POOL_TEST(wrong_frees_beside_slabs_that_come_and_go)
 {
     recycle_beside_wrong_frees(expect_arena(state));
 }
 
-static void wrong_frees_beside_slabs_in_segments(void **state)
+POOL_TEST(wrong_frees_beside_slabs_in_segments)
 {
     recycle_beside_wrong_frees(expect_segments(state));
 }
 
-static void wrong_frees_with_one_stream(void **state)
+POOL_TEST(wrong_frees_with_one_stream)
 {
     recycle_beside_wrong_frees(expect_single(state));
 }
@@ -130,7 +130,7 @@ static void free_and_give_away(struct model *m, enum model_row row)
     EXPECT_EQ(w->again, w->addr, "at the same place");
 }
 
-static void a_free_that_waited_frees_nothing_of_another_pool(void **state)
+POOL_TEST(a_free_that_waited_frees_nothing_of_another_pool)
 {
     struct rig *r = *state;
     struct meanwhile w = {.rig = r};
@@ -181,31 +181,19 @@ static void free_below_units(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-static void one_below_a_free_item_is_no_start(void **state)
+POOL_TEST(one_below_a_free_item_is_no_start)
 {
     free_below_units(expect_arena(state));
 }
 
-static void one_below_a_free_item_in_segments(void **state)
+POOL_TEST(one_below_a_free_item_in_segments)
 {
     free_below_units(expect_segments(state));
 }
 
-static void one_below_a_free_item_with_one_stream(void **state)
+POOL_TEST(one_below_a_free_item_with_one_stream)
 {
     free_below_units(expect_single(state));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(wrong_frees_beside_slabs_that_come_and_go),
-        RIG_TEST(wrong_frees_beside_slabs_in_segments),
-        RIG_TEST(wrong_frees_with_one_stream),
-        RIG_TEST(one_below_a_free_item_is_no_start),
-        RIG_TEST(one_below_a_free_item_in_segments),
-        RIG_TEST(one_below_a_free_item_with_one_stream),
-        RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -27,7 +27,7 @@ static unsigned free_blocks(const struct zone *z)
     return n;
 }
 
-static void a_block_is_cut_from_the_low_end(void **state)
+POOL_TEST(a_block_is_cut_from_the_low_end)
 {
     struct zone *z = with_memory(state);
     struct block *a = zone_take(z, MIB(3), 512, BLOCK_PENDING);
@@ -40,7 +40,7 @@ static void a_block_is_cut_from_the_low_end(void **state)
     zone_give(b);
 }
 
-static void freed_neighbours_merge_on_both_sides(void **state)
+POOL_TEST(freed_neighbours_merge_on_both_sides)
 {
     struct zone *z = with_memory(state);
     struct block *b[4];
@@ -56,7 +56,7 @@ static void freed_neighbours_merge_on_both_sides(void **state)
     EXPECT_EQ(z->first->size_bytes, MIB(64), "nothing is lost");
 }
 
-static void merged_memory_has_the_newest_epoch_of_its_parts(void **state)
+POOL_TEST(merged_memory_has_the_newest_epoch_of_its_parts)
 {
     struct zone *z = with_memory(state);
     struct block *a = zone_take(z, MIB(3), 512, BLOCK_PENDING);
@@ -70,7 +70,7 @@ static void merged_memory_has_the_newest_epoch_of_its_parts(void **state)
     z->first->item.epoch = 0;
 }
 
-static void an_aligned_block_leaves_what_is_before_it(void **state)
+POOL_TEST(an_aligned_block_leaves_what_is_before_it)
 {
     struct zone *z = with_memory(state);
     struct block *a = zone_take(z, MIB(2) + 512, 512, BLOCK_PENDING);
@@ -83,7 +83,7 @@ static void an_aligned_block_leaves_what_is_before_it(void **state)
     EXPECT_EQ(free_blocks(z), 1, "and merges again");
 }
 
-static void the_best_fit_is_taken(void **state)
+POOL_TEST(the_best_fit_is_taken)
 {
     struct zone *z = with_memory(state);
     static const unsigned sizes[] = {9, 2, 5, 2, 3, 2, 4, 2};
@@ -102,7 +102,7 @@ static void the_best_fit_is_taken(void **state)
         zone_give(b[i]);
 }
 
-static void what_was_split_stays_in_its_lists(void **state)
+POOL_TEST(what_was_split_stays_in_its_lists)
 {
     struct zone *z = with_memory(state);
     struct rig *r = *state;
@@ -118,7 +118,7 @@ static void what_was_split_stays_in_its_lists(void **state)
     zone_give(u);
 }
 
-static void seized_memory_is_out_of_every_list(void **state)
+POOL_TEST(seized_memory_is_out_of_every_list)
 {
     struct zone *z = with_memory(state);
     struct rig *r = *state;
@@ -134,16 +134,4 @@ static void seized_memory_is_out_of_every_list(void **state)
     EXPECT_EQ(free_blocks(z), 1, "given back, it merges");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(a_block_is_cut_from_the_low_end),
-        RIG_TEST(freed_neighbours_merge_on_both_sides),
-        RIG_TEST(merged_memory_has_the_newest_epoch_of_its_parts),
-        RIG_TEST(an_aligned_block_leaves_what_is_before_it),
-        RIG_TEST(the_best_fit_is_taken),
-        RIG_TEST(what_was_split_stays_in_its_lists),
-        RIG_TEST(seized_memory_is_out_of_every_list),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -7,12 +7,10 @@
 #include "shim/loader/object.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static const char *wanted;
 static struct object found_object;
@@ -60,21 +58,21 @@ static void check_library(const char *file)
     dlclose(handle);
 }
 
-static void by_gnu_hash_as_dlsym(void **state)
+TEST(by_gnu_hash_as_dlsym)
 {
     check_library("libversions-gnu.so");
     assert_non_null(found_object.gnu_hash);
     assert_null(found_object.hash);
 }
 
-static void by_sysv_hash_as_dlsym(void **state)
+TEST(by_sysv_hash_as_dlsym)
 {
     check_library("libversions-sysv.so");
     assert_null(found_object.gnu_hash);
     assert_non_null(found_object.hash);
 }
 
-static void without_a_hash_table_only_the_loader_can_tell(void **state)
+TEST(without_a_hash_table_only_the_loader_can_tell)
 {
     uintptr_t address = 0;
     void *handle = load("libversions-sysv.so");
@@ -109,7 +107,7 @@ static int read_with_a_negative_base(struct dl_phdr_info *info, size_t size, voi
     return 1;
 }
 
-static void below_the_address_that_it_was_linked_for_as_anywhere(void **state)
+TEST(below_the_address_that_it_was_linked_for_as_anywhere)
 {
     int is_found = 0;
     void *handle = load("libversions-gnu.so");
@@ -189,7 +187,7 @@ static int compare(struct dl_phdr_info *info, size_t size, void *unused)
     return 0;
 }
 
-static void every_symbol_of_every_library_as_dlsym(void **state)
+TEST(every_symbol_of_every_library_as_dlsym)
 {
     dl_iterate_phdr(compare, NULL);
     assert_true(num_answers[OBJECT_HAS] > 1000);
@@ -211,22 +209,11 @@ static int find_named(struct dl_phdr_info *info, size_t size, void *sum)
     return 0;
 }
 
-static void the_program_is_one_object_and_needs_the_c_library(void **state)
+TEST(the_program_is_one_object_and_needs_the_c_library)
 {
     unsigned sum = 0;
     dl_iterate_phdr(find_named, &sum);
     assert_int_equal(sum, 11);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_gnu_hash_as_dlsym),
-        cmocka_unit_test(by_sysv_hash_as_dlsym),
-        cmocka_unit_test(without_a_hash_table_only_the_loader_can_tell),
-        cmocka_unit_test(below_the_address_that_it_was_linked_for_as_anywhere),
-        cmocka_unit_test(every_symbol_of_every_library_as_dlsym),
-        cmocka_unit_test(the_program_is_one_object_and_needs_the_c_library),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -13,14 +13,12 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #pragma weak cuMemAlloc_v2
 #pragma weak cuLaunchKernel
@@ -73,7 +71,7 @@ static void fails_as_natively(void *handle, const char *name)
     assert_string_equal(dlerror(), expected);
 }
 
-static void without_a_driver_no_name_of_it_is_found(void **state)
+TEST(without_a_driver_no_name_of_it_is_found)
 {
     dlerror();
     assert_null(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
@@ -84,7 +82,7 @@ static void without_a_driver_no_name_of_it_is_found(void **state)
     assert_non_null(dlsym(RTLD_DEFAULT, "malloc"));
 }
 
-static void without_a_driver_wrappers_say_not_initialized(void **state)
+TEST(without_a_driver_wrappers_say_not_initialized)
 {
     CUdeviceptr p;
     void *pfn;
@@ -97,7 +95,7 @@ static void without_a_driver_wrappers_say_not_initialized(void **state)
     assert_int_equal(errno, 77);
 }
 
-static void a_driver_that_looks_itself_up_while_it_loads_gets_an_answer(void **state)
+TEST(a_driver_that_looks_itself_up_while_it_loads_gets_an_answer)
 {
     const char *name = getenv("RESOLVE_LIBCUDA");
     libcuda = dlopen(name ? name : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -111,7 +109,7 @@ static void a_driver_that_looks_itself_up_while_it_loads_gets_an_answer(void **s
     assert_int_equal(driver->calls[HOOK_cuMemAlloc_v2], 1);
 }
 
-static void by_handle_each_wrapped_name_gives_its_wrapper_which_reaches_its_function(void **state)
+TEST(by_handle_each_wrapped_name_gives_its_wrapper_which_reaches_its_function)
 {
     for (int id = 0; id < NUM_HOOKS; id++) {
         const char *name = probe->table[id].name;
@@ -130,7 +128,7 @@ static void by_handle_each_wrapped_name_gives_its_wrapper_which_reaches_its_func
     assert_true(probe->calls[HOOK_cuMemFree_v2] > 0);
 }
 
-static void names_that_are_not_wrapped_are_the_drivers_own(void **state)
+TEST(names_that_are_not_wrapped_are_the_drivers_own)
 {
     static const char *const names[] = {"cuDriverGetVersion", "cuMemAlloc", "driver_probe"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -139,7 +137,7 @@ static void names_that_are_not_wrapped_are_the_drivers_own(void **state)
     }
 }
 
-static void a_failing_lookup_fails_as_natively(void **state)
+TEST(a_failing_lookup_fails_as_natively)
 {
     static const char *const names[] = {
         "cudnnCreate", "cublasCreate_v2", "curl_easy_init", "cu", "", "cuMemAlloc_v9"};
@@ -150,7 +148,7 @@ static void a_failing_lookup_fails_as_natively(void **state)
     fails_as_natively(libm, "cuMemAlloc_v2");
 }
 
-static void another_librarys_function_of_the_same_name_stays(void **state)
+TEST(another_librarys_function_of_the_same_name_stays)
 {
     void *other = dlopen("libother.so", RTLD_NOW | RTLD_LOCAL);
     assert_non_null(other);
@@ -160,14 +158,14 @@ static void another_librarys_function_of_the_same_name_stays(void **state)
     assert_int_equal(call(found), 4242);
 }
 
-static void a_successful_lookup_leaves_no_message(void **state)
+TEST(a_successful_lookup_leaves_no_message)
 {
     dlerror();
     assert_non_null(dlsym(libcuda, "cuMemAlloc_v2"));
     assert_null(dlerror());
 }
 
-static void next_and_default_are_the_callers_own(void **state)
+TEST(next_and_default_are_the_callers_own)
 {
     void *plugin = dlopen("libplugin12.so", RTLD_NOW | RTLD_LOCAL);
     assert_non_null(plugin);
@@ -200,7 +198,7 @@ static void query_of(int id, char *base, int *version, cuuint64_t *flags)
     *p = '\0';
 }
 
-static void get_proc_address_gives_the_wrapper_of_what_the_driver_answers(void **state)
+TEST(get_proc_address_gives_the_wrapper_of_what_the_driver_answers)
 {
     LOOKUP(PFN_cuGetProcAddress_v12000, v2, "cuGetProcAddress_v2");
     LOOKUP(PFN_cuGetProcAddress_v11030, v1, "cuGetProcAddress");
@@ -223,7 +221,7 @@ static void get_proc_address_gives_the_wrapper_of_what_the_driver_answers(void *
     }
 }
 
-static void get_proc_address_leaves_other_answers_alone(void **state)
+TEST(get_proc_address_leaves_other_answers_alone)
 {
     LOOKUP(PFN_cuGetProcAddress_v12000, get, "cuGetProcAddress_v2");
     CUdriverProcAddressQueryResult status;
@@ -248,7 +246,7 @@ static void get_proc_address_leaves_other_answers_alone(void **state)
     assert_null(pfn);
 }
 
-static void get_proc_address_gives_itself(void **state)
+TEST(get_proc_address_gives_itself)
 {
     LOOKUP(PFN_cuGetProcAddress_v12000, get, "cuGetProcAddress_v2");
     void *pfn;
@@ -258,7 +256,7 @@ static void get_proc_address_gives_itself(void **state)
     assert_ptr_equal(pfn, probe->table[HOOK_cuGetProcAddress_v2].wrapper);
 }
 
-static void linked_calls_reach_the_driver_too(void **state)
+TEST(linked_calls_reach_the_driver_too)
 {
     CUdeviceptr p;
     assert_int_equal(cuMemAlloc_v2(&p, 1), DRIVER_ANSWER + HOOK_cuMemAlloc_v2);
@@ -275,7 +273,7 @@ static void launch(PFN_cuLaunchKernel_v4000 f)
     assert_memory_equal(driver->launch, expected, sizeof expected);
 }
 
-static void submissions_are_noted_while_the_pool_watches(void **state)
+TEST(submissions_are_noted_while_the_pool_watches)
 {
     LOOKUP(PFN_cuLaunchKernel_v4000, f, "cuLaunchKernel");
     probe->notes = 0;
@@ -320,7 +318,7 @@ static void submissions_are_noted_while_the_pool_watches(void **state)
     atomic_store(probe->watch, 0);
 }
 
-static void an_early_launch_waits_its_turn_when_told_to(void **state)
+TEST(an_early_launch_waits_its_turn_when_told_to)
 {
     LOOKUP(PFN_cuLaunchKernelEx_v11060_ptsz, ex, "cuLaunchKernelEx_ptsz");
     CUlaunchAttribute attributes[3] = {
@@ -344,7 +342,7 @@ static void an_early_launch_waits_its_turn_when_told_to(void **state)
     atomic_store(probe->watch, 0);
 }
 
-static void a_frame_of_an_egl_stream_arrives_whole(void **state)
+TEST(a_frame_of_an_egl_stream_arrives_whole)
 {
     void *found = dlsym(libcuda, "cuEGLStreamProducerPresentFrame");
     PFN_cuEGLStreamProducerPresentFrame_v7000 present =
@@ -372,7 +370,7 @@ static void a_frame_of_an_egl_stream_arrives_whole(void **state)
     atomic_store(probe->watch, 0);
 }
 
-static void every_submission_is_noted(void **state)
+TEST(every_submission_is_noted)
 {
     atomic_store(probe->watch, 1);
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
@@ -404,7 +402,7 @@ static void check_retry(const char *symbol, enum hook_id id, bool again)
     driver->refusals = 0;
 }
 
-static void a_call_without_memory_is_made_again_once_some_went_back(void **state)
+TEST(a_call_without_memory_is_made_again_once_some_went_back)
 {
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     check_retry(#symbol, HOOK_##symbol, true);
@@ -431,7 +429,7 @@ static int find_all(void **state)
 }
 
 /* Old functions by a new version are none, wrapped or not. */
-static void a_function_newer_than_the_tables_ends_the_single_stream(void **state)
+TEST(a_function_newer_than_the_tables_ends_the_single_stream)
 {
     static const struct {
         const char *name;
@@ -455,26 +453,5 @@ static void a_function_newer_than_the_tables_ends_the_single_stream(void **state
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_driver_no_name_of_it_is_found),
-        cmocka_unit_test(without_a_driver_wrappers_say_not_initialized),
-        cmocka_unit_test(a_driver_that_looks_itself_up_while_it_loads_gets_an_answer),
-        cmocka_unit_test(by_handle_each_wrapped_name_gives_its_wrapper_which_reaches_its_function),
-        cmocka_unit_test(names_that_are_not_wrapped_are_the_drivers_own),
-        cmocka_unit_test(a_failing_lookup_fails_as_natively),
-        cmocka_unit_test(another_librarys_function_of_the_same_name_stays),
-        cmocka_unit_test(a_successful_lookup_leaves_no_message),
-        cmocka_unit_test(next_and_default_are_the_callers_own),
-        cmocka_unit_test(get_proc_address_gives_the_wrapper_of_what_the_driver_answers),
-        cmocka_unit_test(get_proc_address_leaves_other_answers_alone),
-        cmocka_unit_test(get_proc_address_gives_itself),
-        cmocka_unit_test(linked_calls_reach_the_driver_too),
-        cmocka_unit_test(submissions_are_noted_while_the_pool_watches),
-        cmocka_unit_test(an_early_launch_waits_its_turn_when_told_to),
-        cmocka_unit_test(a_frame_of_an_egl_stream_arrives_whole),
-        cmocka_unit_test(every_submission_is_noted),
-        cmocka_unit_test(a_call_without_memory_is_made_again_once_some_went_back),
-        cmocka_unit_test(a_function_newer_than_the_tables_ends_the_single_stream),
-    };
-    return cmocka_run_group_tests(tests, find_all, NULL);
+    return play_tests(find_all, NULL);
 }

@@ -8,13 +8,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 int cudaMalloc(void **p, size_t size);
 int cudaFree(void *p);
@@ -44,7 +42,7 @@ static struct plugin load(const char *name)
     };
 }
 
-static void without_a_runtime_calls_fail(void **state)
+TEST(without_a_runtime_calls_fail)
 {
     void *p = &p;
     probe->serve = true;
@@ -95,14 +93,14 @@ static void *unload_past_us(void *unused)
     return NULL;
 }
 
-static void a_runtime_that_was_unloaded_past_us_is_not_called(void **state)
+TEST(a_runtime_that_was_unloaded_past_us_is_not_called)
 {
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, unload_past_us, NULL), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-static void each_caller_reaches_its_own_runtime(void **state)
+TEST(each_caller_reaches_its_own_runtime)
 {
     void *p;
     old = load("libplugin11.so");
@@ -118,7 +116,7 @@ static void each_caller_reaches_its_own_runtime(void **state)
     }
 }
 
-static void the_short_cut_serves_new_runtimes_only(void **state)
+TEST(the_short_cut_serves_new_runtimes_only)
 {
     void *p = NULL;
     probe->serve = true;
@@ -142,14 +140,14 @@ static void the_short_cut_serves_new_runtimes_only(void **state)
 }
 
 /* The main program has no runtime of its own: some loaded one serves. */
-static void a_caller_without_a_runtime_gets_a_loaded_one(void **state)
+TEST(a_caller_without_a_runtime_gets_a_loaded_one)
 {
     void *p;
     int rc = cudaMalloc(&p, 9);
     assert_true(rc == 1109 || rc == 1209);
 }
 
-static void by_handle_the_runtimes_own_function_is_found(void **state)
+TEST(by_handle_the_runtimes_own_function_is_found)
 {
     void *handle = dlopen("libcudart.so.12", RTLD_NOW | RTLD_NOLOAD);
     assert_non_null(handle);
@@ -168,13 +166,5 @@ static int find_probe(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_runtime_calls_fail),
-        cmocka_unit_test(a_runtime_that_was_unloaded_past_us_is_not_called),
-        cmocka_unit_test(each_caller_reaches_its_own_runtime),
-        cmocka_unit_test(the_short_cut_serves_new_runtimes_only),
-        cmocka_unit_test(a_caller_without_a_runtime_gets_a_loaded_one),
-        cmocka_unit_test(by_handle_the_runtimes_own_function_is_found),
-    };
-    return cmocka_run_group_tests(tests, find_probe, NULL);
+    return play_tests(find_probe, NULL);
 }

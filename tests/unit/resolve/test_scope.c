@@ -8,15 +8,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static sem_t is_held, let_go;
 
@@ -76,13 +74,13 @@ static int status_of(pid_t child)
     return status;
 }
 
-static void the_list_is_walked_in_other_threads_only(void **state)
+TEST(the_list_is_walked_in_other_threads_only)
 {
     assert_false(look_as_callers_do());
     assert_true(found_in_another_thread());
 }
 
-static void a_forked_childs_threads_wait_for_no_thread_of_the_parent(void **state)
+TEST(a_forked_childs_threads_wait_for_no_thread_of_the_parent)
 {
     pthread_t holder;
     sem_init(&is_held, 0, 0);
@@ -101,7 +99,7 @@ static void a_forked_childs_threads_wait_for_no_thread_of_the_parent(void **stat
 }
 
 /* argv[0] again, with an argument: see main(). */
-static void a_child_that_calls_exec_walks_again(void **state)
+TEST(a_child_that_calls_exec_walks_again)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -113,12 +111,7 @@ static void a_child_that_calls_exec_walks_again(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_list_is_walked_in_other_threads_only),
-        cmocka_unit_test(a_forked_childs_threads_wait_for_no_thread_of_the_parent),
-        cmocka_unit_test(a_child_that_calls_exec_walks_again),
-    };
     if (argc > 1)
         return !found_in_another_thread();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return play_tests(NULL, NULL);
 }
