@@ -70,8 +70,10 @@ VERBS = {
                "chooses the format, or --format: text; html, one page with pictures that needs "
                "no network; perfetto (.json) for ui.perfetto.dev and "
                "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
-               "as RMM's logging adaptor writes it. Functions and lines come from llvm-symbolizer "
-               "or addr2line, if one is there."),
+               "as RMM's logging adaptor writes it; pytorch (.pickle), a memory snapshot for "
+               "pytorch.org/memory_viz. html and perfetto of several files are of the first "
+               "process, with what the others held of the GPU at the same time. Functions and "
+               "lines come from llvm-symbolizer or addr2line, if one is there."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),
@@ -165,8 +167,8 @@ def _add_arguments(verb, add):
     elif verb == "report":
         add("files", nargs="+", metavar="FILE", help="a trace")
         add("-o", "--output", metavar="FILE", help="write to this file")
-        add("--format", choices=("text", "html", "perfetto", "collapsed", "csv"),
-            metavar="FORMAT", help="text, html, perfetto, collapsed or csv")
+        add("--format", choices=("text", "html", "perfetto", "collapsed", "csv", "pytorch"),
+            metavar="FORMAT", help="text, html, perfetto, collapsed, csv or pytorch")
     elif verb == "ps":
         add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
     elif verb == "stat":
@@ -232,7 +234,7 @@ class _Formatter(argparse.HelpFormatter):
 def _values():
     """What the values of run's flags may be: each kind once."""
     kinds = {options.kind_of(row): options.grammar(row) for row in options.ROWS.values()
-             if row["type"] not in ("PATH", "DIR", "SWITCH")}
+             if row["type"] not in ("PATH", "DIR", "SWITCH", "TRACE_ON")}
     width = max(map(len, kinds)) + 4
     lines = ["values (man 7 gpucache says more of each option):"]
     for kind, words in kinds.items():

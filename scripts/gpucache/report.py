@@ -4,13 +4,14 @@ import json
 import os
 import sys
 
-from gpucache import report_page, symbols, text, trace, usage
+from gpucache import report_page, snapshot, symbols, text, together, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
-from gpucache.trace import KIND, NAME
+from gpucache.trace import NAME
 
-FORMATS = ("text", "html", "perfetto", "collapsed", "csv")
+BINARY = ("pytorch",)
+TOGETHER = ("html", "perfetto")  # of one process, with others beside it
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
-           ".folded": "collapsed", ".collapsed": "collapsed"}
+           ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
 ROWS = 10
 PATHS_ENOUGH = 300  # sites that get names
 
@@ -23,14 +24,19 @@ def seconds(ns):
 class Report:
     """A trace with all that is said of it."""
 
-    def __init__(self, path):
-        self.trace = trace.Trace(path)
-        self.usage = usage.Usage(self.trace)
+    def __init__(self, path, beside=()):
+        """beside: traces of other processes of the GPU."""
+        self.trace, others = trace.Trace(path), [trace.Trace(other) for other in beside]
+        self.whole_ns = together.align([self.trace, *others]) if others else 0
+        self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
+        self.beside = [together.Process(its, self.whole_ns) for its in others]
+        self.gpus = together.gpus([self, *self.beside]) if others else {}
         sites = sorted(self.usage.sites, key=lambda site: -self.usage.sites[site].bytes_total)
         self.symbols = symbols.Symbols(self.trace, sites[:PATHS_ENOUGH])
 
     def close(self):
-        self.trace.close()
+        for its in (self, *self.beside):
+            its.trace.close()
 
     def facts(self):
         """What was recorded: words and figures."""
@@ -39,7 +45,7 @@ class Report:
                          for gpu in used.gpus.values())
         lost = f"{text.count(its.num_lost)} lost" if its.num_lost else "none lost"
         return [f"PID {its.pid}", gpus or "no pool", text.moment(its.start_unix_ns),
-                seconds(used.span_ns), f"{text.count(used.num_events)} events, {lost}"
+                seconds(used.own_ns), f"{text.count(used.num_events)} events, {lost}"
                 + ("" if its.ended else ", cut off")]
 
     def heading(self):
@@ -48,6 +54,8 @@ class Report:
     def headline(self):
         """The sentences that explain the peak."""
         used = self.usage
+        if used.oom:
+            return self._out_of_memory()
         if not used.peak:
             return "No memory was allocated while the trace was on."
         first = f"Live memory peaked at {text.size(used.peak)} at {seconds(used.peak_ns)}, for " \
@@ -57,9 +65,42 @@ class Report:
             first += f" {usage.ENOUGH:.0%} of the time {text.size(enough)} was enough."
         return first
 
+    def _out_of_memory(self):
+        used, oom = self.usage, self.usage.oom
+        others = sum(size for _, _, size in used.neighbours)
+        said = f"Out of memory: {self.where(oom.site)[0]} asked for {text.size(oom.b)}, while " \
+               f"{text.size(oom.a)} of the GPU were free and this process had " \
+               f"{text.size(used.live)} live"
+        number = len(used.neighbours)
+        return said + (f", {text.count(number)} other process{'es' * (number > 1)} "
+                       f"{text.size(others)}." if number else ".")
+
+    def _who_holds(self):
+        """Of a dump at the end of memory."""
+        used = self.usage
+        said = f"It is a record of GPUCACHE_TRACE_ON=oom: the last {seconds(used.own_ns)} of " \
+               "all threads, and what was live by then."
+        owners = used.by_owner(used.held_at_end())[:4]
+        if owners:
+            said += f" This process: {', '.join(f'{n} {text.size(b)}' for n, b in owners)}; " \
+                    f"{text.size(max(0, used.reserved - used.live))} held and not live."
+        if used.neighbours:
+            said += " Other processes: " + ", ".join(
+                f"PID {pid} {name} {text.size(size)}".replace("  ", " ")
+                for pid, name, size in used.neighbours) + "."
+        gpu = next((its for its in used.gpus.values() if its["device"] == used.oom.aux), None)
+        rest = gpu and gpu["total_bytes"] - used.oom.a - used.reserved - sum(
+            size for _, _, size in used.neighbours)
+        if rest and rest > 0:
+            said += f" {text.size(rest)} of the GPU are neither: CUDA contexts, code, other " \
+                    "memory of these processes, and processes without this library."
+        return said
+
     def explained(self):
         """Sentences: who held most of the peak, and what it rests on."""
         used = self.usage
+        if used.oom:
+            return self._who_holds()
         if not used.peak:
             return ""
         site, size = max(used.at_peak.items(), key=lambda item: item[1])
@@ -121,7 +162,7 @@ class Report:
         yield self.heading()
         yield ""
         yield self.headline()
-        if self.usage.peak:
+        if self.explained():
             yield self.explained()
         yield ""
         for question, answer in self.answers():
@@ -158,17 +199,30 @@ class Report:
                                  f"{size} were asked for by {self.symbols[mark.site]}"),
                 "OOM_STEP": ("the GPU was full", mark.text),
                 "LEND_ASK": ("other processes were asked", size),
+                "PARK": ("parked", f"{size} went to the host"),
+                "WAKE": ("woken", f"{size} came back from the host"),
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
     def html(self, out):
         report_page.write(self, out)
 
+    @staticmethod
+    def _lane(its, us):
+        """What another process held."""
+        pid, width = its.trace.pid, its.usage.column_ns
+        yield {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": its.trace.program}}
+        for slot, held, live in together.lane(its):
+            yield {"name": "device memory", "ph": "C", "pid": pid, "ts": slot * width / us,
+                   "args": {"live": live, "idle": held - live}}
+
     def perfetto(self, out):
         """Trace events of Chrome, which ui.perfetto.dev reads."""
         us, pid = 1000, self.trace.pid
         rows = [{"name": "process_name", "ph": "M", "pid": pid,
                  "args": {"name": self.trace.program}}]
+        for its in self.beside:
+            rows += self._lane(its, us)
         for column in self.usage.columns:
             sums = dict(self.usage.by_owner(column.held))
             rows.append({"name": "live by library", "ph": "C", "pid": pid, "ts": column.ns / us,
@@ -190,14 +244,22 @@ class Report:
             name = str(place).replace(";", ":")
             out.write(f"{place.object};{name} {size}\n")
 
+    def pytorch(self, out):
+        """A memory snapshot of PyTorch."""
+        snapshot.Snapshot(self).write(out)
+
     def csv(self, out):
         """As RMM's logging adaptor writes it."""
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
+        driver = set()  # addresses of blocks that it served
         for event in self.trace.events():
             if event.kind in usage.ALLOCS:
                 action, size = "allocate", event.b
-            elif event.kind == KIND["FREE"]:
+                if event.kind == usage.ALLOC_DRIVER:
+                    driver.add(event.a)
+            elif event.kind == usage.FREE or event.kind == usage.FREE_ASYNC and event.a in driver:
                 action, size = "free", 0
+                driver.discard(event.a)
             elif NAME[event.kind] == "ALLOC_FAILED":
                 action, size = "allocate failure", event.b
             else:
@@ -216,15 +278,20 @@ def _format(args):
 
 def show(args):
     made = _format(args)
-    if len(args.files) > 1 and made != "text":
+    if len(args.files) > 1 and made not in ("text", *TOGETHER):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
+    own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
+    first = Report(own[0], beside)
+    if made in BINARY and not args.output:
+        raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:
-        out = open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
+        out = open(args.output, "wb") if made in BINARY else \
+            open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
     except OSError as error:
         raise Fault(f"{args.output}: {reason(error)}") from None
     try:
-        for number, path in enumerate(args.files):
-            report = Report(path)
+        for number, path in enumerate(own):
+            report = Report(path) if number else first
             if made == "text":
                 out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
             else:

@@ -11,8 +11,8 @@ import pkgutil
 import re
 import string
 
-from gpucache import text
-from gpucache.usage import NATIVE_PAIR_NS
+from gpucache import text, together
+from gpucache.usage import NATIVE_PAIR_NS, Column
 
 SERIES = 40         # call sites in the picture; the others of a library are one more
 ROWS = 8            # of a table
@@ -21,7 +21,7 @@ COLOURS = 8         # libraries with a colour of their own
 BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
-         "LEND_GIVE": "lend"}
+         "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
 PASSED = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
           "num_managed_allocs": "managed (cudaMallocManaged)",
           "num_vmm_allocs": "the program's own cuMemCreate",
@@ -77,8 +77,10 @@ class Page:
 
     def __init__(self, its):
         self.report, self.usage, self.trace = its, its.usage, its.trace
-        self.columns = self.usage.columns
-        self.end = "at exit" if self.trace.ended else "at the end"
+        self.columns = list(self.usage.columns)
+        if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
+            self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
+        self.end = "at exit" if self.trace.ended and not self.usage.oom else "at the end"
         known = dict(self.usage.by_owner(self.usage.at_peak))
         most = collections.Counter()
         for site, found in self.usage.sites.items():
@@ -132,11 +134,29 @@ class Page:
         near = [n for n in range(peak + 1) if columns and columns[n].ns >= since]
         return min(near, key=lambda n: (columns[n].live, -n), default=0), peak
 
+    def _lanes(self):
+        """The processes of the GPU, and the GPU. Nothing of one process alone."""
+        if not self.report.beside:
+            return {}
+        processes = [self.report, *self.report.beside]
+        gpus, lanes = self.report.gpus, [together.lane(its) for its in processes]
+        most, slot = together.highest(lanes)
+        names = [f"GPU {gpu['device']} {gpu['name']}" for gpu in gpus.values()]
+        told = []
+        for its, lane in zip(processes, lanes):
+            slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])
+            told.append({"name": f"PID {its.trace.pid} {its.trace.program}",
+                         "slots": _steps(slots), "held": _steps(held), "live": _steps(live)})
+        return {"lanes": told, "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
+                "capacity": sum(gpu["total_bytes"] for gpu in gpus.values()), "most": most,
+                "most_slot": slot}
+
     def data(self):
         first, peak = self._ends()
         series = sorted(self._series(), key=lambda its: its["owner"])
         width = self.usage.column_ns
-        return {"width": width, "span": self.usage.span_ns, "a": first, "b": peak, "peak": peak,
+        return {**self._lanes(), "width": width, "a": first, "b": peak, "peak": peak,
+                "span": max(self.usage.span_ns, self.report.whole_ns),
                 "slots": _steps([column.ns // width for column in self.columns]),
                 "at": _steps([column.ns for column in self.columns]),
                 "reserved": _steps([column.reserved for column in self.columns]),
@@ -252,13 +272,18 @@ class Page:
 
     def timeline(self):
         return string.Template(_asset("report_timeline.html")).substitute(
-            label=escape(self.report.headline())) if self.columns else ""
+            label=escape(self.report.headline()),
+            lanes='<svg id="lanes" role="img"></svg>' if self.report.beside else "") \
+            if self.columns else ""
 
     def notes(self):
         its, used = self.trace, self.usage
         yield f"Recorded by libgpucache {its.library_version}, with the clock {its.clock}. The " \
               "owner of memory is the library whose code asked for it, by its return address. A " \
               f"column shows the highest moment of {_duration(used.column_ns)}."
+        if self.report.beside:
+            yield "Below the picture: what each process held, and their sum. A column shows the " \
+                  "most that each one held in it, so the sum is never too small."
         yield "Not seen: CUDA contexts, modules and the local memory of kernels, other " \
               "processes, and what tensors of a framework with a cache of its own lie in a block."
         if used.num_unknown_frees:
@@ -275,7 +300,8 @@ class Page:
                 yield f"{text.count(number)} {words}."
 
     def write(self, out):
-        script = "\n" + _asset("report_timeline.js") + _asset("report.js")
+        script = "\n" + "".join(map(_asset, ("report_lanes.js", "report_timeline.js",
+                                              "report.js")))
         told = hashlib.sha256(script.encode()).digest()
         out.write(string.Template(_asset("report.html")).substitute(
             script_hash=base64.b64encode(told).decode(), style=_asset("report.css"),

@@ -21,6 +21,7 @@ class Timeline {
     }
     Object.assign(this, {by: "owner", lo: 0, hi: this.num, a: data.a, b: data.b, peak: data.peak});
     this.svg = find("#timeline svg");
+    this.lanes = data.lanes ? new Lanes(this) : null;
   }
 
   // [{owner, name, bytes of a column, its series}], the lowest first.
@@ -84,6 +85,8 @@ class Timeline {
     add((i, k) => Math.max(0, held[k] - base[k]), {style: "fill:var(--idle)"});
     this.svg.replaceChildren(...this.axes(), ...areas, ...this.flags(), this.over = make("g"));
     this.drawMarkers();
+    if (this.lanes)
+      this.lanes.draw();
     find("#all").hidden = this.hi - this.lo === this.num;
     if (!find("#as-table").hidden)
       this.showTable(layers);
@@ -222,6 +225,8 @@ class Timeline {
       make("span", {class: "n", style: "flex:none"}, size(bytes)));
     const total = this.columns[column], held = Math.max(total, data.reserved[column]);
     const words = column === this.peak ? ", the peak" : "";
+    if (this.lanes)
+      this.lanes.read(data.slots[column]);
     const largest = layer => (layer.all || []).reduce((x, y) =>
       y.held[column] > x.held[column] ? y : x, layer.all ? layer.all[0] : null);
     const rows = this.layers().filter(layer => layer.of(column)).map(layer => {

@@ -73,6 +73,9 @@ class Trace:
         self.clock = CLOCKS[clock] if clock < len(CLOCKS) else "an unknown clock"
         self._start = self._field(head, "start_ticks"), self._field(head, "start_ns")
         self._last = self._field(head, "last_ticks"), self._field(head, "last_ns")
+        self.start_ns, self.lead_ns = self._start[1], 0
+        offset, form = tables.TRACE_HEADER["boot_id"]
+        self.boot_id = struct.unpack_from(form, head, offset)[0]
 
     def close(self):
         self.data.close()
@@ -84,9 +87,13 @@ class Trace:
         self.close()
 
     def span_ns(self):
-        """From the beginning of the trace to the last time that the file tells."""
+        """From time 0 to the last time that the file tells."""
         self._chunks()
-        return max(0, self._last[1] - self._start[1])
+        return self.lead_ns + max(0, self._last[1] - self._start[1])
+
+    def begin_at(self, lead_ns):
+        """Time 0 is so long before the trace began, from the next events on."""
+        self.lead_ns = lead_ns
 
     def _chunks(self):
         """(ticks at the start, offset in the file) of the chunks that are there."""
@@ -138,7 +145,7 @@ class Trace:
                 heapq.heappop(going)
 
     def _ns(self, ticks):
-        return int((ticks - self._start[0]) * self._rate)
+        return int((ticks - self._start[0]) * self._rate) + self.lead_ns
 
     def _records(self, ticks, offset):
         """The records of a chunk, as tuples like Event. What is torn ends it."""
@@ -149,6 +156,7 @@ class Trace:
         words.frombytes(data)
         found, place, base, tid, sites = [], 0, 0, 0, self._sites[0]
         names, wide = NAME, tables.TRACE_WIDE
+        lead = self.lead_ns
         alloc_fast, alloc, free = (KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE"))
         (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
             tables.TRACE_STEP_SHIFT
@@ -163,8 +171,9 @@ class Trace:
             kind, site = what >> 24 & 0xff, what >> 32 & 0xffffff
             if kind < wide:
                 if kind == free or kind == alloc_fast or kind == alloc:
-                    found.append((int((ticks - start) * rate), kind, (step_at >> 32) + base << unit,
-                                  what & 0xffffff, 0, sites.get(site, 0), what >> 56, tid, ""))
+                    found.append((int((ticks - start) * rate) + lead, kind,
+                                  (step_at >> 32) + base << unit, what & 0xffffff, 0,
+                                  sites.get(site, 0), what >> 56, tid, ""))
                 else:
                     self.num_unknown += 1
                 place += 2
@@ -196,8 +205,11 @@ class Trace:
             elif kind not in names or kind in special:
                 self.num_unknown += 1
             else:
-                found.append((int((ticks - start) * rate), kind, first, second, what & 0xffffff,
-                              sites.get(site, 0), what >> 56, tid, text.printable(said)))
+                found.append((int((ticks - start) * rate) + lead, kind, first, second,
+                              what & 0xffffff, sites.get(site, 0), what >> 56, tid,
+                              text.printable(said)))
+        if found and found[0][0] < lead:  # a ring that reaches further back than others
+            return [row for row in found if row[0] >= lead]
         return found
 
     def _add_object(self, start, size, said):

@@ -21,12 +21,30 @@ def _path(args):
     return path
 
 
-def _change(process, value):
-    """Sets GPUCACHE_TRACE. Faults with the library's words."""
-    change = setting.change(process, [("GPUCACHE_TRACE", value)])[0]
+def _change(process, value, name="GPUCACHE_TRACE"):
+    """Sets it. Faults with the library's words."""
+    change = setting.change(process, [(name, value)])[0]
     if change.get("why"):
         raise Fault(f"PID {process.pid}: {text.printable(str(change['why']))}")
     return change
+
+
+class Oom:
+    """GPUCACHE_TRACE_ON=oom, which a trace that is asked for interrupts."""
+
+    def __init__(self, process):
+        self.process, self.is_on = process, False
+        # Before the other option: it would begin a trace in this file.
+        self.path = str(_change(process, "none").get("old") or "none")
+        try:
+            self.is_on = _change(process, "start", "GPUCACHE_TRACE_ON").get("old") == "oom"
+        except Fault:
+            pass  # a library without that option
+
+    def go_on(self):
+        if self.is_on:
+            _change(self.process, "oom", "GPUCACHE_TRACE_ON")
+            _change(self.process, self.path)
 
 
 def show(args):
@@ -34,7 +52,9 @@ def show(args):
     if process.status != "running":
         raise Fault(f"PID {args.pid}: it has ended")
     path = _path(args)
+    oom = Oom(process)
     if _change(process, path).get("note") or not os.path.exists(path):
+        oom.go_on()
         raise Fault(f"PID {args.pid}: it could not write {path}; its log says why")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_in_order()
@@ -47,6 +67,7 @@ def show(args):
     finally:
         try:
             _change(process, "none")
+            oom.go_on()
         except (Fault, OSError) as error:
             if not _has_ended(args.pid):
                 complain(f"PID {args.pid}: the trace goes on: {error}")

@@ -16,8 +16,8 @@ LATE_FREE_NS = 1_000_000
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
-FREE, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
-    KIND[name] for name in ("FREE", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
+FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
+    KIND[name] for name in ("FREE", "FREE_ASYNC", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
 GROUPS = [row["name"] for row in tables.COUNTERS]
 
 Block = collections.namedtuple("Block", "bytes site ns")
@@ -52,13 +52,17 @@ class Site:
 class Usage:
     """All that is known of a trace after one pass."""
 
-    def __init__(self, its, progress=None):
-        """its: a Trace. progress: called with the number of events so far, at times."""
+    def __init__(self, its, progress=None, whole_ns=0):
+        """its: a Trace. progress: called with the number of events so far, at times. whole_ns: of
+        the picture, which may be longer than the trace."""
         self.trace = its
         self.span_ns = max(1, its.span_ns())
-        self.column_ns = max(1, -(-self.span_ns // COLUMNS))
+        self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
+        lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
+        self.own_ns = max(1, self.span_ns - lead_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
+        self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.reserved_peak = self.peak_ns = 0
         self.at_peak = {}
@@ -71,7 +75,7 @@ class Usage:
         self.floors = []     # of each window: site -> least bytes
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, {}, {}, {}
-        self._level_ns = self._held_ns = 0
+        self._level_ns = self._held_ns = lead_ns
         self._live_time = self._held_time = 0  # bytes times ns
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
@@ -93,7 +97,8 @@ class Usage:
         names. _take does the same and all the rest."""
         blocks, sites, levels, changes = self.blocks, self.sites, self.levels, self._changes
         late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
-        live = best = level_ns = live_time = number = 0
+        live = best = live_time = number = 0
+        level_ns = self._level_ns
         end_ns = self._end_ns
         for row in rows:
             ns, kind, addr, size, _, site, _, _, _ = row
@@ -154,7 +159,7 @@ class Usage:
         ns, kind, first, second, _, site, _, _, _ = row
         if kind in ALLOCS:
             self._alloc(ns, first, (second, site, ns), kind)
-        elif kind == FREE:
+        elif kind == FREE or kind == FREE_ASYNC and first in self.blocks:
             self._free(ns, first)
         elif kind in self._others:
             self._others[kind](self, Event._make(row))
@@ -263,7 +268,8 @@ class Usage:
 
     def _windows(self, ns):
         """The least of each site in each window, which ends with a column."""
-        while ns * WINDOWS >= (len(self.floors) + 1) * self.span_ns and len(self.floors) < WINDOWS:
+        while (ns - self.lead_ns) * WINDOWS >= (len(self.floors) + 1) * self.own_ns and \
+                len(self.floors) < WINDOWS:
             self.floors.append({site: its.floor for site, its in self.sites.items() if its.floor})
             for its in self.sites.values():
                 its.floor = its.live
@@ -297,10 +303,10 @@ class Usage:
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
-        return self._held_time // self.span_ns
+        return self._held_time // self.own_ns
 
     def mean_idle(self):
-        return max(0, self._held_time - self._live_time) // self.span_ns
+        return max(0, self._held_time - self._live_time) // self.own_ns
 
     def in_the_other_order(self):
         """The peak, had its last block come after the first free that followed it."""
@@ -311,6 +317,12 @@ class Usage:
         entry = self.passed[group]
         entry[0] += 1
         entry[1] += event.b
+
+    def _out_of_memory(self, event):
+        self.oom = event
+
+    def _neighbour(self, event):
+        self.neighbours.append((event.a, event.text, event.b))
 
     def _context(self, event):
         uuid, _, name = event.text.partition(" ")
@@ -335,9 +347,11 @@ class Usage:
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
+        KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _mark, KIND["CONTEXT_END"]: _context_end,
+        KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park
     }
 
     def _find_peak(self):
@@ -372,6 +386,10 @@ class Usage:
         """The library, or the program itself, whose code asked."""
         its = self.trace.object_of(site) if site else None
         return os.path.basename(its.path) if its else "not known"
+
+    def held_at_end(self):
+        """{site: bytes} of what is live at the end."""
+        return {site: its.live for site, its in self.sites.items() if its.live > 0}
 
     def by_owner(self, held):
         """[(owner, bytes)] of site -> bytes, the most first."""

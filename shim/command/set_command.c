@@ -75,7 +75,7 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_empty_cache_file) {
         if (!flush_file_changed())
             g->note = "its folder does not exist; the file gives no memory back until you make it";
-    } else if (row == OPTION_ROW_trace) {
+    } else if (row == OPTION_ROW_trace || row == OPTION_ROW_trace_on) {
         if (!tracing_changed())
             g->note = "there is no trace: see the log";
     } else if (row == OPTION_ROW_park) {

@@ -153,6 +153,8 @@ bool context_ends_here(void);
  * context, when a trace begins. */
 void context_trace(struct context *c, bool held);
 void context_trace_all(void);
+/* Tells a dump (shim/trace/dump.h) what each pool holds, and the blocks that are live. */
+void context_dump_all(void);
 /* Abandons the pool. The next context of the device may have the record. */
 void context_abandon(struct context *c);
 /* Did the call withdraw the record when it began? */

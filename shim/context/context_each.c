@@ -13,7 +13,7 @@
 #include "shim/driver/error.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/cancel.h"
-#include "shim/trace/trace.h"
+#include "shim/trace/dump.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -59,9 +59,10 @@ static bool is_first_of_device(const struct context *c)
     return false;
 }
 
-/* All that a list of the pool's has. */
-static void note_held(struct context *c, enum trace_kind kind,
-                      size_t (*list)(struct pool *p, struct pool_range *out, size_t max))
+/* Calls f for all that a list of the pool's has. */
+static void each_range(struct context *c,
+                       size_t (*list)(struct pool *p, struct pool_range *out, size_t max),
+                       void (*f)(uint64_t addr, uint64_t size_bytes, unsigned context))
 {
     size_t most = list(c->pool, NULL, 0) + 1024; /* other threads go on */
     struct pool_range *held = host_pages(most * sizeof *held);
@@ -69,10 +70,18 @@ static void note_held(struct context *c, enum trace_kind kind,
         return;
     size_t count = list(c->pool, held, most);
     for (size_t i = 0; i < count && i < most; i++)
-        trace_note(kind, &(struct trace_event){.a = held[i].addr,
-                                               .b = held[i].size_bytes,
-                                               .context = c->backend.number});
+        f(held[i].addr, held[i].size_bytes, c->backend.number);
     host_pages_free(held, most * sizeof *held);
+}
+
+static void note_held(uint64_t addr, uint64_t size_bytes, unsigned context)
+{
+    TRACE(HELD, .a = addr, .b = size_bytes, .context = context);
+}
+
+static void note_live(uint64_t addr, uint64_t size_bytes, unsigned context)
+{
+    TRACE(LIVE, .a = addr, .b = size_bytes, .context = context);
 }
 
 void context_trace(struct context *c, bool held)
@@ -85,14 +94,27 @@ void context_trace(struct context *c, bool held)
           .context = c->backend.number);
     if (!held)
         return;
-    note_held(c, TRACE_HELD, pool_list_chunks);
-    note_held(c, TRACE_LIVE, pool_list_live);
+    each_range(c, pool_list_chunks, note_held);
+    each_range(c, pool_list_live, note_live);
 }
 
 void context_trace_all(void)
 {
     FOR_EACH_CONTEXT(c)
         context_trace(c, true);
+}
+
+void context_dump_all(void)
+{
+    struct pool_stats stats;
+    FOR_EACH_CONTEXT(c) {
+        if (!c->pool)
+            continue;
+        context_trace(c, false);
+        pool_stats(c->pool, &stats);
+        trace_dump_held(stats.reserved_bytes, c->backend.number);
+        each_range(c, pool_list_live, trace_dump_live);
+    }
 }
 
 /* Our own pools keep first. */

@@ -8,8 +8,11 @@
 #include "shim/control/thread.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
+#include "shim/trace/dump.h"
 #include "shim/trace/objects.h"
 #include "shim/trace/trace.h"
+
+#define OOM_NAME "gpucache-oom-%p.gct"
 
 static uint64_t run_tick(uint64_t now_ns)
 {
@@ -20,10 +23,19 @@ static uint64_t run_tick(uint64_t now_ns)
 
 static struct duty at_second = {.run = run_tick, .due_ns = DUTY_NEVER};
 
-static bool begin(const char *path)
+/* Rings that are on stay on: only the file of the next dump changes. False: a trace was to begin
+ * and did not. */
+static bool begin_in_force(void)
 {
+    const char *path = in_force()->trace.path;
+    if (in_force()->trace_on == TRACE_ON_OOM) {
+        trace_dump_set_path(*path ? path : OOM_NAME);
+        if (!trace_is_ring(atomic_load(&trace_now)))
+            trace_begin_ring();
+        return true;
+    }
     if (!trace_begin(path))
-        return false;
+        return !*path;
     trace_objects_note();
     context_trace_all();
     control_due(&at_second, control_after(clock_now_ns(), SEC_NS));
@@ -32,20 +44,20 @@ static bool begin(const char *path)
 
 void tracing_start(void)
 {
-    const char *path = in_force()->trace.path;
-    if (*path)
-        begin(path);
+    if (*in_force()->trace.path || in_force()->trace_on == TRACE_ON_OOM)
+        begin_in_force();
 }
 
 bool tracing_changed(void)
 {
-    const char *path = in_force()->trace.path;
-    trace_objects_note(); /* for the trace that ends */
-    return begin(path) || !*path;
+    if (!trace_is_ring(atomic_load(&trace_now)))
+        trace_objects_note(); /* for the trace that ends */
+    return begin_in_force();
 }
 
 void tracing_end(void)
 {
-    trace_objects_note();
+    if (!trace_is_ring(atomic_load(&trace_now)))
+        trace_objects_note();
     trace_end();
 }

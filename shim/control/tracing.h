@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * GPUCACHE_TRACE: begins and ends the trace (shim/trace/trace.h), and keeps it going. Each second a
- * duty of the control thread records what code was loaded.
+ * GPUCACHE_TRACE and GPUCACHE_TRACE_ON: begins and ends the trace (shim/trace/trace.h), and keeps
+ * it going. Each second a duty of the control thread records what code was loaded.
  */
 #ifndef SHIM_TRACING_H
 #define SHIM_TRACING_H
@@ -10,7 +10,7 @@
 
 /* The library has started. */
 void tracing_start(void);
-/* GPUCACHE_TRACE has changed. On the control thread. False: a trace was to begin and did not. */
+/* One of the two has changed. On the control thread. False: a trace was to begin and did not. */
 bool tracing_changed(void);
 /* The process leaves. */
 void tracing_end(void);

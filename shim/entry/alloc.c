@@ -14,6 +14,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
+#include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
@@ -178,7 +179,7 @@ static SHIM_COLD void note_alloc(CUresult rc, const CUdeviceptr *dptr, size_t si
 {
     uint32_t took_ns = trace_aux(clock_now_ns() - begin_ns);
     if (rc != CUDA_SUCCESS)
-        TRACE(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = took_ns, .caller = caller);
+        oom_note(rc, size_bytes, caller, took_ns);
     else if (pool_owns(*dptr))
         TRACE(ALLOC, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
     else
@@ -408,11 +409,25 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
     return served;
 }
 
+/* The driver frees memory of its own: what it allocated in stream order, or a block that it served
+ * in the pool's place. */
+static CUresult pass_free_async(CUdeviceptr dptr, CUstream stream, const void *caller,
+                                CUresult (*how)(CUdeviceptr dptr, CUstream stream))
+{
+    TRACE(FREE_ASYNC, .a = dptr, .caller = caller);
+    CUresult rc = how(dptr, stream);
+    if (rc != CUDA_SUCCESS)
+        TRACE(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+    return rc;
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream stream)
 {
     CUresult rc;
     const void *caller = __builtin_return_address(0);
-    return serve_free_async(dptr, stream, caller, &rc) ? rc : retry_cuMemFreeAsync(dptr, stream);
+    return serve_free_async(dptr, stream, caller, &rc)
+               ? rc
+               : pass_free_async(dptr, stream, caller, retry_cuMemFreeAsync);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
@@ -420,8 +435,9 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream stream)
     CUresult rc;
     CUstream named = stream ? stream : CU_STREAM_PER_THREAD;
     const void *caller = __builtin_return_address(0);
-    return serve_free_async(dptr, named, caller, &rc) ? rc
-                                                      : retry_cuMemFreeAsync_ptsz(dptr, stream);
+    return serve_free_async(dptr, named, caller, &rc)
+               ? rc
+               : pass_free_async(dptr, stream, caller, retry_cuMemFreeAsync_ptsz);
 }
 
 static SHIM_COLD bool runtime_malloc_slowly(void **p, size_t size_bytes)

@@ -7,6 +7,7 @@
 #include "shim/driver/call_scope.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
+#include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
 #include "shim/process/state.h"
@@ -84,6 +85,9 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
             counter_add(COUNTER_##counter, 1);                                                     \
             TRACE(PASSED, .b = BYTES_OF_##symbol, .aux = COUNTER_##counter,                        \
                   .caller = __builtin_return_address(0));                                          \
+        } else if (COUNTER_##counter != COUNTER_HOST && rc == CUDA_ERROR_OUT_OF_MEMORY &&          \
+                   trace_is_on()) {                                                                \
+            oom_note(rc, BYTES_OF_##symbol, __builtin_return_address(0), 0);                       \
         }                                                                                          \
         return rc;                                                                                 \
     }

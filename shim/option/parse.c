@@ -112,10 +112,12 @@ const char *const parse_backing_words[] = {[BACKING_AUTO] = "auto",
                                            [BACKING_DRIVER] = "driver"};
 const char *const parse_reuse_words[] = {
     [REUSE_AUTO] = "auto", [REUSE_ORDER] = "order", [REUSE_READY] = "ready", [REUSE_WAIT] = "wait"};
+const char *const parse_trace_on_words[] = {[TRACE_ON_START] = "start", [TRACE_ON_OOM] = "oom"};
 
 enum {
     NUM_BACKINGS = sizeof(parse_backing_words) / sizeof(parse_backing_words[0]),
-    NUM_REUSES = sizeof(parse_reuse_words) / sizeof(parse_reuse_words[0])
+    NUM_REUSES = sizeof(parse_reuse_words) / sizeof(parse_reuse_words[0]),
+    NUM_TRACE_ONS = sizeof(parse_trace_on_words) / sizeof(parse_trace_on_words[0])
 };
 
 /* The index of the value in a list of words. -1: it is not there. */
@@ -144,6 +146,15 @@ bool parse_REUSE(const char *text, enum pool_reuse *out)
 
     if (i >= 0)
         *out = (enum pool_reuse)i;
+    return i >= 0;
+}
+
+bool parse_TRACE_ON(const char *text, enum trace_on *out)
+{
+    int i = find_word(text, parse_trace_on_words, NUM_TRACE_ONS);
+
+    if (i >= 0)
+        *out = (enum trace_on)i;
     return i >= 0;
 }
 

@@ -55,6 +55,9 @@ struct option_path {
     char path[PATH_MAX]; /* absolute; "": none */
 };
 
+/* GPUCACHE_TRACE_ON: when a trace is written. */
+enum trace_on { TRACE_ON_START, TRACE_ON_OOM };
+
 struct option_dir {
     bool none;
     char path[PATH_MAX]; /* absolute; "": the default places */
@@ -64,9 +67,10 @@ struct option_globs {
     char list[OPTION_GLOBS_MAX]; /* patterns, separated by commas; "": none */
 };
 
-/* The word for each value of the two types. */
+/* The word for each value of the types. */
 extern const char *const parse_backing_words[];
 extern const char *const parse_reuse_words[];
+extern const char *const parse_trace_on_words[];
 
 bool parse_SWITCH(const char *text, atomic_bool *out);
 /* A time in nanoseconds (number_time). */
@@ -77,6 +81,7 @@ bool parse_LIMIT(const char *text, struct option_bytes *out);
 bool parse_BYTES(const char *text, struct option_bytes *out);
 bool parse_BACKING(const char *text, enum pool_backing *out);
 bool parse_REUSE(const char *text, enum pool_reuse *out);
+bool parse_TRACE_ON(const char *text, enum trace_on *out);
 bool parse_SIGNAL(const char *text, int *out);
 bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out);
 bool parse_PARK(const char *text, struct option_park *out);

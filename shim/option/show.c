@@ -121,6 +121,11 @@ size_t show_REUSE(enum pool_reuse value, char *out, size_t size_bytes)
     return show_word(parse_reuse_words[value], out, size_bytes);
 }
 
+size_t show_TRACE_ON(enum trace_on value, char *out, size_t size_bytes)
+{
+    return show_word(parse_trace_on_words[value], out, size_bytes);
+}
+
 size_t show_SIGNAL(int number, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};

@@ -219,6 +219,14 @@ void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
         neighbour_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
 }
 
+size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most)
+{
+    struct place place;
+    return *uuid->text && find_place(&place)
+               ? neighbour_list(place.folder, &place.self, uuid->bytes, out, most)
+               : 0;
+}
+
 void lend_flush(int pid, uint64_t wait_ns)
 {
     struct place place;

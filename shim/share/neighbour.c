@@ -25,6 +25,7 @@
 #include "shim/process/cancel.h"
 #include "shim/process/clock.h"
 #include "shim/process/kernel.h"
+#include "shim/process/proc_text.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
@@ -44,6 +45,8 @@
 #define THRASH_MEMORY_NS (10 * SEC_NS)
 /* How long a thread waits for others that ask, to note what is locked. */
 #define LOCKED_WAIT_NS SEC_NS
+/* The same, to list what they hold. */
+#define LIST_WAIT_NS (100 * MS_NS)
 /* Pages read in one search. */
 #define PAGES_MAX 512
 
@@ -367,6 +370,76 @@ enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wai
     cancel_allow(cancel);
     errno = saved_errno;
     return answer;
+}
+
+static void read_name(struct neighbour_held *its)
+{
+    char place[32], text[PROC_TEXT_BYTES];
+    snprintf(place, sizeof place, "/proc/%d/comm", its->pid);
+    proc_text_read(place, text);
+    text[strcspn(text, "\n")] = '\0';
+    snprintf(its->name, sizeof its->name, "%.15s", text);
+}
+
+/* Adds it in its place, if it is one of the largest. */
+static size_t add_held(struct neighbour_held *out, size_t count, size_t most,
+                       const struct neighbour_held *its)
+{
+    size_t at = count < most ? count : most;
+    for (; at > 0 && out[at - 1].bytes < its->bytes; at--)
+        if (at < most)
+            out[at] = out[at - 1];
+    if (at < most)
+        out[at] = *its;
+    return count < most ? count + 1 : most;
+}
+
+/* `asking` held. */
+static size_t list_held(int folder, const struct page_id *self, const unsigned char *uuid,
+                        struct neighbour_held *out, size_t most)
+{
+    size_t count = 0;
+    long got;
+    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            struct page_id its;
+            unsigned short length;
+            const char *entry = kernel_entry(entries + at, &length);
+            at += length;
+            if (strlen(entry) >= PAGE_NAME_MAX || !page_id_parse(entry, &its) ||
+                its.pid_namespace != self->pid_namespace || its.pid == self->pid ||
+                its.pid > INT_MAX || (kill((pid_t)its.pid, 0) && errno == ESRCH) ||
+                !read_head(folder, entry, &its))
+                continue;
+            const struct page_gpu *g = find_gpu(uuid);
+            struct neighbour_held held = {.pid = (int)its.pid};
+            held.bytes = g ? g->reserved_bytes + g->async_idle_bytes : 0;
+            if (held.bytes)
+                count = add_held(out, count, most, &held);
+        }
+    return count;
+}
+
+size_t neighbour_list(const char *folder_name, const struct page_id *self,
+                      const unsigned char *uuid, struct neighbour_held *out, size_t most)
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    size_t count = 0;
+    struct stat folder_stat;
+    const char *why;
+    if (lock_until(clock_now_ns() + LIST_WAIT_NS)) {
+        int folder = page_dir_open(folder_name, &why);
+        if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
+            count = list_held(folder, self, uuid, out, most);
+            kernel_close_own(folder, &folder_stat);
+        }
+        pthread_mutex_unlock(&asking);
+    }
+    for (size_t i = 0; i < count; i++)
+        read_name(&out[i]);
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return count;
 }
 
 /* The name of a process's page, in a directory that is open. False: it has none there. */

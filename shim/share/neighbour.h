@@ -16,6 +16,7 @@
 #include "shim/page/dir.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct neighbour_wish {
@@ -54,6 +55,17 @@ struct neighbour_needs {
 };
 void neighbour_needs(const char *folder, const struct page_id *self, const unsigned char *uuid,
                      uint64_t since_ns, struct neighbour_needs *out);
+
+/* The neighbours that have memory of the GPU (uuid: 16 bytes), those with most first. Their pages
+ * may be 10 s old. Fills at most `most`. Returns how many. Waits 100 ms at most for
+ * threads that ask. Keeps errno. */
+struct neighbour_held {
+    int pid;
+    uint64_t bytes;
+    char name[16]; /* of the process; "": not known */
+};
+size_t neighbour_list(const char *folder, const struct page_id *self, const unsigned char *uuid,
+                      struct neighbour_held *out, size_t most);
 
 /* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
  * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */

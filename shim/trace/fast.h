@@ -6,9 +6,11 @@
 #ifndef SHIM_TRACE_FAST_H
 #define SHIM_TRACE_FAST_H
 
+#include "shim/process/cancel.h"
 #include "shim/process/clock.h"
 #include "shim/trace/trace.h"
 
+#include <pthread.h>
 #include <stddef.h>
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -27,6 +29,11 @@ struct trace_thread {
     bool has_base;    /* in this chunk */
     bool is_new;      /* the chunk does not know the thread yet */
     struct trace_chunk *chunk;
+    bool is_of_file; /* the chunk */
+    uint64_t
+        still_ns; /* all records have the time `ticks`, which is this; 0: they have their own */
+    struct trace_ring *ring;
+    struct trace_chunk *(*next_chunk)(void); /* NULL: the trace says where chunks come from */
     struct trace_thread *next_spare;
     struct trace_site {
         const void *caller;
@@ -37,6 +44,23 @@ struct trace_thread {
 extern __thread struct trace_thread *trace_mine __attribute__((visibility("hidden")))
 __attribute__((tls_model("initial-exec")));
 extern enum trace_clock trace_clock __attribute__((visibility("hidden")));
+
+/* All but the last pair of times, which is the first one. For the thread that begins a trace. */
+void trace_fill_header(struct trace_header *header);
+
+/* Tries so often, with a millisecond between. In a forked child the lock may be held for ever. With
+ * the lock there is no cancellation point. */
+static inline bool trace_lock(pthread_mutex_t *lock, int tries)
+{
+    int cancel = cancel_forbid();
+    bool locked = pthread_mutex_trylock(lock) == 0;
+    while (!locked && --tries > 0) {
+        clock_sleep(MS_NS);
+        locked = pthread_mutex_trylock(lock) == 0;
+    }
+    cancel_allow(cancel);
+    return locked;
+}
 
 static inline uint64_t trace_ticks(void)
 {

@@ -5,8 +5,8 @@
 #include "shim/trace/file.h"
 
 #include "shim/process/cancel.h"
-#include "shim/process/clock.h"
 #include "shim/process/kernel.h"
+#include "shim/trace/fast.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,12 +29,7 @@ static struct trace_header *file_header; /* mapped; stays until the next file */
 
 static bool lock(void)
 {
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        if (pthread_mutex_trylock(&file_lock) == 0)
-            return true;
-        clock_sleep(MS_NS);
-    }
-    return false;
+    return trace_lock(&file_lock, LOCK_TRIES);
 }
 
 static void say(char why[TRACE_WHY_BYTES], const char *what)
@@ -98,22 +93,29 @@ static bool put_header(int fd, const struct trace_header *header)
            pwrite(fd, header, sizeof *header, 0) == (ssize_t)sizeof *header && map_header(fd);
 }
 
+/* Its descriptor, and its name. -1: there is none. */
+static int make_file(const char *path, char name[PATH_MAX], char why[TRACE_WHY_BYTES])
+{
+    if (!expand(path, name, PATH_MAX)) {
+        name[0] = '\0';
+        errno = ENAMETOOLONG;
+        say(why, "the file has no usable name");
+        return -1;
+    }
+    int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        say(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
+    return fd;
+}
+
 /* With the lock. */
 static bool begin(const char *path, const struct trace_header *header, char why[TRACE_WHY_BYTES])
 {
     broken = true;
     num_chunks = 0;
-    if (!expand(path, file_name, sizeof file_name)) {
-        file_name[0] = '\0';
-        errno = ENAMETOOLONG;
-        say(why, "the file has no usable name");
+    int fd = make_file(path, file_name, why);
+    if (fd < 0)
         return false;
-    }
-    int fd = open(file_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        say(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
-        return false;
-    }
     bool made = !kernel_fstat(fd, &file_made) && put_header(fd, header);
     if (!made) {
         say(why, "the file cannot be written");
@@ -213,4 +215,60 @@ struct trace_header *trace_file_header(void)
 const char *trace_file_name(void)
 {
     return file_name;
+}
+
+/* --- a file that is written as a whole -------------------------------------------------------- */
+
+static char copy_name[PATH_MAX];
+static struct stat copy_made;
+static int copy_fd = -1;
+
+bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES])
+{
+    copy_fd = make_file(path, copy_name, why);
+    if (copy_fd < 0)
+        return false;
+    if (!kernel_fstat(copy_fd, &copy_made))
+        return true;
+    say(why, "the file cannot be written");
+    close(copy_fd);
+    return false;
+}
+
+/* The program may have closed the descriptor, and have another file there. */
+bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char why[TRACE_WHY_BYTES])
+{
+    const char *from = data;
+    if (!is_within_limit((off_t)(offset + size_bytes))) {
+        say(why, "there is no room for the file");
+        return false;
+    }
+    while (size_bytes) {
+        ssize_t put = -1;
+        errno = EBADF;
+        if (kernel_is_own(copy_fd, &copy_made))
+            put = pwrite(copy_fd, from, size_bytes, (off_t)offset);
+        if (put <= 0 && errno != EINTR) {
+            say(why, "the file cannot be written");
+            return false;
+        }
+        size_t done = put > 0 ? (size_t)put : 0;
+        from += done;
+        offset += done;
+        size_bytes -= done;
+    }
+    return true;
+}
+
+void trace_copy_end(bool keep)
+{
+    if (!keep && kernel_is_own(copy_fd, &copy_made))
+        unlink(copy_name);
+    kernel_close_own(copy_fd, &copy_made);
+    copy_fd = -1;
+}
+
+const char *trace_copy_name(void)
+{
+    return copy_name;
 }

@@ -36,4 +36,14 @@ void trace_file_chunk_done(void *chunk);
 /* The full name of the file; "": there was none yet. Static. */
 const char *trace_file_name(void);
 
+/* Another file, which is written as a whole and not mapped. One at a time: the caller has a lock of
+ * its own, and forbids cancellation. A descriptor is held from the begin to the end. False: it
+ * cannot go on; `why` has a sentence. */
+bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES]);
+bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes,
+                    char why[TRACE_WHY_BYTES]);
+/* keep: false: removes it. Both only after a begin that returned true. */
+void trace_copy_end(bool keep);
+const char *trace_copy_name(void);
+
 #endif

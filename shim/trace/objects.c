@@ -5,6 +5,7 @@
 #include "shim/trace/objects.h"
 
 #include "shim/process/cancel.h"
+#include "shim/process/clock.h"
 #include "shim/process/fnv.h"
 #include "shim/process/kernel.h"
 #include "shim/trace/trace.h"
@@ -15,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OBJECTS_MAX = 2048, READ_BYTES = 4096, LINE_MAX_BYTES = 1200 };
+enum { OBJECTS_MAX = 2048, READ_BYTES = 4096, LINE_MAX_BYTES = 1200, LOOK_TRIES = 100 };
 
 /* What was recorded: a hash of the line. Full: further code has no name. */
 static uint64_t known[OBJECTS_MAX];
@@ -34,23 +35,33 @@ static bool is_known(uint64_t h)
     return false;
 }
 
+static void note_new(const struct trace_object *o, const char *line)
+{
+    if (!is_known(fnv_add(FNV_EMPTY, line, strlen(line))))
+        trace_object_note(o);
+}
+
+void trace_object_note(const struct trace_object *o)
+{
+    char text[TRACE_TEXT_MAX + 1];
+    snprintf(text, sizeof text, "%" PRIx64 " %s", o->offset, o->path);
+    TRACE(OBJECT, .a = o->start, .b = o->end - o->start, .text = text);
+}
+
 /* "7f00-7f10 r-xp 00001000 08:01 1234    /usr/lib/libc.so.6" */
-static void take_line(const char *line)
+static void take_line(const char *line, trace_object_do *f)
 {
     uint64_t start, end, offset;
     char rights[5];
     int at = 0;
     if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %n", &start, &end, rights,
                &offset, &at) != 4 ||
-        !at || rights[2] != 'x' || line[at] != '/' ||
-        is_known(fnv_add(FNV_EMPTY, line, strlen(line))))
+        !at || rights[2] != 'x' || line[at] != '/')
         return;
-    char text[TRACE_TEXT_MAX + 1];
-    snprintf(text, sizeof text, "%" PRIx64 " %s", offset, line + at);
-    TRACE(OBJECT, .a = start, .b = end - start, .text = text);
+    f(&(const struct trace_object){start, end, offset, line + at}, line);
 }
 
-static void read_maps(int fd)
+static void read_lines(int fd, trace_object_do *f)
 {
     static char buffer[READ_BYTES]; /* the thread's stack may be small */
     static char line[LINE_MAX_BYTES];
@@ -63,15 +74,25 @@ static void read_maps(int fd)
                 continue;
             }
             line[n] = '\0';
-            take_line(line);
+            take_line(line, f);
             n = 0;
         }
+}
+
+/* With `looking`. */
+static void read_maps(trace_object_do *f)
+{
+    struct stat st;
+    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && !kernel_fstat(fd, &st)) {
+        read_lines(fd, f);
+        kernel_close_own(fd, &st);
+    }
 }
 
 void trace_objects_note(void)
 {
     uint32_t trace = atomic_load(&trace_now);
-    struct stat st;
     if (!trace || atomic_flag_test_and_set(&looking))
         return;
     int saved_errno = errno, cancel = cancel_forbid();
@@ -79,12 +100,23 @@ void trace_objects_note(void)
         known_trace = trace;
         num_known = 0;
     }
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && !kernel_fstat(fd, &st)) {
-        read_maps(fd);
-        kernel_close_own(fd, &st);
-    }
+    read_maps(note_new);
     atomic_flag_clear(&looking);
+    cancel_allow(cancel);
+    errno = saved_errno;
+}
+
+void trace_objects_each(trace_object_do *f)
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    for (int i = 0; i < LOOK_TRIES; i++) {
+        if (!atomic_flag_test_and_set(&looking)) {
+            read_maps(f);
+            atomic_flag_clear(&looking);
+            break;
+        }
+        clock_sleep(MS_NS);
+    }
     cancel_allow(cancel);
     errno = saved_errno;
 }

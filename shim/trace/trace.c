@@ -5,6 +5,7 @@
 #include "shim/trace/trace.h"
 
 #include "shim/page/dir.h"
+#include "shim/process/cancel.h"
 #include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
@@ -13,6 +14,7 @@
 #include "shim/process/state.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/file.h"
+#include "shim/trace/ring.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +24,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-enum { STEER_TRIES = 1000 }; /* of a millisecond */
+enum { STEER_TRIES = 1000, SPARE_TRIES = 20 }; /* of a millisecond */
 
 _Atomic uint32_t trace_now;
 enum trace_clock trace_clock;
@@ -74,7 +76,7 @@ static enum trace_clock find_clock(void)
 #endif
 }
 
-static void fill_header(struct trace_header *h)
+void trace_fill_header(struct trace_header *h)
 {
     memset(h, 0, sizeof *h);
     memcpy(h->magic, TRACE_MAGIC, sizeof h->magic);
@@ -104,15 +106,9 @@ static void forget_sites(struct trace_thread *t)
     t->num_sites = 0;
 }
 
-/* In a forked child the lock may be held for ever. */
 static bool lock_spares(void)
 {
-    for (int i = 0; i < 20; i++) {
-        if (pthread_mutex_trylock(&spare_lock) == 0)
-            return true;
-        clock_sleep(MS_NS);
-    }
-    return false;
+    return trace_lock(&spare_lock, SPARE_TRIES);
 }
 
 static void thread_ends(void *arg)
@@ -149,6 +145,7 @@ static struct trace_thread *make_state(void)
     if (!t)
         return NULL;
     t->is_new = true;
+    atomic_store(&t->busy, false); /* its thread may have ended in a signal handler */
     forget_sites(t);
     if (pthread_setspecific(key, t)) {
         thread_ends(t);
@@ -164,7 +161,7 @@ static struct trace_thread *make_state(void)
 static void put(struct trace_thread *t, enum trace_kind kind, const struct trace_event *e,
                 uint32_t site, size_t text_bytes)
 {
-    uint64_t ticks = trace_ticks();
+    uint64_t ticks = t->still_ns ? t->ticks : trace_ticks();
     uint64_t step = ticks > t->ticks ? (ticks - t->ticks) >> TRACE_STEP_SHIFT : 0;
     struct trace_wide *w = (struct trace_wide *)t->next;
     if (step > UINT32_MAX) {
@@ -207,26 +204,42 @@ static void stop_for(const char *why)
         log_warn("GPUCACHE_TRACE: the trace %s ends here: %s", trace_file_name(), why);
 }
 
+/* All zero. NULL: there is none. */
+static struct trace_chunk *find_chunk(struct trace_thread *t, uint32_t trace, uint32_t *number)
+{
+    char why[TRACE_WHY_BYTES];
+    if (t->next_chunk)
+        return t->next_chunk();
+    if (trace_is_ring(trace))
+        return trace_ring_chunk(&t->ring, trace);
+    struct trace_chunk *chunk = trace_file_chunk(number, why);
+    if (!chunk && why[0])
+        stop_for(why);
+    return chunk;
+}
+
 /* The thread goes on in a new chunk. False: there is none. */
 static bool add_chunk(struct trace_thread *t, uint32_t trace)
 {
-    char why[TRACE_WHY_BYTES];
-    uint32_t number;
-    struct trace_chunk *chunk = trace_file_chunk(&number, why);
-    if (!chunk) {
-        if (why[0])
-            stop_for(why);
+    uint32_t number = 0;
+    struct trace_chunk *chunk = find_chunk(t, trace, &number);
+    if (!chunk)
         return false;
-    }
-    if (t->chunk)
+    if (t->chunk && t->is_of_file)
         trace_file_chunk_done(t->chunk);
+    t->is_of_file = !t->next_chunk && !trace_is_ring(trace);
+    /* A chunk of a ring may outlive those before it. */
+    if (t->trace != trace || !t->is_of_file)
+        forget_sites(t);
     t->chunk = chunk;
     t->trace = trace;
     t->next = (struct trace_record *)(chunk + 1);
     t->end = (struct trace_record *)((char *)chunk + TRACE_CHUNK_BYTES);
     chunk->number = number;
-    chunk->ticks = t->ticks = trace_ticks();
-    chunk->ns = clock_now_ns();
+    if (!t->still_ns)
+        t->ticks = trace_ticks();
+    chunk->ticks = t->ticks;
+    chunk->ns = t->still_ns ? t->still_ns : clock_now_ns();
     t->base_units = 0;
     t->has_base = false;
     t->is_new = true;
@@ -269,11 +282,8 @@ static bool note(struct trace_thread *t, uint32_t trace, enum trace_kind kind,
     size_t text_bytes = e->text ? strnlen(e->text, TRACE_TEXT_MAX) : 0;
     /* TIME, THREAD with its name, BASE, SITE, and the record itself. */
     size_t most = 5 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes;
-    bool is_other = t->trace != trace;
-    if ((is_other || room_bytes(t) < most) && !add_chunk(t, trace))
+    if ((t->trace != trace || room_bytes(t) < most) && !add_chunk(t, trace))
         return false;
-    if (is_other)
-        forget_sites(t);
     if (t->is_new)
         put_thread(t);
     if (is_address(kind) && !t->has_base)
@@ -304,7 +314,8 @@ void trace_note(enum trace_kind kind, const struct trace_event *event)
 
 /* --- the trace ------------------------------------------------------------------------------- */
 
-/* The exit may come while the control thread is at it, and waits for it a second at most. */
+/* The exit may come while the control thread is at it, and waits for it a second at most. The
+ * caller forbids cancellation: a thread that ended with `steered` would keep all others out. */
 static bool steer(int tries)
 {
     while (atomic_flag_test_and_set(&steered)) {
@@ -324,58 +335,89 @@ static void tick(void)
     h->last_ns = clock_now_ns();
 }
 
+/* With `steered`. */
+static void switch_on(bool is_ring)
+{
+    atomic_store(&lost, 0);
+    do
+        num_traces++;
+    while (!num_traces || trace_is_ring(num_traces) != is_ring);
+    atomic_store_explicit(&trace_now, num_traces, memory_order_release);
+    state_detour_begin(STATE_DETOUR_TRACE);
+}
+
 static bool begin(const char *path)
 {
     static struct trace_header header; /* 2 KiB */
     char why[TRACE_WHY_BYTES];
     trace_clock = find_clock();
-    fill_header(&header);
+    trace_fill_header(&header);
     if (!trace_file_begin(path, &header, why)) {
         log_warn("GPUCACHE_TRACE=%.200s: there is no trace: %s", path, why);
         return false;
     }
-    atomic_store(&lost, 0);
-    if (++num_traces == 0)
-        ++num_traces;
-    atomic_store_explicit(&trace_now, num_traces, memory_order_release);
-    state_detour_begin(STATE_DETOUR_TRACE);
+    switch_on(false);
     tick();
     return true;
 }
 
 bool trace_begin(const char *path)
 {
+    int cancel = cancel_forbid();
     trace_end();
-    if (!*path || !steer(STEER_TRIES))
-        return false;
-    bool begun = begin(path);
-    atomic_flag_clear(&steered);
+    bool begun = false;
+    if (*path && steer(STEER_TRIES)) {
+        begun = begin(path);
+        atomic_flag_clear(&steered);
+    }
+    cancel_allow(cancel);
     return begun;
+}
+
+void trace_begin_ring(void)
+{
+    int cancel = cancel_forbid();
+    trace_end();
+    if (steer(STEER_TRIES)) {
+        trace_clock = find_clock();
+        switch_on(true);
+        atomic_flag_clear(&steered);
+    }
+    cancel_allow(cancel);
 }
 
 void trace_tick(void)
 {
     if (!steer(1))
         return;
-    if (trace_is_on())
+    if (trace_is_on() && !trace_is_ring(trace_now))
         tick();
-    else
+    else if (!trace_is_on())
         state_detour_end(STATE_DETOUR_TRACE);
     atomic_flag_clear(&steered);
 }
 
-void trace_end(void)
+/* With `steered`. */
+static void end(void)
 {
     uint64_t missing = atomic_load(&lost);
-    if (!trace_is_on() || !steer(STEER_TRIES))
-        return;
-    tick();
+    if (!trace_is_ring(trace_now)) /* the header is of an earlier one */
+        tick();
     if (missing)
         TRACE(LOST, .a = missing);
     TRACE(END, .a = 0);
     atomic_store(&trace_now, 0);
     state_detour_end(STATE_DETOUR_TRACE);
-    atomic_flag_clear(&steered);
+}
+
+void trace_end(void)
+{
+    int cancel = cancel_forbid();
+    if (trace_is_on() && steer(STEER_TRIES)) {
+        end();
+        atomic_flag_clear(&steered);
+    }
+    cancel_allow(cancel);
 }
 
 void trace_leave(void)

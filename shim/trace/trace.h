@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The room trace/ records what happens to GPU memory, when, and who asked for it. It includes
- * nothing of CUDA and of the rooms above page/. Its one seam is this header; fast.h is the
- * same for the two calls whose time counts.
+ * nothing of CUDA and of the rooms above page/. Its seam is this header; fast.h is the same for the
+ * two calls whose time counts, and dump.h writes what rings hold.
  *
  * While no trace is on, a place costs the test of one word. Otherwise each thread writes to a chunk
  * of its own (file.h), without a lock, and without a wait but for the next chunk.
@@ -18,6 +18,8 @@
  *    new thread goes on there. So many short threads make no large file.
  * 5. A signal handler that interrupts a thread inside a record loses its own record (LOST).
  * 6. A forked child records nothing: trace_leave.
+ * 7. A trace without a file has rings of chunks in place of the file. All else is the same, so a
+ *    record costs the same.
  * Keeps errno, and is no cancellation point. No driver call, no lock that is held over anything but
  * files (file.h).
  */
@@ -29,7 +31,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* The number of the trace that is on; 0: none is. */
+/* The number of the trace that is on; 0: none is. Of a trace without a file it is odd. */
 extern _Atomic uint32_t trace_now __attribute__((visibility("hidden")));
 
 static inline bool trace_is_on(void)
@@ -46,6 +48,13 @@ static inline bool trace_is_on(void)
 /* Ends the trace that is on, then begins one in the file `path` (%p: the process id). "": begins
  * none. False: there is none, and a warning says why. One thread at a time. */
 bool trace_begin(const char *path);
+/* Ends the trace that is on, then begins one without a file: each thread keeps its latest records
+ * (shim/trace/ring.h) until a dump writes them (shim/trace/dump.h). One thread at a time. */
+void trace_begin_ring(void);
+static inline bool trace_is_ring(uint32_t trace)
+{
+    return trace & 1;
+}
 /* To be called each second or so while a trace is on, and once more: writes a pair of times. */
 void trace_tick(void);
 /* Ends the trace that is on. One thread at a time. */

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -136,6 +137,43 @@ class Program(unittest.TestCase):
         self.assertEqual([int(size) // MIB for _, size in rows], [200, 100, 21, 1])
         self.assertTrue(all(name.count(";") == 1 for name, _ in rows))
 
+    def test_the_snapshot_is_pytorchs(self):
+        """Its segments are filled by their blocks, and its events lead to them."""
+        path = os.path.join(self.folder.name, "a.pickle")
+        done = tool("report", self.path, "-o", path)
+        self.assertEqual(done.status, 0, done.err)
+        with open(path, "rb") as file:
+            found = pickle.load(file)
+        live = {}
+        for segment in found["segments"]:
+            at = segment["address"]
+            for block in segment["blocks"]:
+                self.assertEqual(block["address"], at)
+                self.assertLessEqual(block["requested_size"], block["size"])
+                at += block["size"]
+                if block["state"] == "active_allocated":
+                    live[block["address"]] = block["requested_size"]
+                    self.assertEqual(set(block["frames"][0]), {"filename", "line", "name"})
+            self.assertEqual(at - segment["address"], segment["total_size"])
+        self.assertEqual(sum(segment["total_size"] for segment in found["segments"]), 1 << 30)
+        self.assertEqual(live, {addr: block.bytes for addr, block in self.usage.blocks.items()})
+        events, = found["device_traces"]
+        replayed, peak = {}, 0
+        for event in events:
+            if event["action"] == "alloc":
+                replayed[event["addr"]] = event["size"]
+            elif event["action"] == "free_completed":
+                self.assertEqual(replayed.pop(event["addr"]), event["size"])
+            peak = max(peak, sum(replayed.values()))
+        self.assertEqual((replayed, peak), (live, 322 * MIB))
+        self.assertEqual([(event["size"], event["device_free"]) for event in events
+                          if event["action"] == "oom"], [(4096 * MIB, 0)])
+        times = [event["time_us"] for event in events]
+        self.assertEqual(times, sorted(times))
+        self.assertIn("weights" if self.named else os.path.basename(WRITER),
+                      events[0]["frames"][0]["name"])
+        self.assertEqual(tool("report", self.path, "--format", "pytorch").status, 2)
+
     def test_the_csv_is_rmms(self):
         rows = list(csv.DictReader(io.StringIO(self.out("a.csv"))))
         self.assertEqual(list(rows[0]), ["Thread", "Time", "Action", "Pointer", "Size", "Stream"])
@@ -166,7 +204,7 @@ class Words(unittest.TestCase):
             done = tool("report", path)
             self.assertEqual(done.status, 0)
             self.assertIn("No memory was allocated", done.out)
-            for ending in "json", "csv", "folded":
+            for ending in "json", "csv", "folded", "pickle":
                 self.assertEqual(tool("report", path, "-o", f"{path}.{ending}").status, 0)
 
     def test_a_free_of_another_thread_with_an_older_clock(self):
@@ -216,6 +254,20 @@ class Words(unittest.TestCase):
         used = usage.Usage(Given())
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
+
+    @unittest.skipUnless("PARK" in trace.KIND, "this library does not park")
+    def test_parks_are_told_as_flushes_are(self):
+        events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
+                  trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
+
+        class Given:
+            span_ns = staticmethod(lambda: 100)
+            rows = staticmethod(lambda: iter(events))
+        its = report.Report.__new__(report.Report)
+        its.usage, its.symbols = usage.Usage(Given()), {0: ""}
+        self.assertEqual([its.mark(mark) for mark in its.usage.marks],
+                         [("parked", "3 MiB went to the host"),
+                          ("woken", "2 MiB came back from the host")])
 
     def test_a_free_that_failed_is_none(self):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),

@@ -17,7 +17,7 @@ import unittest
 from fake import tool
 
 import browser
-from gpucache import report, text, usage
+from gpucache import report, tables, text, usage
 
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
@@ -87,6 +87,83 @@ class Figures(Pages):
         self.assertGreater(len(its.usage.sites), usage.SITES_MOST)
         self.assertLess(len(data["series"]), 60)
         self.assertLess(len(page), 5 * MIB)
+
+    def together(self, *names, status=0):
+        """(the page's data, the reports) of several processes."""
+        paths = [os.path.join(self.folder, name + ".gct") for name in names]
+        out = os.path.join(self.folder, "-".join(names) + ".html")
+        done = tool("report", *paths, "-o", out)
+        self.assertEqual(done.status, status, done.err)
+        if status:
+            return done.err
+        return self.data(pathlib.Path(out).read_text(encoding="utf-8"))
+
+    def test_several_processes_have_one_time(self):
+        its = [self.page("program", name)[2] for name in ("first", "second")]
+        lead = its[1].trace.start_ns - its[0].trace.start_ns
+        for order in ("first", "second"), ("second", "first"):
+            data = self.together(*order)
+            self.assertEqual(data["capacity"], 16 << 20)
+            lanes = {}
+            for lane, name in zip(data["lanes"], order):
+                lanes[name] = [list(itertools.accumulate(lane[key]))
+                               for key in ("slots", "held", "live")]
+            self.assertEqual(set(lanes["first"][1]), {0, 1 << 30})
+            for lane, process, since in (lanes["first"], its[0], 0), (lanes["second"], its[1],
+                                                                      lead):
+                slots, held, live = lane
+                begin = next(slot for slot, size in zip(slots, held) if size)
+                first = next(column.ns for column in process.usage.columns if column.reserved)
+                self.assertAlmostEqual(begin * data["width"], since + first,
+                                       delta=4 * data["width"])
+                self.assertEqual((max(live), held[-1], live[-1]), (process.usage.peak, 0, 0))
+                peak = slots[live.index(max(live))] * data["width"] - since
+                self.assertAlmostEqual(peak, process.usage.peak_ns, delta=3 * data["width"])
+            self.assertAlmostEqual(data["span"], lead + its[1].usage.span_ns, delta=data["width"])
+            self.assertEqual(data["most"], 1 << 30)  # one after the other
+            # The picture of the process itself begins with it, too.
+            sums = [sum(values) for values in zip(*(row["held"] for row in data["series"]))]
+            at = data["at"][sums.index(max(sums))]
+            number = ("first", "second").index(order[0])
+            self.assertAlmostEqual(at - number * lead, its[number].usage.peak_ns,
+                                   delta=3 * data["width"])
+            if not number:
+                self.assertEqual(sums[-1], 0)
+
+    def test_processes_at_once_add_up(self):
+        path = os.path.join(self.folder, "at-once")
+        with subprocess.Popen([WRITER, "program", path + "-1.gct"]) as writer:
+            self.page("program", "at-once-2")
+            writer.wait(100)
+        self.assertEqual(self.together("at-once-1", "at-once-2")["most"], 2 << 30)
+
+    def test_several_processes_in_perfetto(self):
+        names = [self.page("program", name)[2] for name in ("one", "two")]
+        paths = [os.path.join(self.folder, name + ".gct") for name in ("one", "two")]
+        done = tool("report", *paths, "--format", "perfetto")
+        self.assertEqual(done.status, 0, done.err)
+        rows = [row for row in json.loads(done.out)["traceEvents"]
+                if row["name"] == "device memory"]
+        for its, start_us in zip(names, (0, (names[1].trace.start_ns - names[0].trace.start_ns)
+                                         / 1000)):
+            own = [row for row in rows if row["pid"] == its.trace.pid and row["args"]["live"]]
+            self.assertEqual(max(row["args"]["live"] for row in own), its.usage.peak)
+            self.assertGreaterEqual(own[0]["ts"], start_us - 100_000)
+
+    def test_what_has_no_common_time_or_gpu_is_refused(self):
+        self.page("program", "mine")
+        with open(os.path.join(self.folder, "mine.gct"), "rb") as file:
+            data = bytearray(file.read())
+        offset = tables.TRACE_HEADER["boot_id"][0]
+        for boot in bytes(16), os.urandom(16):
+            data[offset:offset + 16] = boot
+            pathlib.Path(self.folder, "theirs.gct").write_bytes(data)
+            said = self.together("mine", "theirs", status=1)
+            self.assertRegex(said, r"\S+mine.gct and \S+theirs.gct are of two boots, or of two "
+                                   r"machines: there is no common time\n$")
+        self.page("nothing", "without")
+        self.assertIn("have no GPU in common", self.together("mine", "without", status=1))
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "mine-theirs.html")))
 
     def test_nothing_is_invented_of_nothing(self):
         page, data, _ = self.page("nothing")
@@ -209,7 +286,7 @@ class Opened(Pages):
         ticks = page.run(
             "[...document.querySelectorAll('#timeline svg text')].map(its => its.textContent)")
         x, y = self.middle("#timeline svg")
-        page.drag((x - 40, y), (x + 60, y))
+        page.drag((x + 120, y), (x + 220, y))  # A and B are left of it
         self.assertFalse(page.run("document.querySelector('#all').hidden"))
         self.assertNotEqual(ticks, page.run(
             "[...document.querySelectorAll('#timeline svg text')].map(its => its.textContent)"))
@@ -235,6 +312,33 @@ class Opened(Pages):
         self.assertIn("weights", self.words(".reading"))
         self.assertEqual(self.words("#by"), "call site")
         self.assertGreater(page.run("document.querySelectorAll('#timeline path').length"), 4)
+
+    def test_lanes_of_other_processes(self):
+        self.page("program", "other")
+        paths = [os.path.join(self.folder, name) for name in ("program.gct", "other.gct")]
+        self.assertEqual(tool("report", *paths, "-o", os.path.join(self.folder, "two.html")).status,
+                         0)
+        for theme, width in itertools.product(("light", "dark"), WIDTHS):
+            page = self.open("two", theme, width)
+            self.assertLessEqual(page.run("document.documentElement.scrollWidth"), width)
+            boxes = page.run("['#timeline svg', '#lanes'].map(its => document.querySelector(its)"
+                             ".getBoundingClientRect()).map(its => [its.left, its.width])")
+            self.assertEqual(*boxes)
+            if "PICTURES" in os.environ:
+                page.picture(os.path.join(os.environ["PICTURES"], f"lanes-{theme}-{width}.png"))
+        words = "[...document.querySelectorAll('#lanes text')].map(its => its.textContent)"
+        told = page.run(words)
+        self.assertEqual(sum("PID " in each for each in told), 2)
+        self.assertEqual(page.run("document.querySelectorAll('#lanes path').length"), 6)
+        self.assertIn("GPU 0 a GPU: at most 1 GiB of 16 MiB held",
+                      page.run("document.querySelector('#lanes').getAttribute('aria-label')"))
+        x, y = self.middle("#timeline svg")
+        page.mouse("Moved", x + 250, y)
+        self.assertNotEqual(page.run(words), told)
+        paths = "[...document.querySelectorAll('#lanes path')].map(its => its.getAttribute('d'))"
+        before = page.run(paths)
+        page.drag((x - 40, y), (x + 60, y))
+        self.assertNotEqual(page.run(paths), before)
 
     def test_foreign_words_do_nothing(self):
         writer = os.path.join(self.folder, BAD)

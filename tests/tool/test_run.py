@@ -35,6 +35,7 @@ CANDIDATES = {
     "BYTES": SIZES, "LIMIT": SIZES, "SECONDS": TIMES,
     "BACKING": "auto arena Segment driver or none auto,arena x".split() + ["", " auto "],
     "REUSE": "auto order READY wait or none x".split() + ["", " wait\t"],
+    "TRACE_ON": "start OOM oom off none x start,oom".split() + ["", " oom "],
     "SWITCH": "0 1 on off yes no true false none ON 2 x on,off".split() + ["", " on "],
     "SIGNAL": "USR1 sigusr2 RTMIN rtmin+3 RTMIN+ RTMIN+-3 0 off none no false TERM 9 USR3 "
               "RTMIN+1,2 RTMIN+30 RTMIN+31 RTMIN+99999999999999999999".split()

@@ -16,7 +16,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.realpath(sys.argv[1]))
-from gpucache import tables, trace  # noqa: E402 # pylint: disable=wrong-import-position
+from gpucache import tables, trace, usage  # noqa: E402 # pylint: disable=wrong-import-position
 from gpucache.fault import Fault  # noqa: E402 # pylint: disable=wrong-import-position
 
 WRITER = os.path.realpath(sys.argv[2])
@@ -112,6 +112,63 @@ class Recorder(Traces):
         self.write("again")
         self.assertEqual([e.b for e in self.read()[1]], [111])
         self.assertEqual([e.b for e in self.read(self.path + ".2")[1]], [222])
+
+    def test_a_thread_ends_by_a_cancellation_outside_the_recorder_only(self):
+        """It waits for a lock of the recorder, or begins a trace. What comes after it goes on."""
+        self.write("cancelled")
+        for name, size in ("", 111), (".2", 222), (".3", 333):
+            its, events = self.read(self.path + name)
+            self.assertEqual(([e.b for e in events], its.ended), ([size], True), name)
+
+    def test_rings_know_whose_the_old_blocks_are(self):
+        """A dump has the blocks that are live and their owners, though their records are gone, and
+        no other."""
+        for scene in "rings", "rings-late":
+            for name in os.listdir(self.folder.name):
+                os.unlink(os.path.join(self.folder.name, name))
+            said = self.write(scene)
+            writer = os.path.basename(WRITER)
+            mine = sum(2001 + i for i in range(2, 100, 2)) + sum(range(3000, 3100, 2)) + 15000
+            self.assertEqual(said, f"{writer} {mine}\ncode that is not known 5000\n" * 2)
+            for name in ".dump", ".dump.2":
+                its = trace.Trace(self.path + name)
+                self.addCleanup(its.close)
+                used = usage.Usage(its)
+                self.assertEqual(used.num_unknown_frees, 0)
+                self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
+                                 sorted([*range(2003, 2100, 2), *range(3000, 3100, 2), 5000, 6000,
+                                         9000]))
+                self.assertEqual([a for a, block in used.blocks.items() if not block.site],
+                                 [FIRST + 100 * MIB])
+                sites = collections.Counter(block.site for block in used.blocks.values())
+                self.assertEqual(sorted(sites.values()), [1, 1, 50, 50])
+                self.assertEqual((used.reserved, its.ended, its.num_lost, its.num_torn),
+                                 (64 * MIB + 9000, True, 0, 0))
+                self.assertEqual(used.oom.b, 2 * MIB)
+                if scene == "rings" or name == ".dump.2":  # the pause is before
+                    self.assertLess(its.span_ns(), 700_000_000)
+                self.assertLess(os.path.getsize(self.path + name), 10 * tables.TRACE_CHUNK_BYTES)
+
+    def test_dumps_while_others_write(self):
+        """Each has whole records, in order, and no block twice."""
+        self.assertEqual(self.write("dumps"), "")
+        alloc, free, known = KIND["ALLOC_FAST"], KIND["FREE"], KIND["LIVE"]
+        for number in range(1, 5):
+            its = trace.Trace(self.path + ".dump" + (f".{number}" if number > 1 else ""))
+            self.addCleanup(its.close)
+            live, wrong = set(), []
+            for _, kind, addr, size, *_ in its.rows():
+                if kind == alloc or kind == known:
+                    if addr in live or size not in (600, 700):
+                        wrong.append(addr)
+                    live.add(addr)
+                elif kind == free:
+                    if addr not in live:
+                        wrong.append(addr)
+                    live.discard(addr)
+            self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
+            if not its.num_lost:
+                self.assertEqual((wrong, number < 4 or len(live) == 4), ([], True))
 
     def test_a_forked_child_records_nothing(self):
         self.write("fork")

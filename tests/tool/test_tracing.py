@@ -6,6 +6,7 @@ test_tracing.py TOOL LIBRARY SIMULATOR_FOLDER"""
 import collections
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,8 +22,9 @@ LIBRARY, SIMULATOR = os.path.realpath(sys.argv[2]), os.path.realpath(sys.argv[3]
 MIB = 1 << 20
 KIND = trace.KIND
 
-# What a program does, by lines on stdin: "take NAME BYTES", "give NAME", "threads N PAIRS", "fork",
-# "end".
+# What a program does, by lines on stdin: "take NAME BYTES", "give NAME", "churn PAIRS", "threads N
+# PAIRS", "fork [BYTES]", "end". With "ordered" behind it a take or a give is in the order of the
+# default stream.
 PROGRAM = """
 import ctypes, os, sys, threading
 cuda, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), {}
@@ -30,9 +32,10 @@ def check(code):
     return code if code else 0
 assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 assert not cuda.cuCtxSetCurrent(context)
-def take(size):
-    block = ctypes.c_uint64()
-    code = cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(size))
+def take(size, ordered=False):
+    block, size = ctypes.c_uint64(), ctypes.c_size_t(size)
+    code = cuda.cuMemAllocAsync(ctypes.byref(block), size, None) if ordered else \
+        cuda.cuMemAlloc_v2(ctypes.byref(block), size)
     return block if not code else code
 def churn(number, pairs):
     assert not cuda.cuCtxSetCurrent(context)
@@ -44,11 +47,15 @@ print("ready", flush=True)
 for line in sys.stdin:
     words = line.split()
     if words[0] == "take":
-        held[words[1]] = take(int(words[2]))
+        held[words[1]] = take(int(words[2]), "ordered" in words)
     elif words[0] == "give":
-        assert not cuda.cuMemFree_v2(held.pop(words[1]))
+        block = held.pop(words[1])
+        assert not (cuda.cuMemFreeAsync(block, None) if "ordered" in words else
+                    cuda.cuMemFree_v2(block))
     elif words[0] == "wrong":
         print(cuda.cuMemFree_v2(ctypes.c_uint64(int(words[1], 0))), end=" ")
+    elif words[0] == "churn":
+        churn(0, int(words[1]))
     elif words[0] == "threads":
         pairs = int(words[2])
         all = [threading.Thread(target=churn, args=(n, pairs)) for n in range(int(words[1]))]
@@ -56,7 +63,7 @@ for line in sys.stdin:
     elif words[0] == "fork":
         pid = os.fork()
         if not pid:
-            take(12345)
+            take(int(words[1]) if words[1:] else 12345)
             os._exit(0)
         os.waitpid(pid, 0)
     elif words[0] == "end":
@@ -76,8 +83,8 @@ class Program:
                "SIM_HAZARD": "off", "GPUCACHE_DIR": os.path.join(self.folder, "pages"),
                "GPUCACHE_STATS": "exit-json:" + self.report, **options}
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE)
+                                        cwd=self.folder, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         case.addCleanup(self.process.kill)
         case.assertEqual(self.process.stdout.readline(), "ready\n")
         self.case, self.pid = case, self.process.pid
@@ -100,7 +107,7 @@ class Program:
             return json.load(file)
 
 
-class Tracing(unittest.TestCase):
+class Traces(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="tracing-")
         self.addCleanup(self.folder.cleanup)
@@ -114,6 +121,14 @@ class Tracing(unittest.TestCase):
         path = os.path.join(self.folder.name, "t.gct")
         return Program(self, GPUCACHE_TRACE=path, **options)
 
+    def tool(self, *words):
+        return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
+                                  **os.environ,
+                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")})
+
+
+class Tracing(Traces):
     def test_each_allocation_and_each_free_is_there_once(self):
         program = self.program()
         program.do("take a 100000000")
@@ -167,6 +182,23 @@ class Tracing(unittest.TestCase):
                         {"SEGMENT", "SEGMENT_FREE"} <= set(kinds), kinds)
         self.assertEqual(usage.Usage(its).live, 0)
 
+    def test_a_free_in_the_order_of_a_stream(self):
+        """Of a block of the pool, of one that the driver served, and of other memory, which is no
+        block."""
+        program = self.program(GPUCACHE_MAX_BLOCK="1M")
+        for name, size, *ordered in (("small", 1000), ("large", 5_000_000),
+                                     ("other", 7_000_000, "ordered"), ("left", 3_000_000)):
+            program.do(f"take {name} {size} {' '.join(ordered)}")
+        for name in "small", "large", "other":
+            program.do(f"give {name} ordered")
+        program.end()
+        its, events = self.read(program.path)
+        self.assertEqual([e.b for e in events if e.kind == KIND["ALLOC_DRIVER"]],
+                         [5_000_000, 3_000_000])
+        used = usage.Usage(its)
+        self.assertEqual((used.live, used.num_unknown_frees), (3_000_000, 0))
+        self.assertEqual(used.passed["num_async_allocs"], [1, 7_000_000])
+
     def test_a_forked_child_adds_nothing(self):
         program = self.program()
         program.do("take a 1000000")
@@ -182,12 +214,6 @@ class Tracing(unittest.TestCase):
         said = program.end()
         self.assertRegex(said, r"^gpucache: warning: GPUCACHE_TRACE=/proc/nowhere/x.gct: there is "
                                r"no trace: .*\n$")
-
-    def tool(self, *words):
-        return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
-                                  **os.environ,
-                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")})
 
     def test_a_process_that_runs(self):
         program = Program(self)
@@ -242,6 +268,141 @@ class Tracing(unittest.TestCase):
             self.assertIn(sentence, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
         program.end()
+
+
+class OutOfMemory(Traces):
+    """GPUCACHE_TRACE_ON=oom: a file, and a line, when an allocation fails."""
+
+    def program(self, **options):
+        return super().program(**{"GPUCACHE_TRACE_ON": "oom", **options})
+
+    def files(self):
+        return sorted(name for name in os.listdir(self.folder.name) if "gct" in name)
+
+    def test_who_holds_what(self):
+        """Of blocks that the rings have no more, too."""
+        program = self.program(GPUCACHE_MAX_BLOCK="6G")
+        program.do("take old 3000000000")
+        program.do("take small 3000")
+        program.do("take gone 4000000")
+        program.do("take native 7000000000")
+        program.do("churn 30000")  # 2.7 rings
+        program.do("threads 2 5000")
+        program.do("give gone")
+        program.do("take new 500000000")
+        self.assertEqual(self.files(), [])
+        program.do("take large 8000000000")
+        self.assertEqual(self.files(), ["t.gct"])
+        program.do("take after 1000")
+        said = program.end()
+        its, events = self.read(program.path)
+        used = usage.Usage(its)
+        self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
+                         [3000, 500_000_000, 3_000_000_000, 7_000_000_000])
+        self.assertTrue(all(block.site for block in used.blocks.values()))
+        self.assertEqual({trace.NAME[e.kind] for e in events if e.b == 4_000_000}, {"LIVE"})
+        kinds = collections.Counter(trace.NAME[e.kind] for e in events)
+        self.assertEqual((used.num_unknown_frees, its.num_lost, its.ended), (0, 0, True))
+        self.assertGreater(kinds["ALLOC_FAST"], 25000)
+        self.assertLess(kinds["ALLOC_FAST"], 70000)
+        self.assertEqual((used.oom.b, used.oom.aux), (8_000_000_000, 0))
+        self.assertAlmostEqual(used.reserved + used.oom.a, 16 << 30, delta=2 * MIB)
+        self.assertRegex(said, r"^gpucache: warning: out of memory: 7.4 GiB were asked for, \S+ "
+                               rf"\S+ of the GPU are free; {program.path} says who holds what: "
+                               r"\S*ffi\S* 9.7 GiB\n$")
+        told = self.tool("report", program.path)
+        self.assertEqual(told.returncode, 0)
+        self.assertRegex(told.stdout, r"Out of memory: \S+ asked for 7.5 GiB, while .* of the GPU "
+                                      r"were free and this process had 9.8 GiB live\.\n"
+                                      r"It is a record of GPUCACHE_TRACE_ON=oom")
+        page = os.path.join(self.folder.name, "page.html")
+        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
+        with open(page, encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("<h1>Out of memory", page)
+        self.assertNotIn("at exit", page)
+
+    def test_each_second_a_file_and_eight_in_all(self):
+        program = self.program()
+        for _ in range(3):
+            program.do("take a 20000000000")
+        self.assertEqual(self.files(), ["t.gct"])
+        time.sleep(1.1)
+        program.do("take a 30000000000 ordered")
+        self.assertEqual(self.files(), ["t.gct", "t.gct.2"])
+        said = program.end()
+        self.assertEqual(said.count("out of memory"), 2, said)
+        its, _ = self.read(program.path + ".2")
+        self.assertEqual(usage.Usage(its).oom.b, 30_000_000_000)
+
+    def test_without_a_name(self):
+        program = Program(self, GPUCACHE_TRACE_ON="oom")
+        program.do("take a 20000000000")
+        program.end()
+        self.assertEqual(self.files(), [f"gpucache-oom-{program.pid}.gct"])
+
+    def test_without_room(self):
+        """The failed file is gone, the program goes on, and it is said once."""
+        program = self.program()
+        program.do("take a 1000000")
+        resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        program.do("threads 2 3000")
+        program.do("take b 20000000000")
+        program.do("take c 1000000")
+        said = program.end()
+        self.assertRegex(said, r"^gpucache: warning: out of memory: GPUCACHE_TRACE_ON=oom: there "
+                               r"is no record in \S+: there is no room for the file: File too "
+                               r"large\n$")
+        self.assertEqual(self.files(), [])
+
+    def test_what_is_there_is_left_alone(self):
+        program = self.program()
+        with open(program.path, "w", encoding="utf-8") as file:
+            file.write("mine")
+        program.do("take b 20000000000")
+        self.assertIn("the file is there already", program.end())
+        self.assertEqual(os.path.getsize(program.path), 4)
+
+    def test_a_forked_child_writes_nothing(self):
+        program = self.program()
+        program.do("take a 1000000")
+        program.do("fork 20000000000")
+        self.assertEqual((program.end(), self.files()), ("", []))
+
+    def test_other_processes(self):
+        other = Program(self)
+        other.do("take a 5000000000")
+        pages = os.path.join(self.folder.name, "pages")
+        end = time.monotonic() + 20
+        while not (os.path.isdir(pages) and os.listdir(pages)) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        program = self.program(GPUCACHE_SHARE="0")
+        program.do("take a 20000000000")
+        self.assertRegex(program.end(), rf"process {other.pid} \(python\S*\) \S+ GiB\n")
+        other.end()
+        its, _ = self.read(program.path)
+        (pid, _, size), = usage.Usage(its).neighbours
+        self.assertEqual((pid, size >= 5_000_000_000), (other.pid, True))
+        told = self.tool("report", program.path).stdout
+        self.assertRegex(told, r"1 other process \S+ GiB\.(.|\n)*Other processes: PID "
+                               rf"{other.pid} ")
+
+    def test_a_trace_in_between(self):
+        """gpucache trace: afterwards the process waits for the end of memory as before."""
+        program = self.program()
+        program.do("take a 1000000")
+        time.sleep(0.5)
+        path = os.path.join(self.folder.name, "live.gct")
+        done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        program.do("take b 2000000")
+        program.do("take c 20000000000")
+        program.end()
+        self.assertEqual(self.files(), ["live.gct", "t.gct"])
+        self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
+        used = usage.Usage(self.read(program.path)[0])
+        self.assertEqual(used.live, 3_000_000)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
  * Writes traces (shim/trace) for the tests of their reader: trace_writer SCENE FILE. The scene
  * large:N has N records.
  */
+#include "shim/trace/dump.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -153,6 +155,178 @@ static void large(uint64_t num_records)
     }
 }
 
+/* The recorder's locks: so often another thread has them. */
+static __thread int times_held;
+
+int pthread_mutex_trylock(pthread_mutex_t *lock)
+{
+    struct timespec past = {0};
+    if (times_held && times_held--)
+        return EBUSY;
+    return pthread_mutex_timedlock(lock, &past) ? EBUSY : 0;
+}
+
+/* Both wait for a lock, and do all that is to be done, before the thread ends. */
+static void *cancelled_in_a_record(void *arg)
+{
+    pthread_cancel(pthread_self());
+    times_held = 2;
+    alloc(FIRST, 111, AT(cancelled_in_a_record));
+    return arg;
+}
+
+static void *cancelled_in_a_begin(void *path)
+{
+    pthread_cancel(pthread_self());
+    times_held = 2;
+    trace_begin(path);
+    alloc(FIRST, 222, AT(cancelled_in_a_begin));
+    return path;
+}
+
+static void cancelled(const char *path)
+{
+    char other[4096];
+    pthread_t thread;
+    pthread_create(&thread, NULL, cancelled_in_a_record, NULL);
+    pthread_join(thread, NULL);
+    snprintf(other, sizeof other, "%s.2", path);
+    pthread_create(&thread, NULL, cancelled_in_a_begin, other);
+    pthread_join(thread, NULL);
+    snprintf(other, sizeof other, "%s.3", path);
+    trace_begin(other);
+    alloc(FIRST, 333, AT(cancelled));
+}
+
+enum { OLD = 100, CHURN = 40000 }; /* a ring has some 65,000 records */
+
+static void churn(void)
+{
+    for (uint64_t i = 0; i < CHURN; i++) {
+        alloc(FAR + i % 5000 * 512, 700, AT(churner));
+        give(FAR + i % 5000 * 512, AT(churner));
+    }
+}
+
+/* Frees every second one of the old blocks, and takes their addresses. */
+static void *free_and_take(void *late)
+{
+    for (uint64_t i = 0; i < OLD; i += 2) {
+        give(FIRST + i * MIB, AT(free_and_take));
+        alloc(FIRST + i * MIB, 3000 + i, AT(spike));
+    }
+    give(FIRST + MIB, AT(free_and_take));
+    give(FIRST + 3 * MIB, AT(free_and_take));
+    TRACE(FREE_FAILED, .a = FIRST + 3 * MIB, .b = 1);
+    if (!late) /* its ring loses these records before the other one loses the older ones */
+        churn();
+    return late;
+}
+
+/* A ring before the others in their list. */
+static void *flush_once(void *arg)
+{
+    TRACE(FLUSH, .a = MIB, .b = 3000, .text = "timer");
+    return arg;
+}
+
+static void dump(unsigned number)
+{
+    char why[200];
+    struct trace_holder most[4];
+    if (!trace_dump_begin(number, why, sizeof why)) {
+        fprintf(stderr, "no dump: %s\n", why);
+        return;
+    }
+    for (uint64_t i = 0; i < OLD; i++)
+        if (i != 1)
+            trace_dump_live(FIRST + i * MIB, i % 2 ? 2000 + i : 3000 + i, 1);
+    trace_dump_live(FIRST + OLD * MIB, 5000, 1); /* of before the rings */
+    trace_dump_live(FIRST + (OLD + 1) * MIB, 6000, 1);
+    trace_dump_held(64 * MIB, 1);
+    trace_dump_now();
+    TRACE(OOM, .a = MIB, .b = 2 * MIB);
+    size_t count = trace_dump_holders(most, 4);
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, "%s %llu\n", most[i].name, (unsigned long long)most[i].bytes);
+    if (!trace_dump_end(why, sizeof why))
+        fprintf(stderr, "no file: %s\n", why);
+}
+
+/* Old blocks, more records than a ring has, changes by another thread before or behind them. */
+static void rings(const char *path, bool late)
+{
+    char other[4096];
+    pthread_t thread;
+    struct timespec pause = {.tv_nsec = 700000000};
+    snprintf(other, sizeof other, "%s.dump", path);
+    trace_dump_set_path(other);
+    trace_begin_ring();
+    pthread_create(&thread, NULL, flush_once, NULL);
+    pthread_join(thread, NULL);
+    for (uint64_t i = 0; i < OLD; i++)
+        alloc(FIRST + i * MIB, 2000 + i, AT(weights));
+    TRACE(ALLOC_DRIVER, .a = FAR - 512, .b = 9000, .caller = AT(leaker));
+    TRACE(ALLOC_DRIVER, .a = FAR - 1024, .b = 9000, .caller = AT(leaker));
+    TRACE(FREE_ASYNC, .a = FAR - 1024, .caller = AT(leaker));
+    for (int round = 0; round < 2; round++) {
+        if (round == late) {
+            pthread_create(&thread, NULL, free_and_take, late ? &pause : NULL);
+            pthread_join(thread, NULL);
+            nanosleep(&pause, NULL);
+        }
+        if (!round)
+            churn();
+    }
+    alloc(FIRST + (OLD + 1) * MIB, 6000, AT(weights));
+    dump(1);
+    churn();
+    dump(2);
+}
+
+static atomic_bool over;
+
+/* Takes and gives one block after the other, and keeps the last. */
+static void *go_on(void *arg)
+{
+    uint64_t addr = FIRST + (uint64_t)(uintptr_t)arg * 64 * MIB;
+    for (uint64_t i = 0; !atomic_load(&over); i++) {
+        alloc(addr + i % 1000 * 512, 600, AT(churner));
+        give(addr + i % 1000 * 512, AT(churner));
+        if (i % 100 == 0)
+            TRACE(FLUSH, .a = i, .b = 3000, .text = "timer");
+    }
+    alloc(addr, 700, AT(leaker));
+    return NULL;
+}
+
+/* Dumps while other threads write and take chunks anew. */
+static void dumps(const char *path)
+{
+    char other[4096], why[200];
+    pthread_t all[4];
+    snprintf(other, sizeof other, "%s.dump", path);
+    trace_dump_set_path(other);
+    trace_begin_ring();
+    for (uintptr_t i = 0; i < 4; i++)
+        pthread_create(&all[i], NULL, go_on, (void *)i);
+    struct timespec pause = {.tv_nsec = 20000000};
+    for (unsigned number = 1; number <= 4; number++) {
+        nanosleep(&pause, NULL);
+        atomic_store(&over, number == 4);
+        for (int i = 0; number == 4 && i < 4; i++)
+            pthread_join(all[i], NULL);
+        if (!trace_dump_begin(number, why, sizeof why)) {
+            fprintf(stderr, "no dump: %s\n", why);
+            continue;
+        }
+        for (uint64_t i = 0; number == 4 && i < 4; i++)
+            trace_dump_live(FIRST + i * 64 * MIB, 700, 1);
+        trace_dump_now();
+        trace_dump_end(why, sizeof why);
+    }
+}
+
 static void *one_record(void *arg)
 {
     alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
@@ -226,6 +400,12 @@ int main(int argc, char **argv)
         killed();
     else if (strcmp(scene, "again") == 0)
         again(argv[2]);
+    else if (strcmp(scene, "rings") == 0 || strcmp(scene, "rings-late") == 0)
+        rings(argv[2], scene[5] == '-');
+    else if (strcmp(scene, "dumps") == 0)
+        dumps(argv[2]);
+    else if (strcmp(scene, "cancelled") == 0)
+        cancelled(argv[2]);
     else if (strcmp(scene, "fork") == 0)
         in_a_child();
     else

@@ -355,6 +355,7 @@ static void random_words_are_taken_whole_or_not_at_all(void **state)
         TRY(SECONDS, _Atomic uint64_t, text);
         TRY(BACKING, enum pool_backing, text);
         TRY(REUSE, enum pool_reuse, text);
+        TRY(TRACE_ON, enum trace_on, text);
         TRY(SIGNAL, int, text);
         TRY(BYTES, struct option_bytes, text);
         TRY(LIMIT, struct option_bytes, text);

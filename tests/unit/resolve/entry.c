@@ -12,6 +12,7 @@
 #include "shim/driver/call_scope.h"
 #include "shim/entry/alloc.h"
 #include "shim/entry/current.h"
+#include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
 #include "shim/share/peer.h"
@@ -141,6 +142,11 @@ _Atomic uint32_t trace_now;
 
 void trace_note(enum trace_kind kind, const struct trace_event *event)
 {
+}
+
+void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns)
+{
+    (void)rc, (void)size_bytes, (void)caller, (void)took_ns;
 }
 
 bool entry_runtime_malloc(void **p, size_t size_bytes, const void *caller)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A trace as a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot), for its viewers:
+pytorch.org/memory_viz and torch.cuda._memory_viz. A segment is device memory with consecutive
+addresses, a block what the program asked for. All is on stream 0, since an allocation of this kind
+has no stream."""
+import bisect
+import collections
+import pickle
+
+from gpucache import tables, usage
+from gpucache.trace import KIND
+
+EVENTS_MOST = 500_000  # the latest: viewers take them all into their memory
+UNIT = 1 << tables.TRACE_UNIT_SHIFT
+OUT_OF_MEMORY = 2  # CUresult
+
+
+class Snapshot:
+    """its: a report.Report."""
+
+    def __init__(self, its):
+        self.report, self.usage = its, its.usage
+        devices = [gpu["device"] for gpu in self.usage.gpus.values()]
+        self.first_device = min(devices, default=0)
+        self.num_devices = max(devices, default=0) + 1
+        self.entries = [collections.deque(maxlen=EVENTS_MOST) for _ in range(self.num_devices)]
+        self._frames, self._blocks = {0: []}, {}
+        self._ranges, self._starts = {}, []  # start -> (bytes, device); what was ever there
+        self._there = {}                     # start -> bytes, of those that are there
+        for event in its.trace.events():
+            self._take(event)
+
+    def frames(self, site):
+        if site not in self._frames:
+            place = self.report.symbols[site]
+            file, _, line = place.line.rpartition(":")
+            self._frames[site] = [{"filename": file or place.object, "name": str(place),
+                                   "line": int(line) if line.isdecimal() else 0}]
+        return self._frames[site]
+
+    def device(self, addr):
+        if self.num_devices == 1:
+            return 0
+        place = bisect.bisect_right(self._starts, addr) - 1
+        if place >= 0:
+            size, device = self._ranges[self._starts[place]]
+            if addr < self._starts[place] + size:
+                return device
+        return self.first_device
+
+    def _hold(self, event):
+        if not event.a:
+            return  # a dump says only how much it was
+        gpu = self.usage.gpus.get(event.context)
+        if event.a not in self._ranges:
+            bisect.insort(self._starts, event.a)
+        self._ranges[event.a] = event.b, gpu["device"] if gpu else self.first_device
+        self._there[event.a] = event.b
+
+    def _add(self, event, action, addr, size, site):
+        entry = {"action": action, "addr": addr, "size": size, "stream": 0,
+                 "time_us": (self.report.trace.start_unix_ns + event.ns) // 1000,
+                 "frames": self.frames(site)}
+        if action == "oom":
+            del entry["addr"]
+            entry["device_free"] = self.usage.oom.a if self.usage.oom else 0
+        self.entries[self.device(addr)].append(entry)
+
+    def _give(self, event):
+        size, _ = self._blocks.pop(event.a, (0, 0))
+        if size:
+            for action in "free_requested", "free_completed":
+                self._add(event, action, event.a, size, event.site)
+
+    def _take(self, event):
+        kind = event.kind
+        if kind in usage.ALLOCS:
+            if event.a in self._blocks:
+                if kind == usage.LIVE:
+                    return
+                self._give(event)
+            self._blocks[event.a] = event.b, event.site
+            if kind != usage.LIVE:
+                self._add(event, "alloc", event.a, event.b, event.site)
+        elif kind in (usage.FREE, usage.FREE_ASYNC):
+            self._give(event)
+        elif kind in (KIND["SEGMENT"], KIND["MAP"], KIND["HELD"]):
+            self._hold(event)
+        elif kind in (KIND["SEGMENT_FREE"], KIND["UNMAP"]):
+            self._there.pop(event.a, None)
+        elif kind == KIND["ALLOC_FAILED"] and event.a == OUT_OF_MEMORY:
+            self._add(event, "oom", 0, event.b, event.site)
+
+    def _regions(self, blocks):
+        """[[start, end, device]] of device memory and of the blocks, without gaps in one."""
+        parts = [(start, start + size) for start, size in self._there.items()]
+        parts += [(addr, -(-(addr + block.bytes) // UNIT) * UNIT)
+                  for addr, block in blocks.items()]
+        found = []
+        for start, end in sorted(parts):
+            device = self.device(start)
+            if found and start <= found[-1][1] and device == found[-1][2]:
+                found[-1][1] = max(found[-1][1], end)
+            else:
+                found.append([start, end, device])
+        return found
+
+    def _block(self, addr, size, block=None):
+        return {"address": addr, "size": size, "requested_size": block.bytes if block else 0,
+                "state": "active_allocated" if block else "inactive",
+                "frames": self.frames(block.site) if block else []}
+
+    def segments(self):
+        blocks, found = self.usage.blocks, []
+        order = sorted(blocks)
+        for start, end, device in self._regions(blocks):
+            inside, at = [], start
+            first, behind = bisect.bisect_left(order, start), bisect.bisect_left(order, end)
+            for addr, limit in zip(order[first:behind], [*order[first + 1:behind], end]):
+                if addr > at:
+                    inside.append(self._block(at, addr - at))
+                at = min(limit, -(-(addr + blocks[addr].bytes) // UNIT) * UNIT)
+                inside.append(self._block(addr, at - addr, blocks[addr]))
+            if at < end:
+                inside.append(self._block(at, end - at))
+            used = sum(its["size"] for its in inside if its["requested_size"])
+            found.append({"device": device, "address": start, "total_size": end - start,
+                          "allocated_size": used, "active_size": used,
+                          "requested_size": sum(its["requested_size"] for its in inside),
+                          "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0),
+                          "is_expandable": False, "frames": [], "blocks": inside})
+        return found
+
+    def write(self, out):
+        pickle.dump({"segments": self.segments(),
+                     "device_traces": [list(entries) for entries in self.entries]}, out)

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See oom.h.
+ */
+#include "shim/entry/oom.h"
+
+#include "shim/context/context.h"
+#include "shim/entry/current.h"
+#include "shim/process/cancel.h"
+#include "shim/process/clock.h"
+#include "shim/process/log.h"
+#include "shim/process/text.h"
+#include "shim/share/lend.h"
+#include "shim/share/neighbour.h"
+#include "shim/trace/dump.h"
+#include "shim/trace/file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { HOLDERS_SHOWN = 3, NEIGHBOURS = 16 };
+
+static _Atomic uint64_t next_ns; /* no file before */
+static atomic_uint num_files;
+
+/* What is known outside the process, asked for before the dump. */
+struct around {
+    int device;          /* -1: no context is current */
+    uint64_t free_bytes; /* 0 also where the driver does not say */
+    size_t num_neighbours;
+    struct neighbour_held neighbours[NEIGHBOURS];
+};
+
+static void look_around(struct around *a)
+{
+    uint64_t total_bytes;
+    struct context *c = current_context();
+    *a = (struct around){.device = c ? c->device : -1};
+    if (!c)
+        return;
+    struct backend *b = &c->backend.base;
+    if (context_pin(c)) {
+        if (b->ops->mem_info(b, &a->free_bytes, &total_bytes))
+            a->free_bytes = 0;
+        context_unpin(c);
+    }
+    a->num_neighbours = lend_list(&c->uuid, a->neighbours, NEIGHBOURS);
+}
+
+static struct figure size_of(uint64_t bytes)
+{
+    struct figure f;
+    bool large = bytes >= UINT64_C(1) << 30;
+    snprintf(f.text, sizeof f.text, "%.20s %s",
+             text_fixed(bytes, large ? 1 << 30 : 1 << 20, 1).text, large ? "GiB" : "MiB");
+    return f;
+}
+
+/* Both lists are sorted. */
+static void add_largest(struct text *t, const struct around *a)
+{
+    struct trace_holder own[HOLDERS_SHOWN];
+    size_t num_own = trace_dump_holders(own, HOLDERS_SHOWN), o = 0, n = 0;
+    for (int i = 0; i < HOLDERS_SHOWN && (o < num_own || n < a->num_neighbours); i++) {
+        const struct neighbour_held *its = &a->neighbours[n];
+        text_add(t, i ? ", " : "");
+        if (n == a->num_neighbours || (o < num_own && own[o].bytes >= its->bytes)) {
+            text_add(t, "%s %s", own[o].name, size_of(own[o].bytes).text);
+            o++;
+        } else {
+            text_add(t, "process %d%s%s%s %s", its->pid, *its->name ? " (" : "", its->name,
+                     *its->name ? ")" : "", size_of(its->bytes).text);
+            n++;
+        }
+    }
+}
+
+static void note_around(const struct around *a, uint64_t size_bytes, const void *caller)
+{
+    TRACE(OOM, .a = a->free_bytes, .b = size_bytes, .caller = caller,
+          .aux = trace_aux((uint64_t)a->device));
+    for (size_t i = 0; i < a->num_neighbours; i++)
+        TRACE(NEIGHBOUR, .a = (uint64_t)a->neighbours[i].pid, .b = a->neighbours[i].bytes,
+              .text = a->neighbours[i].name, .aux = trace_aux((uint64_t)a->device));
+}
+
+static void write_file(unsigned number, uint64_t size_bytes, const void *caller)
+{
+    char why[TRACE_WHY_BYTES], largest[300] = "";
+    struct text t = {largest, sizeof largest, 0};
+    struct around a;
+    look_around(&a);
+    bool begun = trace_dump_begin(number, why, sizeof why);
+    if (begun) {
+        context_dump_all();
+        trace_dump_now();
+        note_around(&a, size_bytes, caller);
+        add_largest(&t, &a);
+    }
+    if (begun && trace_dump_end(why, sizeof why))
+        log_warn("out of memory: %s were asked for, %s of the GPU are free; %.400s says who holds "
+                 "what: %s",
+                 size_of(size_bytes).text, size_of(a.free_bytes).text, trace_dump_name(), largest);
+    else if (why[0])
+        log_warn("out of memory: GPUCACHE_TRACE_ON=oom: there is no record in %.400s: %s",
+                 trace_dump_name(), why);
+}
+
+/* One thread in each second. */
+static bool is_due(uint64_t now_ns)
+{
+    uint64_t due_ns = atomic_load(&next_ns);
+    return now_ns >= due_ns && atomic_compare_exchange_strong(&next_ns, &due_ns, now_ns + SEC_NS);
+}
+
+void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns)
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    TRACE(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = trace_aux(took_ns),
+          .caller = caller);
+    if (rc == CUDA_ERROR_OUT_OF_MEMORY && trace_is_ring(atomic_load(&trace_now)) &&
+        is_due(clock_now_ns())) {
+        unsigned number = atomic_fetch_add(&num_files, 1) + 1;
+        if (number <= OOM_FILES)
+            write_file(number, size_bytes, caller);
+        else
+            atomic_store(&num_files, OOM_FILES);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+}

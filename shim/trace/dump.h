@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A dump: writes what the rings hold (shim/trace/ring.h) to a trace file, with the blocks that are
+ * live. The file begins with what was live before the oldest record of the rings, as far as it is
+ * known now.
+ *
+ * The thread that dumps makes the file's own records by trace_note, like all others: from begin to
+ * end its records go to the file. So the functions of other rooms that record what they hold serve
+ * a dump as well. One thread dumps at a time; others go on, and may lose records (ring.h).
+ * The caller forbids cancellation. Keeps errno. No driver call, and none may be made from begin to
+ * end: the lock of the rings is held.
+ */
+#ifndef SHIM_TRACE_DUMP_H
+#define SHIM_TRACE_DUMP_H
+
+#include "shim/trace/trace.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The file of the next dumps; %p: the process id. */
+void trace_dump_set_path(const char *path);
+/* number: 1 for the file itself, from 2 on behind its name. False: there is no dump; `why` has a
+ * sentence, or "": another thread dumps, or no rings are on. */
+bool trace_dump_begin(unsigned number, char *why, size_t size_bytes);
+/* A block that the pool holds for the program, and all device memory of a pool. */
+void trace_dump_live(uint64_t addr, uint64_t size_bytes, unsigned context);
+void trace_dump_held(uint64_t size_bytes, unsigned context);
+/* All live blocks were told. What the thread records from here on has the present time. */
+void trace_dump_now(void);
+/* Whose code asked for what is live, the largest first. Returns how many, at most `most`. */
+struct trace_holder {
+    char name[64];
+    uint64_t bytes;
+};
+size_t trace_dump_holders(struct trace_holder *out, size_t most);
+/* False: the file could not be written and is gone; `why` has a sentence. */
+bool trace_dump_end(char *why, size_t size_bytes);
+/* The file's full name, from begin to the next begin. */
+const char *trace_dump_name(void);
+
+#endif
