@@ -111,8 +111,9 @@ static int no_vmm(void)
 /* The program is linked with the symbol, as with a real driver. */
 static int unsimulated(void)
 {
-    CUdeviceptr at = alloc(16);
-    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuMemcpy(at, at, 16));
+    unsigned flags;
+    alloc(16);
+    GIVES(CUDA_ERROR_NOT_SUPPORTED, cuCtxGetFlags(&flags));
     return 0;
 }
 
@@ -348,7 +349,7 @@ static void the_environment_has_its_effects(void **state)
         {"old_driver", "SIM_CTX_EVENTS", "0", 0, ""},
         {"version_12010", "SIM_DRIVER_VERSION", "12010", 0, ""},
         {"no_vmm", "SIM_VMM", "0", 0, ""},
-        {"unsimulated", "SIM_HAZARD", "abort", 0, "sim: cuMemcpy is not simulated\n"},
+        {"unsimulated", "SIM_HAZARD", "abort", 0, "sim: cuCtxGetFlags is not simulated\n"},
         {"devices", "SIM_DEVICES", "3", 3, ""},
         {"nothing", "SIM_DEVICES", "0", CUDA_ERROR_NO_DEVICE, ""},
         {"measured_costs", "SIM_COST", "h200", 7, ""},
