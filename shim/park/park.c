@@ -36,7 +36,7 @@
 enum { RESULTS = 16 };
 
 static struct job {
-    uint64_t number;
+    uint64_t number, asked_ns;
     bool wakes;
     struct park_wish wish;
 } job;
@@ -224,12 +224,68 @@ static int try_wake(void)
     return code;
 }
 
+/* The log is the control thread's: the park thread writes none while the gate is closed. */
+static uint64_t run_tell(uint64_t now_ns)
+{
+    static uint64_t told;
+    const struct park_receipt *r = &results[job.number % RESULTS];
+
+    (void)now_ns;
+    if (job.wakes || told == job.number || atomic_load(&done) != job.number)
+        return DUTY_NEVER;
+    told = job.number;
+    if (r->outcome == PARK_IS_REFUSED)
+        log_info("not parked: %s", r->why);
+    else
+        log_info("parked in %s ms: %s GiB went to the host", text_fixed(r->ns, MS_NS, 1).text,
+                 text_fixed(sum(r, false), GIB, 2).text);
+    publish_soon();
+    return DUTY_NEVER;
+}
+
+static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+
+/* The job's receipt is written. */
+static void end_job(void)
+{
+    atomic_store(&done, job.number);
+    control_due(&tell, 0);
+}
+
 static bool asked_only;
+
+static void say_what_is_missing(struct park_receipt *r)
+{
+    snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
+             text_fixed(sum(r, true), GIB, 1).text);
+}
+
+/* Ends a job that came while a use waits for memory: step 14. */
+static void refuse_job(void)
+{
+    struct park_receipt *r = &results[job.number % RESULTS];
+    uint64_t now_ns = clock_now_ns();
+
+    if (atomic_load(&asked) == atomic_load(&done) ||
+        (job.wakes && now_ns < job.asked_ns + ASKED_WAKE_NS))
+        return;
+    *r = (struct park_receipt){.outcome = PARK_IS_REFUSED, .is_parked = true};
+    move_tell(NULL, r);
+    r->ns = now_ns - job.asked_ns;
+    if (job.wakes)
+        say_what_is_missing(r);
+    else
+        say(r, "it is waking");
+    end_job();
+}
 
 /* Once the process leaves, only a thread of the program's is worth a wake. */
 static bool wake_goes_on(void)
 {
-    return !asked_only || !atomic_load(&leaves);
+    if (asked_only)
+        return !atomic_load(&leaves);
+    refuse_job();
+    return true;
 }
 
 /* The gate is WAKING. */
@@ -288,30 +344,8 @@ static void run_job(struct park_receipt *r)
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;
     if (code)
-        snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
-                 text_fixed(sum(r, true), GIB, 1).text);
+        say_what_is_missing(r);
 }
-
-/* The log is the control thread's: the park thread writes none while the gate is closed. */
-static uint64_t run_tell(uint64_t now_ns)
-{
-    static uint64_t told;
-    const struct park_receipt *r = &results[job.number % RESULTS];
-
-    (void)now_ns;
-    if (job.wakes || told == job.number || atomic_load(&done) != job.number)
-        return DUTY_NEVER;
-    told = job.number;
-    if (r->outcome == PARK_IS_REFUSED)
-        log_info("not parked: %s", r->why);
-    else
-        log_info("parked in %s ms: %s GiB went to the host", text_fixed(r->ns, MS_NS, 1).text,
-                 text_fixed(sum(r, false), GIB, 2).text);
-    publish_soon();
-    return DUTY_NEVER;
-}
-
-static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
 
 static void run_jobs(void)
 {
@@ -322,8 +356,7 @@ static void run_jobs(void)
             run_wake(false);
         } else if (atomic_load(&asked) != atomic_load(&done)) {
             run_job(&results[job.number % RESULTS]);
-            atomic_store(&done, job.number);
-            control_due(&tell, 0);
+            end_job();
         } else {
             gate_await_bell(seen);
         }
@@ -346,7 +379,8 @@ static uint64_t begin(const struct park_wish *wish)
     if (!started && !own_thread_start(&thread))
         return 0;
     started = true;
-    job = (struct job){.number = atomic_load(&asked) + 1, .wakes = !wish};
+    job =
+        (struct job){.number = atomic_load(&asked) + 1, .asked_ns = clock_now_ns(), .wakes = !wish};
     if (wish)
         job.wish = *wish;
     atomic_store(&asked, job.number);

@@ -53,6 +53,8 @@
  *     a neighbour's control thread, which waits for nobody: it starts the park of its own park
  *     thread and looks again in turns (again_ns).
  * 13. The control thread and signal handlers wait for no park and no wake.
+ * 14. A job that comes while a use waits for device memory is refused between two tries: a park at
+ *     once, a wake when its own time is over. So a request does not wait as long as the use.
  */
 #ifndef SHIM_PARK_H
 #define SHIM_PARK_H
