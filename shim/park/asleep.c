@@ -119,10 +119,11 @@ static uint64_t run_watch(uint64_t now_ns)
         look_ns = 0;
         return DUTY_NEVER;
     }
+    bool parked = park_is_parked(); /* before the look, which then sees the wake that ended it */
     take_look(now_ns);
     uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
     publish(lend_ns && asleep_ns >= lend_ns ? since_ns : 0);
-    if (idle_ns && is_idle && !park_is_parked() && asleep_ns >= idle_time_ns(idle_ns) &&
+    if (idle_ns && is_idle && !parked && asleep_ns >= idle_time_ns(idle_ns) &&
         now_ns - tried_ns >= idle_ns)
         park_itself(now_ns);
     return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));

@@ -225,7 +225,6 @@ class Park(Base):
         self.assertEqual(p.talker.finish()[0], 0)
         self.assertGreaterEqual(self.free_mib(), nothing)
 
-
     def test_a_stop_in_any_state_changes_nothing(self):
         p = self.start()
         p.do("make 8 20")
