@@ -25,9 +25,9 @@ def program():
     """Its full name: beside this tool in a build folder or an unpacked release, else where it was
     installed. None: it is not there."""
     tool = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    above = os.path.join(os.path.dirname(tool), "..")
-    for name in (os.path.join(above, "replay", "gpucache-replay"),
-                 os.path.join(above, "libexec", "gpucache-replay"),
+    folder = os.path.dirname(tool)
+    for name in (os.path.join(folder, "replay", "gpucache-replay"),
+                 os.path.join(folder, "..", "libexec", "gpucache-replay"),
                  getattr(place, "REPLAY", "")):
         if os.path.isfile(name) and os.access(name, os.X_OK):
             return os.path.realpath(name)
@@ -35,7 +35,7 @@ def program():
 
 
 class Outcome:
-    """What one setting would have done. state: as replay/rerun.h says."""
+    """What one setting would have done. state: as scripts/replay/rerun.h says."""
 
     def __init__(self, words, said):
         self.words, self.state = words, said["state"]

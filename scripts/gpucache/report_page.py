@@ -54,6 +54,11 @@ def _duration(ns):
     return _micro(text.duration(ns))
 
 
+def _price(words):
+    """The same, of words with durations from and to: the page has a dash for these."""
+    return re.sub(r"(?<=s) - (?=\d)", " – ", _micro(words))
+
+
 def _part(part, whole):
     return f"{part / whole:.0%}".replace("%", " %") if whole else "-"
 
@@ -279,7 +284,7 @@ class Page:
         made = _table("What other settings would have done", escape(replay.ABOUT),
                       (("setting", ""), ("held on average", "n"), ("at most", "n"),
                        ("in driver calls", "n"), ("failed requests", "")), rows)
-        said = "".join(f"<p>{escape(_micro(words))}</p>" for words in replay.findings(outcomes))
+        said = "".join(f"<p>{escape(_price(words))}</p>" for words in replay.findings(outcomes))
         return f'<section class="card" id="what-if">{made}{said}</section>'
 
     @staticmethod
@@ -288,7 +293,7 @@ class Page:
             return ["–", "–", "–", f'<span class="soft">{escape(its.fails())}</span>']
         fails = escape(_micro(its.fails()))
         return [text.size(its.mean), text.size(its.peak),
-                _micro(its.price()).replace(" - ", " – "),
+                _price(its.price()),
                 f'<b class="fails">{fails}</b>' if its.num_failed else fails]
 
     def tables(self):

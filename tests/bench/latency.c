@@ -14,8 +14,8 @@
 #include "pool/magazine.h"
 #include "pool/pool.h"
 #include "pool/state.h"
+#include "scripts/replay/model.h"
 #include "tests/bench/arguments.h"
-#include "tests/unit/model.h"
 
 #include <pthread.h>
 #include <stdio.h>

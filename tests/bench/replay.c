@@ -13,7 +13,7 @@
  *
  * chunks that were moved, time in driver calls, and when all work was done.
  */
-#include "replay/player.h"
+#include "scripts/replay/player.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/trace.h"
 

@@ -44,7 +44,7 @@ class Order:
         missing = [
             path
             for path in files
-            if path.startswith(('pool/', 'shim/', 'replay/')) and path not in self.place
+            if path.startswith(('pool/', 'shim/', 'scripts/')) and path not in self.place
         ]
         self.faults += [f'{path}: has no place in the order' for path in missing]
 
@@ -291,7 +291,7 @@ def main(arguments):
     listing = '--list' in arguments
     arguments = [a for a in arguments if a != '--list']
     text = (lint.ROOT / 'tests/lint/layers.def').read_text()
-    files = lint.sources('pool', 'shim', 'replay', 'tests', suffixes=SUFFIXES)
+    files = lint.sources('pool', 'shim', 'scripts', 'tests', suffixes=SUFFIXES)
     symbols = read_symbols(pathlib.Path(arguments[0])) if arguments else {}
     order = Order(text, files)
     if listing:

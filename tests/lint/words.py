@@ -39,7 +39,7 @@ def main():
     assert list(faults(field, {'a.c': 'q->old, old, p->old'})) == \
         ['a.c:1: p->old is called new_name']
     rows = table(text)
-    sources = lint.sources('pool', 'shim', 'replay', 'tests')
+    sources = lint.sources('pool', 'shim', 'scripts', 'tests')
     found = list(faults(rows, sources))
     print('\n'.join(found) or f'{len(rows)} earlier names are in none of {len(sources)} sources')
     return 1 if found or not rows else 0

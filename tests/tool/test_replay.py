@@ -234,7 +234,10 @@ class Reports(Traces):
         section = page.partition('id="what-if"')[2].partition("</section>")[0]
         self.assertEqual(section.count("<tr>"), 9)
         self.assertIn("<code>MAX_IDLE=0</code>", section)
-        self.assertIn("would have held", section)
+        self.assertRegex(section, r"would have held .*; driver calls take \S+ \S+ – \S+ \S+ instead "
+                                  r"of \S+ \S+ – ")
+        self.assertRegex(section, r"<td[^>]*>\S+ \S+ – \S+ \S+</td>")
+        self.assertNotIn(" - ", section)
 
     def test_a_limit_that_fails_is_said_with_its_moment(self):
         gct.write(self.path, [(0, "CONTEXT", 0, 250 * MIB), *SPIKE[1:]], SPIKE_NS)

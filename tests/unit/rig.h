@@ -8,7 +8,7 @@
 #define TESTS_UNIT_RIG_H
 
 #include "pool/pool.h"
-#include "tests/unit/model.h"
+#include "scripts/replay/model.h"
 
 #include <stdio.h>
 

@@ -4,7 +4,7 @@
  * a fence ordered is ordered. Ends are computed at submission and again when an endless kernel
  * ends.
  */
-#include "tests/unit/model.h"
+#include "scripts/replay/model.h"
 
 #include <stdlib.h>
 #include <string.h>

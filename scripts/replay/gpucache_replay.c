@@ -13,9 +13,9 @@
  * Each setting runs in a child of its own, as many at a time as there are CPUs: a pool keeps some
  * state of a process, and one that fails does not take the others with it.
  */
-#include "replay/recording.h"
-#include "replay/rerun.h"
-#include "replay/setting.h"
+#include "scripts/replay/recording.h"
+#include "scripts/replay/rerun.h"
+#include "scripts/replay/setting.h"
 
 #include <poll.h>
 #include <sched.h>

@@ -2,7 +2,7 @@
  *
  * See records.h.
  */
-#include "replay/records.h"
+#include "scripts/replay/records.h"
 
 #include "shim/trace/format.h"
 

@@ -7,7 +7,7 @@
 #ifndef REPLAY_DRIVER_TIME_H
 #define REPLAY_DRIVER_TIME_H
 
-#include "tests/unit/model.h"
+#include "scripts/replay/model.h"
 
 #include <stdatomic.h>
 

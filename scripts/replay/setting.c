@@ -2,7 +2,7 @@
  *
  * See setting.h. The words are those of shim/option.
  */
-#include "replay/setting.h"
+#include "scripts/replay/setting.h"
 
 #include "shim/option/options.h"
 

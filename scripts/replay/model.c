@@ -2,7 +2,7 @@
  *
  * The model's memory, fault plan and life. Streams and fences: model_work.c.
  */
-#include "tests/unit/model.h"
+#include "scripts/replay/model.h"
 
 #include <stdlib.h>
 #include <string.h>

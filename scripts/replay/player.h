@@ -7,7 +7,7 @@
 #define REPLAY_PLAYER_H
 
 #include "pool/pool.h"
-#include "replay/driver_time.h"
+#include "scripts/replay/driver_time.h"
 
 struct player_gpu {
     uint64_t bytes;

@@ -2,7 +2,7 @@
  *
  * See driver_time.h.
  */
-#include "replay/driver_time.h"
+#include "scripts/replay/driver_time.h"
 
 #include "pool/bits.h"
 

@@ -2,9 +2,9 @@
  *
  * See rerun.h.
  */
-#include "replay/rerun.h"
+#include "scripts/replay/rerun.h"
 
-#include "replay/player.h"
+#include "scripts/replay/player.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
  *
  * See recording.h. Each free finds the block that has its address.
  */
-#include "replay/recording.h"
+#include "scripts/replay/recording.h"
 
-#include "replay/records.h"
+#include "scripts/replay/records.h"
 #include "shim/trace/format.h"
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
  *
  * See player.h.
  */
-#include "replay/player.h"
+#include "scripts/replay/player.h"
 
 void player_begin(struct player *r, const struct player_gpu *gpu, const struct pool_config *config)
 {

@@ -5,8 +5,8 @@
  * real device. It knows nothing of the pool's files. Everything is under the model's one lock;
  * every function may be called from any thread.
  */
-#ifndef TESTS_UNIT_MODEL_H
-#define TESTS_UNIT_MODEL_H
+#ifndef REPLAY_MODEL_H
+#define REPLAY_MODEL_H
 
 #include "pool/backend.h"
 
@@ -22,7 +22,7 @@ enum { MODEL_NOMEM = 2, MODEL_BROKEN = 719, MODEL_REFUSED = 900, MODEL_TIMEOUT =
 
 enum model_row {
 #define MODEL_ROW(name) MODEL_ROW_##name,
-#include "tests/unit/model_rows.def"
+#include "scripts/replay/model_rows.def"
 #undef MODEL_ROW
     MODEL_ROWS,
     MODEL_ANY = MODEL_ROWS /* in a fault plan: calls of all rows that can fail, counted together */

@@ -7,8 +7,8 @@
 #ifndef REPLAY_RERUN_H
 #define REPLAY_RERUN_H
 
-#include "replay/recording.h"
-#include "replay/setting.h"
+#include "scripts/replay/recording.h"
+#include "scripts/replay/setting.h"
 
 enum rerun_state {
     RERUN_DONE,

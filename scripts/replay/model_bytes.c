@@ -2,7 +2,7 @@
  *
  * What is in the model's memory: see model_write in model.h.
  */
-#include "tests/unit/model.h"
+#include "scripts/replay/model.h"
 
 #include <stdlib.h>
 
