@@ -234,7 +234,8 @@ class Reports(Traces):
         section = page.partition('id="what-if"')[2].partition("</section>")[0]
         self.assertEqual(section.count("<tr>"), 9)
         self.assertIn("<code>MAX_IDLE=0</code>", section)
-        self.assertRegex(section, r"would have held .*; driver calls take \S+ \S+ – \S+ \S+ instead "
+        self.assertRegex(section, r"would have held .*; "
+                                  r"driver calls take \S+ \S+ – \S+ \S+ instead "
                                   r"of \S+ \S+ – ")
         self.assertRegex(section, r"<td[^>]*>\S+ \S+ – \S+ \S+</td>")
         self.assertNotIn(" - ", section)
