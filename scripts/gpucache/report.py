@@ -33,7 +33,8 @@ class Report:
         self.beside = [together.Process(its, self.whole_ns) for its in others]
         self.gpus = together.gpus([self, *self.beside]) if others else {}
         sites = sorted(self.usage.sites, key=lambda site: -self.usage.sites[site].bytes_total)
-        self.symbols = symbols.Symbols(self.trace, sites[:PATHS_ENOUGH])
+        told = [its.site for its in [*self.usage.marks, self.usage.oom] if its]
+        self.symbols = symbols.Symbols(self.trace, {*sites[:PATHS_ENOUGH], *told})
 
     def close(self):
         for its in (self, *self.beside):

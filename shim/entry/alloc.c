@@ -208,7 +208,7 @@ static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t
         return alloc_traced(dptr, bytesize, caller);
     CUresult rc = alloc_untraced(dptr, bytesize);
     if (trace_is_on()) /* since this call: it started the library */
-        note_alloc(rc, dptr, bytesize, clock_now_ns(), caller);
+        note_alloc(rc, dptr, bytesize, clock_now_ns(), trace_asker ? trace_asker : caller);
     return rc;
 }
 

@@ -18,7 +18,8 @@ from fake import ALONE, catches
 
 from gpucache import trace, usage
 
-LIBRARY, SIMULATOR = os.path.realpath(sys.argv[2]), os.path.realpath(sys.argv[3])
+LIBRARY = os.path.realpath(sys.argv[2])
+SIMULATOR = ":".join(map(os.path.realpath, sys.argv[3].split(":")))
 MIB = 1 << 20
 KIND = trace.KIND
 
@@ -69,6 +70,16 @@ for line in sys.stdin:
     elif words[0] == "end":
         break
     print("done", flush=True)
+"""
+
+
+# The first calls of a process, through the cudaMalloc that the program sees.
+FIRST = """
+import ctypes
+ctypes.CDLL("libcudart.so.12", ctypes.RTLD_GLOBAL)
+cuda, block = ctypes.CDLL(None), ctypes.c_void_p()
+for mib in 3, 5, 1 << 20:
+    print(cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(mib << 20)))
 """
 
 
@@ -321,6 +332,22 @@ class OutOfMemory(Traces):
             page = file.read()
         self.assertIn("<h1>Out of memory", page)
         self.assertNotIn("at exit", page)
+
+    def test_whoever_asked_first_and_in_vain_has_a_name(self):
+        """And is not the runtime, through which the call went."""
+        path = os.path.join(self.folder.name, "first.gct")
+        env = {**os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
+               "GPUCACHE_DIR": "none", "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_ON": "oom"}
+        done = subprocess.run([sys.executable, "-c", FIRST], env=env, text=True, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        self.assertEqual(done.stdout.split(), ["0", "0", "2"])
+        its, _ = self.read(path)
+        used = usage.Usage(its)
+        for site in [block.site for block in used.blocks.values()] + [used.oom.site]:
+            self.assertIn("ffi", its.object_of(site).path)
+        told = self.tool("report", path).stdout
+        self.assertIn("Out of memory", told)
+        self.assertNotIn("not known", told)
 
     def test_each_second_a_file_and_eight_in_all(self):
         program = self.program()
