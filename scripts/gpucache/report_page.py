@@ -298,7 +298,8 @@ class Page:
 
     def tables(self):
         parts = [part for part in (self.churn(), self.live_at_end()) if part]
-        return "\n".join(f'<section class="card half">{part}</section>' for part in parts)
+        kind = "card half list" if len(parts) > 1 else "card"
+        return "\n".join(f'<section class="{kind}">{part}</section>' for part in parts)
 
     def timeline(self):
         return string.Template(_asset("report_timeline.html")).substitute(
