@@ -58,14 +58,20 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
     return rc;
 }
 
+/* A use, too: it changes the rights of mapped memory. */
 CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
-    CUresult rc = real.cuCtxDisablePeerAccess(peer);
+    struct gate_use use;
+    CUresult rc = gate_use_begin(&use);
+    if (rc != CUDA_SUCCESS)
+        return rc;
+    rc = real.cuCtxDisablePeerAccess(peer);
     if (rc == CUDA_SUCCESS) {
         int saved_errno = errno, cancel = cancel_forbid();
         peer_revoke(peer);
         cancel_allow(cancel);
         errno = saved_errno;
     }
+    gate_use_end(&use);
     return rc;
 }

@@ -163,6 +163,12 @@ static int peers_reach_it_afterwards(void)
     if (asker_page() && scene_simulated())
         expect_refused("GPU work still runs");
     REQUIRE(gpu_sync());
+    /* To lose access changes the rights of mapped memory. */
+    REQUIRE(cuCtxSetCurrent(context));
+    park();
+    REQUIRE(cuCtxSetCurrent(second));
+    REQUIRE(gpu_peer_disable(0));
+    expect_parked(false);
     REQUIRE(gpu_open(0));
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 13, NULL);
 }
