@@ -165,20 +165,40 @@ static void a_cut_store_gives_its_memory_back(void **state)
     assert_null(s.bytes);
 }
 
+static bool child_has(char *bytes)
+{
+    int status;
+    pid_t child = fork();
+
+    if (!child)
+        _exit(is_resident(bytes));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+/* An emulator of user programs takes MADV_DONTFORK without effect. */
+static bool memory_can_stay_here(void)
+{
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(page != MAP_FAILED && !madvise(page, 4096, MADV_DONTFORK));
+    *page = 1;
+    bool stays = !child_has(page);
+    munmap(page, 4096);
+    return stays;
+}
+
 static void a_child_has_no_copy(void **state)
 {
     struct store s = {0};
-    int status;
 
+    if (!memory_can_stay_here())
+        skip();
     assert_true(store_begin(&s, 4 * MIB, MIB, why, sizeof why));
     store_add(&s, 4096, MIB);
     assert_true(store_make_usable(&s, why, sizeof why));
     memset(s.bytes, 1, MIB);
-    pid_t child = fork();
-    if (!child)
-        _exit(is_resident(s.bytes));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_false(child_has(s.bytes));
     store_free(&s);
 }
 
