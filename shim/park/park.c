@@ -159,8 +159,11 @@ static uint64_t sum(const struct park_receipt *r, bool away)
 static bool try_park(const struct park_wish *w, struct park_receipt *r)
 {
     const char *why = in_force()->park.off ? "GPUCACHE_PARK=off" : quiet_refusal();
-    bool joins = gate_state() == GATE_PARKED;
+    enum gate_state at = gate_state(); /* OPEN, PARKED, or WAKING since a use arrived */
+    bool joins = at == GATE_PARKED;
 
+    if (!why && at == GATE_WAKING)
+        why = "it is waking";
     if (why || atomic_load(&leaves)) {
         say(r, why ? why : "the process leaves");
         return false;

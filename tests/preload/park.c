@@ -5,7 +5,9 @@
  */
 #include "tests/preload/park_world.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* ---- Calls that use the memory */
@@ -467,8 +469,16 @@ static void *download_until_cancelled(void *unused)
     return NULL;
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+enum { CANCEL_IS_PLAYED = false }; /* its runtime takes a cancelled thread's stack for a fault */
+#else
+enum { CANCEL_IS_PLAYED = true };
+#endif
+
 static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
 {
+    if (!CANCEL_IS_PLAYED)
+        return SCENE_SKIP;
     begin(1);
     for (int i = 0; i < 5; i++) {
         pthread_t thread;
@@ -481,9 +491,44 @@ static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
     return wrong_a() != 0;
 }
 
+static void *park_again(void *unused)
+{
+    (void)unused;
+    asker_ask("park");
+    return NULL;
+}
+
+/* Many open files: it takes a while until a park knows that none of them is a network card's. */
+static int a_use_comes_while_a_second_park_begins(void)
+{
+    enum { FILES = 4000, ROUNDS = 8 };
+    struct rlimit limit;
+    int files[FILES];
+    begin(1);
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &limit));
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &limit));
+    for (int i = 0; i < FILES; i++)
+        files[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        pthread_t thread;
+        park();
+        REQUIRE(pthread_create(&thread, NULL, park_again, NULL));
+        usleep(500 + i * 1000);
+        EXPECT(wrong_a() == 0);
+        REQUIRE(pthread_join(thread, NULL));
+    }
+    for (int i = 0; i < FILES; i++)
+        close(files[i]);
+    limit.rlim_cur = before;
+    return setrlimit(RLIMIT_NOFILE, &limit) || wrong_a() != 0;
+}
+
 SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake), ACT(work_that_runs_refuses),
            ACT(work_of_a_context_without_a_pool_refuses), ACT(an_open_capture_refuses),
            ACT(one_answer_each), ACT(a_use_cancels_a_park_that_waits),
            ACT(a_use_cancels_the_copies), ACT(blocks_come_and_go_meanwhile),
            ACT(a_graph_replays_after_many_parks), ACT(many_threads_wake_once),
-           ACT(more_threads_than_records), ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))
+           ACT(more_threads_than_records), ACT(a_use_comes_while_a_second_park_begins),
+           ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))
