@@ -471,7 +471,7 @@ static void *download_until_cancelled(void *unused)
 
 static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
 {
-    if (scene_has_sanitizer()) /* a cancelled thread leaves marks on its stack */
+    if (scene_sanitized()) /* a cancelled thread leaves marks on its stack */
         return SCENE_SKIP;
     begin(1);
     for (int i = 0; i < 5; i++) {

@@ -128,7 +128,7 @@ static int a_handler_may_launch_while_its_thread_waits(void)
 {
     pthread_t thread;
     int rc = -1;
-    if (scene_has_sanitizer()) /* the simulated driver allocates memory in the handler */
+    if (scene_sanitized()) /* the simulated driver allocates memory in the handler */
         return SCENE_SKIP;
     scene_start(1, 600);
     REQUIRE(cuCtxGetCurrent(&context));

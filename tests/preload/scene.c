@@ -176,11 +176,6 @@ enum { ADDRESS_SANITIZER = true };
 enum { ADDRESS_SANITIZER = false };
 #endif
 
-bool scene_has_sanitizer(void)
-{
-    return THREAD_SANITIZER || ADDRESS_SANITIZER;
-}
-
 void scene_leave_sanitizer(void)
 {
     if (THREAD_SANITIZER)

@@ -79,8 +79,6 @@ int scene_again(const char *variable, const char *value);
 /* Before another program is started: one that was not built for the thread sanitizer does not
  * survive its runtime, so nothing is preloaded there. Without that sanitizer, does nothing. */
 void scene_leave_sanitizer(void);
-/* Was the scene built for a sanitizer, whose runtime calls what the act does a fault? */
-bool scene_has_sanitizer(void);
 
 /* Whether the program is built with the address or thread sanitizer. */
 bool scene_sanitized(void);
