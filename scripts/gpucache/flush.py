@@ -170,14 +170,7 @@ def _framework_words(framework):
 
 def request(args, uuid, wait_s):
     """The words of the request."""
-    words = ["flush", f"wait={int(wait_s * 1000)}"]
-    if uuid:
-        words.append(f"gpu={uuid}")
-    if args.keep:
-        words.append(f"keep={args.keep}")
-    if args.no_frameworks:
-        words.append("frameworks=0")
-    return " ".join(words)
+    return " ".join(many.words("flush", args, uuid, wait_s))
 
 
 def _look(found, line, wait_s=0.0):

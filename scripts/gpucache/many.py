@@ -32,6 +32,18 @@ class Receipt:
         self.status, self.why = status, why
 
 
+def words(name, args, uuid, wait_s):
+    """What the requests flush and park have in common, as a list."""
+    found = [name, f"wait={int(wait_s * 1000)}"]
+    if uuid:
+        found.append(f"gpu={uuid}")
+    if args.keep:
+        found.append(f"keep={args.keep}")
+    if args.no_frameworks:
+        found.append("frameworks=0")
+    return found
+
+
 def one(verb, target, args):
     """A receipt, whatever happens. target: a pid, or a state.Process."""
     found = target

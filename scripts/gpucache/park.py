@@ -76,13 +76,7 @@ def _request(args, uuid):
     """The words of the request, and how long the reply may take."""
     if args.verb == "wake":
         return "wake", MARGIN_S
-    words, seconds = ["park", f"wait={int(args.wait * 1000)}"], MARGIN_S + args.wait
-    if uuid:
-        words.append(f"gpu={uuid}")
-    if args.keep:
-        words.append(f"keep={args.keep}")
-    if args.no_frameworks:
-        words.append("frameworks=0")
+    words, seconds = many.words("park", args, uuid, args.wait), MARGIN_S + args.wait
     if args.all:
         words.append(f"unused={int(UNUSED_S * 1000)}")
         seconds += UNUSED_S

@@ -379,14 +379,18 @@ static uint64_t begin(const struct park_wish *wish)
 
     if (atomic_load(&asked) != atomic_load(&done) || atomic_load(&leaves))
         return 0;
-    if (!started && !own_thread_start(&thread))
-        return 0;
-    started = true;
+    started = started || own_thread_start(&thread);
     job =
         (struct job){.number = atomic_load(&asked) + 1, .asked_ns = clock_now_ns(), .wakes = !wish};
     if (wish)
         job.wish = *wish;
     atomic_store(&asked, job.number);
+    if (!started) { /* so nobody else has the receipts */
+        struct park_receipt *r = &results[job.number % RESULTS];
+        *r = (struct park_receipt){.outcome = PARK_IS_REFUSED};
+        say(r, "the process gets no thread for it");
+        end_job();
+    }
     gate_ring();
     return job.number;
 }

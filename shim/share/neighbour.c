@@ -186,23 +186,38 @@ static bool is_of_another(const char *name, const struct page_id *self, struct p
             !(kill((pid_t)its->pid, 0) && errno == ESRCH));
 }
 
+/* f for each name in the directory, until it returns false. `asking` held. */
+static void each_entry(int folder, bool (*f)(void *arg, int folder, const char *name), void *arg)
+{
+    long got;
+    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
+        for (long at = 0; at < got;) {
+            unsigned short length;
+            if (!f(arg, folder, kernel_entry(entries + at, &length)))
+                return;
+            at += length;
+        }
+}
+
 /* The search in the directory. */
 struct page_search {
+    const struct neighbour_wish *wish;
     struct candidate best; /* its name "": there is none */
     unsigned candidates, pages_read;
 };
 
-static void consider_page(int folder, const struct neighbour_wish *w, const char *name,
-                          struct page_search *s)
+static bool consider_page(void *arg, int folder, const char *name)
 {
+    struct page_search *s = arg;
+    const struct neighbour_wish *w = s->wish;
     struct page_id its;
     uint64_t now_ns = clock_now_ns();
     if (!is_of_another(name, w->self, &its) || is_skipped(folder, w, name, now_ns) ||
         s->pages_read++ >= PAGES_MAX || !read_head(folder, name, &its))
-        return;
+        return true;
     const struct page_gpu *g = find_gpu(w->uuid);
     if (!g)
-        return;
+        return true;
     struct candidate c = {.thrashes = thrashes(g, now_ns),
                           .idle_bytes = g->idle_bytes + g->async_idle_bytes,
                           .reserved_bytes = g->reserved_bytes,
@@ -210,72 +225,80 @@ static void consider_page(int folder, const struct neighbour_wish *w, const char
                           .tie = loan_request_jitter()};
     snprintf(c.name, sizeof c.name, "%s", name);
     if (!w->waits && (c.thrashes || !c.idle_bytes))
-        return;
+        return true;
     s->candidates++;
     if (!s->best.name[0] || comes_before(&c, &s->best))
         s->best = c;
+    return true;
 }
 
 static bool find_best(int folder, const struct neighbour_wish *w, struct page_search *s)
 {
-    long got;
-    *s = (struct page_search){0};
-    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
-        for (long at = 0; at < got;) {
-            unsigned short length;
-            consider_page(folder, w, kernel_entry(entries + at, &length), s);
-            at += length;
-        }
+    *s = (struct page_search){.wish = w};
+    each_entry(folder, consider_page, s);
     return s->candidates > 0;
 }
 
-static void add_needs(const struct page_gpu *g, uint64_t since_ns, struct neighbour_needs *out)
+/* A look at all other processes of a GPU. */
+struct look {
+    const struct page_id *self;
+    const unsigned char *uuid;
+    unsigned pages_read;
+    void (*take)(struct look *l, const struct page_id *its, const struct page_gpu *g);
+    uint64_t since_ns; /* of take_needs */
+    struct neighbour_needs *needs;
+    struct neighbour_held *held; /* of take_held; the largest first */
+    size_t count, most;
+};
+
+static bool look_at(void *arg, int folder, const char *name)
+{
+    struct look *l = arg;
+    struct page_id its;
+    if (!is_of_another(name, l->self, &its) || l->pages_read++ >= PAGES_MAX ||
+        !read_head(folder, name, &its))
+        return true;
+    const struct page_gpu *g = find_gpu(l->uuid);
+    if (g)
+        l->take(l, &its, g);
+    return true;
+}
+
+static void look_around(const char *path, struct look *l, uint64_t wait_ns)
+{
+    struct stat folder_stat;
+    const char *why;
+    if (!lock_until(clock_now_ns() + wait_ns))
+        return;
+    int folder = page_dir_open(path, &why);
+    if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
+        each_entry(folder, look_at, l);
+        kernel_close_own(folder, &folder_stat);
+    }
+    pthread_mutex_unlock(&asking);
+}
+
+static void take_needs(struct look *l, const struct page_id *its, const struct page_gpu *g)
 {
     const struct page_park *park = &head.parks[g - head.gpus];
-    if (head.needs_since_ns && head.needs_since_ns < since_ns &&
+    struct neighbour_needs *out = l->needs;
+    if (head.needs_since_ns && head.needs_since_ns < l->since_ns &&
         __builtin_add_overflow(out->older_bytes, park->needs_bytes, &out->older_bytes))
         out->older_bytes = UINT64_MAX;
     if (g->reserved_bytes > out->most_bytes) {
         out->most_bytes = g->reserved_bytes;
-        out->most_pid = head.pid;
+        out->most_pid = its->pid;
     }
-}
-
-static void add_all_needs(int folder, const struct page_id *self, const unsigned char *uuid,
-                          uint64_t since_ns, struct neighbour_needs *out)
-{
-    unsigned pages_read = 0;
-    long got;
-    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
-        for (long at = 0; at < got;) {
-            struct page_id its;
-            unsigned short length;
-            const char *name = kernel_entry(entries + at, &length);
-            at += length;
-            if (!is_of_another(name, self, &its) || pages_read++ >= PAGES_MAX ||
-                !read_head(folder, name, &its))
-                continue;
-            const struct page_gpu *g = find_gpu(uuid);
-            if (g)
-                add_needs(g, since_ns, out);
-        }
 }
 
 void neighbour_needs(const char *path, const struct page_id *self, const unsigned char *uuid,
                      uint64_t since_ns, struct neighbour_needs *out)
 {
     int saved_errno = errno, cancel = cancel_forbid();
-    struct stat folder_stat;
-    const char *why;
+    struct look l = {
+        .self = self, .uuid = uuid, .take = take_needs, .since_ns = since_ns, .needs = out};
     *out = (struct neighbour_needs){0};
-    if (lock_until(clock_now_ns() + LOCKED_WAIT_NS)) {
-        int folder = page_dir_open(path, &why);
-        if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
-            add_all_needs(folder, self, uuid, since_ns, out);
-            kernel_close_own(folder, &folder_stat);
-        }
-        pthread_mutex_unlock(&asking);
-    }
+    look_around(path, &l, LOCKED_WAIT_NS);
     cancel_allow(cancel);
     errno = saved_errno;
 }
@@ -394,71 +417,43 @@ static size_t add_held(struct neighbour_held *out, size_t count, size_t most,
     return count < most ? count + 1 : most;
 }
 
-/* `asking` held. */
-static size_t list_held(int folder, const struct page_id *self, const unsigned char *uuid,
-                        struct neighbour_held *out, size_t most)
+static void take_held(struct look *l, const struct page_id *its, const struct page_gpu *g)
 {
-    size_t count = 0;
-    long got;
-    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
-        for (long at = 0; at < got;) {
-            struct page_id its;
-            unsigned short length;
-            const char *entry = kernel_entry(entries + at, &length);
-            at += length;
-            if (strlen(entry) >= PAGE_NAME_MAX || !page_id_parse(entry, &its) ||
-                its.pid_namespace != self->pid_namespace || its.pid == self->pid ||
-                its.pid > INT_MAX || (kill((pid_t)its.pid, 0) && errno == ESRCH) ||
-                !read_head(folder, entry, &its))
-                continue;
-            const struct page_gpu *g = find_gpu(uuid);
-            struct neighbour_held held = {.pid = (int)its.pid};
-            held.bytes = g ? g->reserved_bytes + g->async_idle_bytes : 0;
-            if (held.bytes)
-                count = add_held(out, count, most, &held);
-        }
-    return count;
+    const struct neighbour_held held = {.pid = (int)its->pid,
+                                        .bytes = g->reserved_bytes + g->async_idle_bytes};
+    if (held.bytes && its->pid_namespace == l->self->pid_namespace)
+        l->count = add_held(l->held, l->count, l->most, &held);
 }
 
 size_t neighbour_list(const char *folder_name, const struct page_id *self,
                       const unsigned char *uuid, struct neighbour_held *out, size_t most)
 {
     int saved_errno = errno, cancel = cancel_forbid();
-    size_t count = 0;
-    struct stat folder_stat;
-    const char *why;
-    if (lock_until(clock_now_ns() + LIST_WAIT_NS)) {
-        int folder = page_dir_open(folder_name, &why);
-        if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
-            count = list_held(folder, self, uuid, out, most);
-            kernel_close_own(folder, &folder_stat);
-        }
-        pthread_mutex_unlock(&asking);
-    }
-    for (size_t i = 0; i < count; i++)
+    struct look l = {.self = self, .uuid = uuid, .take = take_held, .held = out, .most = most};
+    look_around(folder_name, &l, LIST_WAIT_NS);
+    for (size_t i = 0; i < l.count; i++)
         read_name(&out[i]);
     cancel_allow(cancel);
     errno = saved_errno;
-    return count;
+    return l.count;
 }
 
-/* The name of a process's page, in a directory that is open. False: it has none there. */
-static bool find_page(int folder, const struct page_id *self, int pid, char name[PAGE_NAME_MAX])
+/* The page of a process of this pid namespace. name "": it is not found. */
+struct page_wanted {
+    const struct page_id *self;
+    uint64_t pid;
+    char name[PAGE_NAME_MAX];
+};
+
+static bool is_not_wanted(void *arg, int folder, const char *name)
 {
-    long got;
-    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
-        for (long at = 0; at < got;) {
-            struct page_id its;
-            unsigned short length;
-            const char *entry = kernel_entry(entries + at, &length);
-            at += length;
-            if (strlen(entry) >= PAGE_NAME_MAX || !page_id_parse(entry, &its) ||
-                its.pid_namespace != self->pid_namespace || its.pid != (uint64_t)pid ||
-                !read_head(folder, entry, &its))
-                continue;
-            snprintf(name, PAGE_NAME_MAX, "%s", entry);
-            return true;
-        }
+    struct page_wanted *w = arg;
+    struct page_id its;
+    if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its) ||
+        its.pid_namespace != w->self->pid_namespace || its.pid != w->pid ||
+        !read_head(folder, name, &its))
+        return true;
+    snprintf(w->name, PAGE_NAME_MAX, "%s", name);
     return false;
 }
 
@@ -467,17 +462,19 @@ static uint64_t flush_neighbour(const char *path, const struct page_id *self, in
                                 uint64_t until_ns)
 {
     uint64_t bytes = 0;
-    char name[PAGE_NAME_MAX];
+    struct page_wanted wanted = {.self = self, .pid = (uint64_t)pid};
     struct stat folder_stat;
     struct loan_request_place late;
     const char *why;
     int folder = page_dir_open(path, &why);
     if (folder < 0)
         return 0;
-    if (!kernel_fstat(folder, &folder_stat) && find_page(folder, self, pid, name)) {
+    if (!kernel_fstat(folder, &folder_stat))
+        each_entry(folder, is_not_wanted, &wanted);
+    if (wanted.name[0]) {
         const struct loan_request q = {
-            .name = name, .self = self, .until_ns = until_ns, .waits = true};
-        remember_neighbour(name, clock_now_ns())->is_near = true;
+            .name = wanted.name, .self = self, .until_ns = until_ns, .waits = true};
+        remember_neighbour(wanted.name, clock_now_ns())->is_near = true;
         if (loan_request_make(folder, &q, &bytes, &late) != LOAN_REPLIED)
             bytes = 0;
     }
