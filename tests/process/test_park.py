@@ -4,6 +4,7 @@
 
 test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
 import os
+import resource
 import random
 import signal
 import sys
@@ -172,6 +173,17 @@ class Park(Base):
         p.do("make 8 8")
         self.assertIn("GPUCACHE_PARK=off", self.park(p, code=REFUSED)[1]["why"])
         self.assertEqual(p.ask("set PARK=ask")[0], DONE)
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_without_a_thread_it_says_so(self):
+        p = self.start()
+        p.do("make 8 8")
+        with open(f"/proc/{p.pid}/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[0])
+        resource.prlimit(p.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
+        self.assertIn("no thread", self.park(p, code=REFUSED)[1]["why"])
+        resource.prlimit(p.pid, resource.RLIMIT_AS, (-1, -1))
         self.park(p)
         self.assertEqual(p.do("check"), "right")
 
