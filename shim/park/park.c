@@ -331,23 +331,27 @@ static int run_wake(bool is_asked)
     return 0;
 }
 
-static void run_job(struct park_receipt *r)
+/* False: a use came first, and its wake goes before the job. */
+static bool run_job(struct park_receipt *r)
 {
     *r = (struct park_receipt){.outcome = PARK_IS_REFUSED};
     if (!job.wakes) {
         run_park(&job.wish, r);
-        return;
+        return true;
     }
     uint64_t start_ns = clock_now_ns();
     int code = 0;
     if (gate_wake())
         code = run_wake(true);
+    else if (gate_state() == GATE_WAKING)
+        return false;
     move_tell(NULL, r);
     r->ns = clock_now_ns() - start_ns;
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;
     if (code)
         say_what_is_missing(r);
+    return true;
 }
 
 static void run_jobs(void)
@@ -358,8 +362,8 @@ static void run_jobs(void)
         if (gate_state() == GATE_WAKING) {
             run_wake(false);
         } else if (atomic_load(&asked) != atomic_load(&done)) {
-            run_job(&results[job.number % RESULTS]);
-            end_job();
+            if (run_job(&results[job.number % RESULTS]))
+                end_job();
         } else {
             gate_await_bell(seen);
         }
