@@ -158,7 +158,8 @@ class _Picture:
         tail = f" {text.size(used)} of {total}"
         if width >= 100 and card.total:
             tail += f"{100 * used / card.total:4.0f} %"
-        head = f"GPU {card.gpu} " + (terminal.fit(card.name, 20) + " " if width >= 100 else "")
+        name = terminal.fit(card.name, min(width // 5, 24)) + " " if width >= 100 else ""
+        head = f"GPU {card.gpu} {name}"
         room = width - len(head) - max(len(tail), 18 if width >= 60 else 0)
         if room < MIN_BAR:
             return [(terminal.fit(f"GPU {card.gpu}:{tail}", width), chart.fill_style(card))]

@@ -82,7 +82,8 @@ def note_flushes(suite, played):
               if returned else "FAIL: torch was never asked"
     if silent > 1:  # the last one may come as the program ends
         verdict = f"FAIL: {silent} of {asked} flushes did not ask torch"
-    if empty > len(returned) // 10:
+    # A flush that meets a step with all memory in use finds nothing.
+    if empty > max(1, len(returned) // 10):
         verdict = f"FAIL: {empty} of {len(returned)} flushes gave nothing back"
     suite.row("training: what PyTorch gave back", "", f"{sum(returned):.0f} MiB",
               "", verdict)
