@@ -7,6 +7,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import part_beside  # noqa: E402
+import part_cycle  # noqa: E402
 import part_frames  # noqa: E402
 import part_frameworks as frameworks  # noqa: E402
 import part_report  # noqa: E402
@@ -15,7 +16,7 @@ import suite as base  # noqa: E402
 
 # Speaks as a server, a program with steps and a rank do; wrong in the ways that WRONG names.
 STAND_IN = '''
-import ctypes, http.server, os, sys, threading, time
+import ctypes, glob, http.server, json, os, sys, threading, time, zlib
 wrong = os.environ.get("WRONG", "") if "LD_PRELOAD" in os.environ else ""
 cuda, context, p = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
 SIZE = 4 << 20
@@ -50,11 +51,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 port = 0
-if sys.argv[1].isdigit() and int(sys.argv[1]) > 2:
+if sys.argv[-1].isdigit() and int(sys.argv[-1]) > 2:
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     port = server.server_port
     threading.Thread(target=server.serve_forever, daemon=True).start()
 print("ready", os.getpid(), port, flush=True)
+seconds = []
 for number, line in enumerate(sys.stdin):
     word = line.split()[0]
     answer = {"id": "00", "join": "joined", "capture": "captured"}.get(word)
@@ -62,12 +64,19 @@ for number, line in enumerate(sys.stdin):
         answer = "right" if work(number)[number] == number else "1 number is wrong"
         if number == 4 and wrong == "bytes":
             answer = "1 number is wrong"
-    print(answer or f"{number} {hash(work(number)) % 1000003}", flush=True)
+    if word == "go":  # one that is recorded takes more time
+        seconds.append(1.01 if glob.glob(os.environ["TRACES"] + "/cost-*.gct") else 1.0)
+        answer = "turn"
+    if word == "end":
+        print("done", json.dumps({"seconds": seconds}), flush=True)
+        break
+    print(answer or f"{number} {zlib.crc32(work(number))}", flush=True)
 '''
-EXACT = {"PYTHONHASHSEED": "0"}
 # What is wrong under the library, and what each of the parts has to say then.
 CASES = {
     "served": {"": None, "bytes": "FAIL: 1 differ", "dies": "FAIL: "},
+    "steps": {"": None, "bytes": "FAIL: 1 losses differ",
+              "dies": "FAIL: it ended with status -6, in step 4"},
     "frames": {"": None, "bytes": "FAIL: step 4", "dies": "FAIL: it ended with status -6",
                "off": "FAIL: parked 0 of"},
     "ranks": {"": None, "bytes": "FAIL: rank 0 answers 'sum'", "dies": "FAIL: it ended",
@@ -80,8 +89,10 @@ def play(suite, part, program):
     command = [sys.executable, program]
     if part == "served":
         part_served.park_served(suite)
+    elif part == "steps":
+        part_cycle.park_torch(suite)
     elif part == "frames":
-        part_frames.one(suite, "stand-in", [*command, "0"], EXACT, 6)
+        part_frames.one(suite, "stand-in", command, {}, 6)
     else:
         part_beside.one_case(suite, "stand-in", command, "sum", {}, 6)
 
@@ -99,6 +110,17 @@ def verdicts(build, folder, part, wrong):
     except Exception as error:  # as the suite's run has it
         suite.row(part, verdict=f"FAIL: {type(error).__name__}: {error}")
     return [row.verdict for row in suite.rows]
+
+
+def cost_is_judged(build, folder):
+    """Turns are paired right: each of those that are recorded takes 1 % longer."""
+    suite = base.Suite(folder, True, build, False)
+    suite.build_library()
+    recorder = part_report.Recorder(suite)
+    part_report.cost(suite, recorder, "off", {"TRACES": recorder.folder}, 4, 1)
+    row = suite.rows[-1]
+    return row.shim == "+1.00 %" and row.verdict.endswith("MISSED") and "error 0.00 %" in \
+        row.verdict
 
 
 def report_is_judged():
@@ -120,6 +142,9 @@ def main():
             file.write(STAND_IN)
         frameworks.python_with = lambda *_: sys.executable
         frameworks.script = lambda _: program
+        good = cost_is_judged(sys.argv[1], folder)
+        print(f"{'as it should' if good else 'WRONG'}: what the recorder costs", flush=True)
+        failed += not good
         for part, cases in CASES.items():
             for wrong, expected in cases.items():
                 said = verdicts(sys.argv[1], folder, part, wrong)

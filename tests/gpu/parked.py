@@ -2,6 +2,7 @@
 """Processes that do what lines of their input say, and whose device memory other processes park:
 bare or under the shim. One thread uses an object at a time."""
 import contextlib
+import functools
 import glob
 import os
 import statistics
@@ -178,6 +179,7 @@ def one_gpu(suite):
             os.unlink(SHARED_SIM + name)
 
 
+@functools.cache
 def program(suite):
     """The C program that holds blocks: see its head."""
     return suite.compile("park_cycle", ["park_cycle.c", "driver.c"])

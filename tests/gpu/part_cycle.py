@@ -8,7 +8,7 @@ import time
 import part_flush
 import part_frameworks as frameworks
 import suite as base
-from parked import GIB, MIB, Parked, program, speed, spread
+from parked import GIB, MIB, Ended, Parked, ending, program, speed, spread
 from trainer import CACHE_OFF
 
 
@@ -88,33 +88,41 @@ def park_cycle(suite):
         observer.close()
 
 
-def losses(suite, python, rounds):
+def losses(suite, command, rounds, env):
     """What the training says without the library."""
-    script = frameworks.script("work_sleep.py")
-    done = suite.run([python, script], dict(suite.bare_env, **CACHE_OFF), 600,
+    done = suite.run(command, dict(suite.bare_env, **env), 600,
                      b"step\n" * rounds + b"end\n")
     if done.rc != 0:
         raise base.Skip(f"the training fails bare: {frameworks.last_line(done)}")
     return done.out.split("\n")[1:rounds + 1]
 
 
-def park_torch(suite):
-    """PyTorch, parked before each step, with its cache off and on."""
-    python = frameworks.python_with(suite, "torch")
-    rounds = 50 if suite.quick else 1000
-    wanted = losses(suite, python, rounds)
-    for name, env in ("off", CACHE_OFF), ("on", {}):
-        with tempfile.TemporaryDirectory() as folder:
-            p = Parked(suite, folder, [python, frameworks.script("work_sleep.py")], **env)
-            outs, backs, wrong = [], [], 0
-            for i in range(rounds):
-                _, seconds, _ = p.park()
+def park_steps(suite, command, env, wanted):
+    """A training that is parked before each step: the seconds of the parks and of the steps, and
+    what is wrong with its losses."""
+    outs, backs, wrong = [], [], 0
+    with tempfile.TemporaryDirectory() as folder, ending() as there:
+        try:
+            there.append(Parked(suite, folder, command, **env))
+            for loss in wanted:
+                _, seconds, _ = there[0].park()
                 start = time.monotonic()
-                wrong += p.do("step") != wanted[i]
+                wrong += there[0].do("step") != loss
                 outs.append(seconds)
                 backs.append(time.monotonic() - start)
-            p.end()
-        suite.row(f"PyTorch, cache {name}: {rounds} parks, one before each step", "",
-                  f"out {statistics.median(outs) * 1e3:.1f} ms, step "
-                  f"{statistics.median(backs) * 1e3:.1f} ms",
-                  verdict=f"FAIL: {wrong} losses differ" if wrong else "ok: equal losses")
+        except (Ended, RuntimeError) as reason:
+            return outs, backs, f"{reason}, in step {len(outs)}"
+    return outs, backs, f"{wrong} losses differ" if wrong else ""
+
+
+def park_torch(suite):
+    """PyTorch, parked before each step, with its cache off and on."""
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_sleep.py")]
+    rounds = 50 if suite.quick else 1000
+    for name, env in ("off", CACHE_OFF), ("on", {}):
+        wanted = losses(suite, command, rounds, env)
+        outs, backs, wrong = park_steps(suite, command, env, wanted)
+        figures = f"out {statistics.median(outs) * 1e3:.1f} ms, step " \
+                  f"{statistics.median(backs) * 1e3:.1f} ms" if backs else ""
+        suite.row(f"PyTorch, cache {name}: {rounds} parks, one before each step", "", figures,
+                  verdict=f"FAIL: {wrong}" if wrong else "ok: equal losses")
