@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Tests that the parts that park real programs notice what is wrong. A program that calls the
+simulated driver stands in for theirs; some are wrong on purpose. check_park.py BUILD"""
+import os
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import part_beside  # noqa: E402
+import part_cycle  # noqa: E402
+import part_frames  # noqa: E402
+import part_frameworks as frameworks  # noqa: E402
+import part_report  # noqa: E402
+import part_served  # noqa: E402
+import suite as base  # noqa: E402
+
+# Speaks as a server, a program with steps and a rank do; wrong in the ways that WRONG names.
+STAND_IN = '''
+import ctypes, glob, http.server, json, os, sys, threading, time, zlib
+wrong = os.environ.get("WRONG", "") if "LD_PRELOAD" in os.environ else ""
+cuda, context, p = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+SIZE = 4 << 20
+def must(code):
+    if code:
+        sys.exit(f"CUDA error {code}")
+must(cuda.cuInit(0))
+must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cuda.cuCtxSetCurrent(context))
+must(cuda.cuMemAlloc_v2(ctypes.byref(p), ctypes.c_size_t(SIZE)))
+must(cuda.cuMemsetD8_v2(p, 1, ctypes.c_size_t(SIZE)))
+def work(number):
+    """What lies on the GPU, which each call changes."""
+    out = (ctypes.c_char * 4096)()
+    must(cuda.cuCtxSetCurrent(context))
+    must(cuda.cuMemsetD8_v2(ctypes.c_uint64(p.value + number), number % 256, ctypes.c_size_t(1)))
+    must(cuda.cuMemcpyDtoH_v2(out, p, ctypes.c_size_t(4096)))
+    if number == 4:
+        if wrong == "dies":
+            os.abort()
+        if wrong == "hangs":
+            time.sleep(60)
+        if wrong == "bytes":
+            return bytes(out)[::-1]
+    return bytes(out)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = work(int(self.path.strip("/")))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+port = 0
+if sys.argv[-1].isdigit() and int(sys.argv[-1]) > 2:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    port = server.server_port
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+print("ready", os.getpid(), port, flush=True)
+seconds = []
+for number, line in enumerate(sys.stdin):
+    word = line.split()[0]
+    answer = {"id": "00", "join": "joined", "capture": "captured"}.get(word)
+    if word in ("sum", "replay"):
+        answer = "right" if work(number)[number] == number else "1 number is wrong"
+        if number == 4 and wrong == "bytes":
+            answer = "1 number is wrong"
+    if word == "go":  # one that is recorded takes more time
+        seconds.append(1.01 if glob.glob(os.environ["TRACES"] + "/cost-*.gct") else 1.0)
+        answer = "turn"
+    if word == "end":
+        print("done", json.dumps({"seconds": seconds}), flush=True)
+        break
+    print(answer or f"{number} {zlib.crc32(work(number))}", flush=True)
+'''
+# What is wrong under the library, and what each of the parts has to say then.
+CASES = {
+    "served": {"": None, "bytes": "FAIL: 1 differ", "dies": "FAIL: "},
+    "steps": {"": None, "bytes": "FAIL: 1 losses differ",
+              "dies": "FAIL: it ended with status -6, in step 4"},
+    "frames": {"": None, "bytes": "FAIL: step 4", "dies": "FAIL: it ended with status -6",
+               "off": "FAIL: parked 0 of"},
+    "ranks": {"": None, "bytes": "FAIL: rank 0 answers 'sum'", "dies": "FAIL: it ended",
+              "hangs": "FAIL: it says nothing for 3 s", "off": None},
+}
+
+
+def play(suite, part, program):
+    """Plays a part with the program that stands in for its own."""
+    command = [sys.executable, program]
+    if part == "served":
+        part_served.park_served(suite)
+    elif part == "steps":
+        part_cycle.park_torch(suite)
+    elif part == "frames":
+        part_frames.one(suite, "stand-in", command, {}, 6)
+    else:
+        part_beside.one_case(suite, "stand-in", command, "sum", {}, 6)
+
+
+def verdicts(build, folder, part, wrong):
+    suite = base.Suite(folder, True, build, False)
+    suite.build_library()
+    suite.part = part
+    suite.bare_env["WRONG"] = wrong
+    if wrong == "off":
+        suite.shim_env = lambda own=suite.shim_env, **extra: own(**{**extra,
+                                                                    "GPUCACHE_PARK": "off"})
+    try:
+        play(suite, part, os.path.join(folder, "stand_in.py"))
+    except Exception as error:  # as the suite's run has it
+        suite.row(part, verdict=f"FAIL: {type(error).__name__}: {error}")
+    return [row.verdict for row in suite.rows]
+
+
+def cost_is_judged(build, folder):
+    """Turns are paired right: each of those that are recorded takes 1 % longer."""
+    suite = base.Suite(folder, True, build, False)
+    suite.build_library()
+    recorder = part_report.Recorder(suite)
+    part_report.cost(suite, recorder, "off", {"TRACES": recorder.folder}, 4, 1)
+    row = suite.rows[-1]
+    return row.shim == "+1.00 %" and row.verdict.endswith("MISSED") and "error 0.00 %" in \
+        row.verdict
+
+
+def report_is_judged():
+    """Of owners, and of events that were lost."""
+    some = "PID 1, 20 events, 3 lost\n"
+    return part_report.missing({"libc10_cuda.so"}, ["libc10_cuda|libtorch"]) == [] and \
+        part_report.missing({"libc10_cuda.so"}, ["libcublas"]) == ["libcublas"] and \
+        part_report.lost(some) == "FAIL: 3 events lost" and part_report.lost("").startswith("FAIL")\
+        and part_report.lost("PID 1, 20 events, none lost\n") == ""
+
+
+def main():
+    failed = not report_is_judged()
+    print(f"{'WRONG' if failed else 'as it should'}: owners and lost events")
+    part_beside.HANGS_S = 3
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "stand_in.py")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(STAND_IN)
+        frameworks.python_with = lambda *_: sys.executable
+        frameworks.script = lambda _: program
+        good = cost_is_judged(sys.argv[1], folder)
+        print(f"{'as it should' if good else 'WRONG'}: what the recorder costs", flush=True)
+        failed += not good
+        for part, cases in CASES.items():
+            for wrong, expected in cases.items():
+                said = verdicts(sys.argv[1], folder, part, wrong)
+                faults = [verdict for verdict in said if verdict.startswith("FAIL")]
+                good = any(fault.startswith(expected) for fault in faults) if expected else \
+                    said and not faults
+                print(f"{'as it should' if good else 'WRONG'}: {part}, {wrong or 'nothing'} wrong: "
+                      f"{said}", flush=True)
+                failed += not good
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

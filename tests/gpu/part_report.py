@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Traces of real programs, and what gpucache report says of them: which libraries asked for memory,
+and what a program with faults that are known does wrong. What the recorder costs a training. The
+pages go to the folder that TEST_PAGES names."""
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+
+import bench_store
+import part_frameworks as frameworks
+import part_lend
+import part_libraries
+import suite as base
+from parked import MIB, Parked, ending, one_gpu, program
+from trainer import CACHE_OFF, EXACT
+
+PAGES_MOST, PAGE_BYTES = 6, 4 << 20
+PARKS = 2  # the text has the last ten things that happened, flushes among them
+TARGET_PERCENT = 0.3
+LOST = re.compile(r"events, (none|[\d,.]+) lost")
+GROWS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+# What the report of report_program.c must say.
+FAULTS = {
+    "leak": r"Does it leak\?\s+leak_a_block grew by ",
+    "churn": r"Freed and asked for again\n.*\n *960 .* churn_a_block ",
+    "cause of the peak": r"256 MiB of it, \d+%, were asked for by make_the_peak \(",
+    "live at the end": r"Live at the end\n.*\n *96 MiB +96 +leak_a_block .*\n.*hold_the_weights",
+}
+
+
+class Recorder:
+    """The tool, and the traces and pages that it makes."""
+
+    def __init__(self, suite):
+        self.suite = suite
+        self.tool = [sys.executable, os.path.join(os.path.dirname(os.path.dirname(suite.lib)),
+                                                  "scripts", "gpucache")]
+        self.folder = os.path.join(suite.build, "traces")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder)
+
+    def path(self, label, kind):
+        return os.path.join(self.folder, f"{label}.{kind}")
+
+    def record(self, label, command, env, timeout=90):
+        """The trace of a program under gpucache run --trace. Raises RuntimeError if that fails."""
+        path = self.path(label, "gct")
+        done = self.suite.run([*self.tool, "run", "--trace", path, "--", *command],
+                              dict(self.suite.bare_env, **env), timeout)
+        if done.rc == base.EXIT_SKIP:
+            raise base.Skip((done.out.strip() or done.err.strip() or "skipped").splitlines()[-1])
+        if done.rc != 0 or not os.path.exists(path):
+            raise RuntimeError(f"exit {done.rc} under run --trace: {frameworks.last_line(done)}")
+        return path
+
+    def report(self, label, *traces):
+        """Makes the page and returns the text and the libraries that had memory. The page is of
+        all traces, the rest of the first."""
+        made = {kind: self.path(label, kind) for kind in ("txt", "json", "html")}
+
+        def make(kind):
+            its = traces if kind == "html" else traces[:1]
+            done = self.suite.run([*self.tool, "report", *its, "-o", made[kind]],
+                                  self.suite.bare_env, 90)
+            if done.rc != 0:
+                raise RuntimeError(f"report {kind}: exit {done.rc}: {frameworks.last_line(done)}")
+        with concurrent.futures.ThreadPoolExecutor(len(made)) as pool:
+            list(pool.map(make, made))
+        with open(made["txt"], encoding="utf-8") as file:
+            text = file.read()
+        rows = frameworks.read_json(made["json"]).get("traceEvents", [])
+        owners = {owner for row in rows if row["name"] == "live by library"
+                  for owner, size in row["args"].items() if size}
+        return text, owners
+
+    def copy_pages(self):
+        folder = os.environ.get("TEST_PAGES")
+        names = [f"{label}.html" for label in ("faults", "torch-cache-on", "torch-cache-off", "jax",
+                                               "lend", "parked", "cublas", "nccl")]
+        pages = [os.path.join(self.folder, name) for name in names]
+        pages = [page for page in pages if os.path.exists(page)]
+        small = [page for page in pages if os.path.getsize(page) < PAGE_BYTES][:PAGES_MOST]
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+            for page in small:
+                shutil.copy(page, folder)
+        most = max(map(os.path.getsize, pages), default=0)
+        self.suite.row("pages", "", f"{len(pages)}, at most {most >> 10} KiB", "",
+                       f"ok: {len(small)} copied" if folder else "ok: TEST_PAGES names no folder")
+
+
+def missing(owners, wanted):
+    """What of this had no memory. A name with bars: one of these."""
+    return [name for name in wanted if not any(owner.startswith(part) for owner in owners
+                                               for part in name.split("|"))]
+
+
+def lost(text):
+    found = LOST.search(text)
+    return f"FAIL: {found[1]} events lost" if found and found[1] != "none" else \
+        "" if found else "FAIL: the report has no count of events"
+
+
+def note(suite, name, text, owners, wanted):
+    """A row for a report: its libraries, and that no event is missing."""
+    events = re.search(r"([\d,.]+) events", text)
+    gone = missing(owners, wanted)
+    verdict = lost(text) or (f"FAIL: no memory of {', '.join(gone)}, but of {sorted(owners)}"
+                             if gone else f"ok: {', '.join(sorted(owners))}")
+    suite.row(name, "", f"{events[1] if events else 'no'} events", "", verdict)
+
+
+# --- programs
+
+def faults(suite, recorder):
+    command = [suite.compile("report_program", ["report_program.c"], "-g", "-fno-inline",
+                             "-fno-optimize-sibling-calls", shared_cudart=True)]
+    text, owners = recorder.report("faults", recorder.record("faults", command, {}))
+    note(suite, "a program with faults", text, owners, ["report_program"])
+    for name, wanted in FAULTS.items():
+        suite.row(f"a program with faults: {name}", verdict="ok" if re.search(wanted, text)
+                  else f"FAIL: the report does not say /{wanted}/")
+
+
+def torch(suite, recorder, cache, env):
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"),
+               "/dev/null", "--steps", "8", "--repeats", "1", "gpt"]
+    label = f"torch-cache-{cache}"
+    text, owners = recorder.report(label, recorder.record(label, command, {**EXACT, **env}))
+    note(suite, f"PyTorch, cache {cache}", text, owners,
+         ["libc10_cuda.so|libtorch_cuda.so", "libcublas"])
+
+
+def jax(suite, recorder):
+    command = [frameworks.python_with(suite, "jax"), frameworks.script("work_jax.py"), "/dev/null"]
+    text, owners = recorder.report("jax", recorder.record("jax", command, GROWS))
+    note(suite, "JAX", text, owners, ["xla_|lib|jax"])
+
+
+def library(suite, recorder, name, env):
+    if suite.simulate:
+        raise base.Skip("NVIDIA's libraries need a real GPU")
+    command = [part_libraries.build_c(suite, name), "/dev/null"]
+    text, owners = recorder.report(name, recorder.record(name, command, env))
+    note(suite, f"a program on {name}", text, owners, [f"lib{name}.so", f"lib_{name}"])
+
+
+def lend(suite, recorder):
+    """Two processes in turns, each with 60 % of the GPU."""
+    path = recorder.path("lend-%p", "gct")
+    with part_lend.workers(suite, sys.executable, "driver", 2, True,
+                           {"GPUCACHE_TRACE": path}) as there:
+        times = part_lend.take_turns(there, part_lend.share_of(there[0], part_lend.TWO), 1)
+        traces = [path.replace("%p", str(worker.process.pid)) for worker in there]
+    first, _ = recorder.report("lend", *traces)
+    second, _ = recorder.report("lend-second", *traces[::-1])
+    said = [f"the {which} process does not say {words!r}" for which, text in (("first", first),
+                                                                              ("second", second))
+            for words in ("other processes were asked", "lent ") if words not in text]
+    with open(recorder.path("lend", "html"), encoding="utf-8") as file:
+        page = file.read()
+    said += [f"the page has no PID {worker.process.pid}" for worker in there
+             if str(worker.process.pid) not in page]
+    said += [] if times else ["a process ran out of memory"]
+    suite.row("two processes that lend", verdict=lost(first) or lost(second) or (
+        f"FAIL: {'; '.join(said)}" if said else "ok: both say what they asked for and lent"))
+
+
+def parked(suite, recorder):
+    path = recorder.path("parked", "gct")
+    with one_gpu(suite) as env, tempfile.TemporaryDirectory() as folder:
+        with ending(Parked(suite, folder, [program(suite)], "started", GPUCACHE_TRACE=path,
+                           **env)) as (p,):
+            p.do("fill 64")
+            for _ in range(PARKS):
+                p.park()
+                p.do("touch")
+            time.sleep(0.5)  # the wake is recorded once the program has gone on
+            p.do("end")
+    text, _ = recorder.report("parked", path)
+    counts = [len(re.findall(words, text)) for words in ("went to the host", "came back from the")]
+    suite.row("a process that is parked", "", f"{counts[0]} out, {counts[1]} back", "",
+              lost(text) or ("ok" if counts == [PARKS, PARKS] else
+                             f"FAIL: {PARKS} of each were made"))
+
+
+# --- what it costs
+
+def ratios(p, recorder, pairs):
+    """The recorder on against off, by turns within one process: each pair's ratio of seconds."""
+    for number in range(2 * pairs):
+        is_on = number % 2 != number // 2 % 2  # off on, on off, ..
+        trace = recorder.path(f"cost-{number}", "gct") if is_on else "none"
+        p.set(f"TRACE={trace}")
+        time.sleep(0.02)
+        if p.do("go") != "turn":
+            raise RuntimeError("the training does not go on")
+        if is_on:
+            p.set("TRACE=none")
+            os.remove(trace)
+    p.say("end")
+    while not (line := p.hear()).startswith("done "):
+        pass
+    seconds = json.loads(line.removeprefix("done "))["seconds"]
+    found = []
+    for number in range(pairs):
+        two = seconds[2 * number:2 * number + 2]
+        off, on = two if number % 2 == 0 else two[::-1]
+        found.append(on / off)
+    return found
+
+
+def cost(suite, recorder, cache, env, pairs, steps):
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"),
+               "/dev/null", "--turns", "--warm", "2", "--steps", str(steps), "gpt"]
+    with tempfile.TemporaryDirectory() as folder:
+        with ending(Parked(suite, folder, command, **EXACT, **env)) as (p,):
+            found = ratios(p, recorder, pairs)
+    more = (statistics.median(found) - 1) * 100
+    error = bench_store.median_error(found) * 100
+    judged = "met" if more <= TARGET_PERCENT else "not decided" \
+        if more <= TARGET_PERCENT + 2 * error else "MISSED"
+    suite.row(f"PyTorch, cache {cache}: the recorder on, of off", "", f"{more:+.2f} %", "",
+              f"measured: error {error:.2f} %, {pairs} pairs of {steps} steps; target "
+              f"{TARGET_PERCENT} %, {judged}")
+
+
+def guarded(suite, name, job, *arguments):
+    try:
+        job(suite, *arguments)
+    except base.Skip as reason:
+        suite.row(name, verdict=f"skip: {reason}")
+    except Exception as error:  # the other programs still tell
+        suite.row(name, verdict=f"FAIL: {type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def report(suite):
+    recorder = Recorder(suite)
+    nccl = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "NCCL_CUMEM_ENABLE": "0"}
+    jobs = {"a program with faults": (faults, recorder),
+            "PyTorch, cache on": (torch, recorder, "on", {}),
+            "PyTorch, cache off": (torch, recorder, "off", CACHE_OFF),
+            "JAX": (jax, recorder),
+            "a program on cublas": (library, recorder, "cublas", {}),
+            "a program on nccl": (library, recorder, "nccl", nccl),
+            "a process that is parked": (parked, recorder)}
+    frameworks.side_by_side(suite, [lambda n=name, j=job: guarded(suite, n, *j)
+                                    for name, job in jobs.items()])
+    guarded(suite, "two processes that lend", lend, recorder)
+    pairs, steps = (12, 10) if suite.quick else (60, 20)
+    guarded(suite, "what the recorder costs, cache off", cost, recorder, "off", CACHE_OFF, pairs,
+            steps)
+    if not suite.quick:
+        guarded(suite, "what the recorder costs, cache on", cost, recorder, "on", {}, pairs, steps)
+    recorder.copy_pages()
