@@ -167,13 +167,14 @@ def ending(*talkers):
 
 @contextlib.contextmanager
 def one_gpu(suite):
-    """The environment of processes that share the GPU."""
+    """The environment of processes that share the GPU. A simulated one is small: its kernels are
+    slow."""
     if not suite.simulate:
         yield {}
         return
     name = f"gpucache-parked-{os.getpid()}-{time.monotonic_ns()}"
     try:
-        yield {"SIM_SHARED": name}
+        yield {"SIM_SHARED": name, "SIM_CAPACITY": "512M"}
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(SHARED_SIM + name)
