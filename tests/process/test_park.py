@@ -340,8 +340,22 @@ class Full(Base):
         self.assertEqual(first.do("check"), "right")
         self.assertEqual(first.state()["counters"]["num_parks"], 0)
 
+    def test_a_request_meets_a_park_that_has_begun(self):
+        """The memory that goes anyway is what the other process asks for."""
+        first = self.start(GPUCACHE_PARK="idle:1s,lend:1s", SIM_REALTIME="1",
+                           SIM_COST_cuMemcpyDtoHAsync_v2="20000000")
+        second = self.start(GPUCACHE_SHARE="20s")
+        first.do("make 16 70")
+        self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
+        time.sleep(0.1)
+        self.assertEqual(second.do("make 16 70", "check"), "right")
+        self.assertEqual(first.state()["counters"]["num_parks"], 1)
+        second.do("drop")
+        self.assertEqual(first.do("check"), "right")
+
     def test_two_take_turns(self):
-        first, second = self.start(GPUCACHE_PARK="lend:1s"), self.start(GPUCACHE_PARK="lend:1s")
+        options = {"GPUCACHE_PARK": "lend:1s", "GPUCACHE_SHARE": "20s"}
+        first, second = self.start(**options), self.start(**options)
         first.do("make 16 70")
         self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
         self.assertEqual(second.do("make 16 70", "check"), "right")
