@@ -165,6 +165,29 @@ static void a_cut_store_gives_its_memory_back(void **state)
     assert_null(s.bytes);
 }
 
+static bool is_high(uint64_t addr)
+{
+    return addr >= 8 * MIB;
+}
+
+static void rows_of_what_stays_are_dropped(void **state)
+{
+    struct store s = {0};
+
+    assert_true(store_begin(&s, 64 * MIB, 16 * MIB, why, sizeof why));
+    store_add(&s, MIB, 4096);
+    struct store_mark mark = store_mark(&s);
+    for (uint64_t i = 4; i < 12; i++)
+        store_add(&s, i * MIB, 4096);
+    store_keep(&s, mark, is_high);
+    assert_int_equal(s.num_rows, 5);
+    assert_int_equal(store_find(&s, 0, UINT64_MAX)->addr, MIB);
+    assert_null(store_find(&s, 4 * MIB, 8 * MIB));
+    assert_int_equal(store_find(&s, 8 * MIB, UINT64_MAX)->offset, 5 * 4096);
+    assert_int_equal(store_find(&s, 11 * MIB, UINT64_MAX)->addr, 11 * MIB);
+    store_free(&s);
+}
+
 static bool child_has(char *bytes)
 {
     int status;
@@ -212,6 +235,7 @@ int main(void)
         cmocka_unit_test(too_much_is_refused_in_words),
         cmocka_unit_test(rows_are_found_in_any_order),
         cmocka_unit_test(a_cut_store_gives_its_memory_back),
+        cmocka_unit_test(rows_of_what_stays_are_dropped),
         cmocka_unit_test(a_child_has_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
