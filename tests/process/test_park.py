@@ -6,6 +6,7 @@ test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
 import os
 import resource
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -175,6 +176,23 @@ class Park(Base):
         self.assertEqual(p.ask("set PARK=ask")[0], DONE)
         self.park(p)
         self.assertEqual(p.do("check"), "right")
+
+    def load(self, p, name):
+        """A library of this name, which does nothing."""
+        path = os.path.join(os.path.dirname(self.pages), name)
+        shutil.copy(os.path.join(FOLDERS.split(":")[1], "libcudart.so.13"), path)
+        p.do("load " + path)
+
+    def test_a_library_that_comes_later_refuses(self):
+        for name, why in (("libnvoptix.so.1", "submits work unseen"),
+                          ("libgdrapi.so.2", "registered with a network card")):
+            p = self.start()
+            p.do("make 8 8")
+            self.park(p)
+            self.load(p, name)
+            self.assertEqual(p.do("check"), "right")
+            self.assertIn(why, self.park(p, code=REFUSED)[1]["why"])
+            self.assertEqual(p.do("check"), "right")
 
     def test_without_a_thread_it_says_so(self):
         p = self.start()
