@@ -205,6 +205,20 @@ class Park(Base):
         self.park(p)
         self.assertEqual(p.do("check"), "right")
 
+    def test_the_log_says_that_the_driver_gives_no_memory(self):
+        log = os.path.join(os.path.dirname(self.pages), "log")
+        p = self.start()
+        p.do("make 8 8")
+        made = p.state()["pools"][0]["num_device_alloc"]
+        p.talker.end()
+        p = self.start(GPUCACHE_LOG="warn:" + log, SIM_FAIL=f"cuMemCreate:{made + 1}+:1")
+        p.do("make 8 8")
+        self.park(p)
+        p.talker.send("check")
+        self.wait_for(lambda: os.path.exists(log), "it waits without a word")
+        with open(log, encoding="utf-8") as file:
+            self.assertIn("waits for its device memory: the driver gives error 1", file.read())
+
     def test_it_parks_itself(self):
         p = self.start(GPUCACHE_PARK="idle:100ms")
         nothing = self.free_mib()
