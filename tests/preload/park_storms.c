@@ -46,18 +46,22 @@ static void ask_at_random(unsigned count)
     }
 }
 
+static atomic_bool all_rest;
+
 /* The same, and at least one park comes through. */
 static void park_at_random(unsigned count)
 {
     ask_at_random(count);
+    atomic_store(&all_rest, true);
     while (asker_page() && !asker_figure("num_parks"))
         ask_at_random(1);
+    atomic_store(&all_rest, false);
 }
 
 /* All rest at the same time, so that some parks come through. */
 static void rest_with_others(void)
 {
-    while (scene_now_ns() / (30 * MS_NS) % 2 && !atomic_load(&stops))
+    while ((atomic_load(&all_rest) || scene_now_ns() / (30 * MS_NS) % 2) && !atomic_load(&stops))
         usleep(500);
 }
 

@@ -380,6 +380,23 @@ class Full(Base):
         for p in (first, second) * 3:
             self.assertEqual(p.do("check"), "right")
 
+    def test_who_never_rests_keeps_its_memory_and_the_other_waits(self):
+        """Both need most of the device and lend only in their sleep. The one that works again and
+        again goes on; the other comes as soon as it sleeps."""
+        first, second = self.start(GPUCACHE_PARK="lend:1s"), self.start(GPUCACHE_PARK="lend:1s")
+        first.do("make 16 70")
+        self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
+        self.assertEqual(second.do("make 16 70", "check"), "right")
+        for works, waits in ((second, first), (first, second)):
+            waits.talker.send("check")
+            parks, end = works.state()["counters"]["num_parks"], time.monotonic() + 2.5
+            while time.monotonic() < end:
+                self.assertEqual(works.do("check"), "right")
+                time.sleep(0.25)
+            self.assertEqual(works.state()["counters"]["num_parks"], parks)
+            self.assertTrue(waits.park_fields()["needs_bytes"])
+            self.assertEqual(waits.talker.read(), "right")
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[5:])
