@@ -186,13 +186,48 @@ static int a_stream_that_waits_for_a_value_refuses(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 32, stream);
 }
 
-/* ---- Memory that others know of */
-
 static void *ask_for_a_park(void *code)
 {
     *(int *)code = asker_ask("park wait=2000");
     return NULL;
 }
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void CUDA_CB need_the_lock(void *done)
+{
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+    atomic_store((atomic_bool *)done, true);
+}
+
+/* As with Python's lock: the stream waits for the thread, which waits at the gate of the park,
+ * which waits for the stream. */
+static int a_host_function_that_needs_a_lock_ends(void)
+{
+    static atomic_bool done;
+    int code = 0;
+    begin(1);
+    pthread_mutex_lock(&lock);
+    int rc = (int)cuLaunchHostFunc(stream, need_the_lock, &done);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        return SCENE_SKIP;
+    REQUIRE(rc);
+    pthread_t asker = start(ask_for_a_park, &code);
+    scene_sleep_ms(100);
+    uint64_t start_ns = scene_now_ns();
+    REQUIRE(gpu_fill(b, WORDS, 9, NULL));
+    EXPECT(scene_now_ns() - start_ns < 1500 * MS_NS && !atomic_load(&done));
+    pthread_mutex_unlock(&lock);
+    REQUIRE(pthread_join(asker, NULL));
+    expect_code(code, PAGE_REPLY_REFUSED);
+    REQUIRE(gpu_sync());
+    EXPECT(atomic_load(&done));
+    park();
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 9, NULL);
+}
+
+/* ---- Memory that others know of */
 
 static void *export_b(void *handle)
 {
@@ -395,7 +430,8 @@ static int a_process_that_gets_no_thread_parks_again(void)
 SCENE_ACTS(ACT(a_thread_on_its_way_to_the_driver_refuses),
            ACT(launches_of_the_first_moments_are_drained_or_harmless),
            ACT(an_upload_that_runs_on_refuses), ACT(a_graph_that_a_kernel_launches_refuses),
-           ACT(a_stream_that_waits_for_a_value_refuses), ACT(an_export_cancels_the_copies),
+           ACT(a_stream_that_waits_for_a_value_refuses),
+           ACT(a_host_function_that_needs_a_lock_ends), ACT(an_export_cancels_the_copies),
            ACT(what_others_know_of_keeps_its_memory), ACT(a_sleeping_rank_keeps_its_buffer),
            ACT(an_open_network_card_refuses), ACT(without_workers_the_bytes_are_right),
            ACT(a_process_that_gets_no_thread_parks_again))
