@@ -3,6 +3,7 @@
 """The device memory of a process goes to the host, and comes back when the process uses it.
 
 test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+import contextlib
 import os
 import resource
 import random
@@ -100,7 +101,56 @@ class Base(waiting.Waiting):
         return value, reply
 
 
+class Group:
+    """A memory cgroup of its own for a process. Skips the test where the machine allows none."""
+
+    KINDS = ((":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+              "memory.usage_in_bytes"), ("0::", "/sys/fs/cgroup", "memory.max", "memory.current"))
+
+    def __init__(self, test, pid):
+        for mark, mount, self.limit, self.usage in self.KINDS:
+            with open("/proc/self/cgroup", encoding="ascii") as file:
+                own = [line.rstrip().split(mark)[1] for line in file if mark in line]
+            self.path = f"{mount}{own[0] if own else ''}/gpucache-{os.getpid()}"
+            with contextlib.suppress(OSError):
+                os.mkdir(self.path)
+                test.addCleanup(self.remove)
+                self.put("cgroup.procs", pid)
+                self.put(self.limit, 1 << 40)
+                return
+        test.skipTest("no memory cgroup can be made here")
+
+    def put(self, name, value):
+        with open(os.path.join(self.path, name), "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def used(self):
+        with open(os.path.join(self.path, self.usage), encoding="ascii") as file:
+            return int(file.read())
+
+    def remove(self):
+        for _ in range(500):  # until the kernel has seen the process's end
+            with contextlib.suppress(OSError):
+                return os.rmdir(self.path)
+            time.sleep(0.01)
+        raise AssertionError("a cgroup is left")
+
+
 class Park(Base):
+    def test_a_memory_cgroup_that_is_too_small_refuses_and_nobody_is_killed(self):
+        p = self.start()
+        group = Group(self, p.pid)
+        self.addCleanup(p.talker.end)  # before the group's own
+        p.do("make 32 20")
+        live = p.state()["pools"][0]["allocated_bytes"]
+        needed = live + live // 20 + 256 * MIB
+        group.put(group.limit, group.used() + needed - 2 * MIB)
+        self.assertIn("GiB are needed", self.park(p, code=REFUSED)[1]["why"])
+        self.assertEqual(p.do("check"), "right")
+        group.put(group.limit, group.used() + needed + 2 * MIB)
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+
     def test_memory_goes_and_comes_back_with_its_bytes(self):
         p = self.start()
         nothing = self.free_mib()
