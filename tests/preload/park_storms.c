@@ -223,6 +223,60 @@ static int libraries_come_and_go_beside(void)
     return failures + pthread_join(opener, NULL);
 }
 
+static void *make_and_destroy_contexts(void *unused)
+{
+    (void)unused;
+    for (unsigned char i = 1; !atomic_load(&stops); i++) {
+        CUcontext own;
+        CUdeviceptr block;
+        unsigned char got[4];
+        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        REQUIRE(cuMemAlloc(&block, 4 * MIB));
+        REQUIRE(cuMemsetD8(block, i, 4 * MIB));
+        usleep(i * 97 % 3000);
+        REQUIRE(cuMemcpyDtoH(got, block + 4 * MIB - 4, 4));
+        atomic_fetch_add(&wrong_words, got[0] != i || got[3] != i);
+        REQUIRE(cuCtxDestroy(own)); /* with the block */
+        rest_with_others();
+    }
+    return NULL;
+}
+
+static int contexts_come_and_go_beside(void)
+{
+    pthread_t maker;
+    begin(1);
+    start(3, live_at_random);
+    REQUIRE(pthread_create(&maker, NULL, make_and_destroy_contexts, NULL));
+    park_at_random(cycles());
+    int failures = stop(3);
+    return failures + pthread_join(maker, NULL);
+}
+
+static void *fork_all_the_time(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&stops)) {
+        pid_t child = fork();
+        if (!child)
+            _exit(0);
+        EXPECT(child > 0 && scene_wait(child) == 0);
+        usleep(2000);
+    }
+    return NULL;
+}
+
+static int forks_come_beside(void)
+{
+    pthread_t parent;
+    begin(1);
+    start(3, live_at_random);
+    REQUIRE(pthread_create(&parent, NULL, fork_all_the_time, NULL));
+    park_at_random(cycles());
+    int failures = stop(3);
+    return failures + pthread_join(parent, NULL);
+}
+
 /* Limits that fall while the process is parked, and rise again. Without files and host memory the
  * driver may bring no device memory back: then the use would wait until the limit rises. */
 static int limits_of_the_process_change(void)
@@ -233,6 +287,8 @@ static int limits_of_the_process_change(void)
     if (scene_sanitized()) /* its runtime ends the process when memory is short */
         return SCENE_SKIP;
     begin(1);
+    if (!scene_simulated()) /* what a real driver does without memory is its own */
+        return SCENE_SKIP;
     (void)asker_page();
     for (unsigned i = 0; i < cycles(); i++) {
         struct rlimit before, now;
@@ -258,4 +314,5 @@ static int limits_of_the_process_change(void)
 }
 
 SCENE_ACTS(ACT(a_crowd_launches), ACT(threads_live_at_random), ACT(flushes_by_signal_come_beside),
-           ACT(libraries_come_and_go_beside), ACT(limits_of_the_process_change))
+           ACT(libraries_come_and_go_beside), ACT(contexts_come_and_go_beside),
+           ACT(forks_come_beside), ACT(limits_of_the_process_change))
