@@ -244,6 +244,16 @@ const struct store_row *store_find(struct store *s, uint64_t addr, uint64_t end)
     return low < s->num_rows && s->rows[low].addr < end ? &s->rows[low] : NULL;
 }
 
+void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_t addr))
+{
+    size_t kept = mark.num_rows;
+
+    for (size_t i = kept; i < s->num_rows; i++)
+        if (is_kept(s->rows[i].addr))
+            s->rows[kept++] = s->rows[i];
+    s->num_rows = kept;
+}
+
 struct store_mark store_mark(const struct store *s)
 {
     return (struct store_mark){.used_bytes = s->used_bytes, .num_rows = s->num_rows};

@@ -56,6 +56,9 @@ bool store_make_usable(struct store *s, char *why, size_t why_bytes);
  * none. Sorts the rows first, if needed. */
 const struct store_row *store_find(struct store *s, uint64_t addr, uint64_t end);
 
+/* Keeps those of the rows behind the mark of which is_kept is true. */
+void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_t addr));
+
 struct store_mark store_mark(const struct store *s);
 /* Forgets what came behind the mark. */
 void store_cut(struct store *s, struct store_mark mark);

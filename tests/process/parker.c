@@ -11,15 +11,17 @@
  *   rss              of the process, in KiB
  *   work THREADS     threads begin to fill, copy and check blocks of their own
  *   rest             they end; "right", or how many words were wrong
+ *   load FILE        opens a library
  *   reset, exit      the context, or the process, ends */
 #include "tests/preload/scene.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCKS_MAX = 4096, THREADS_MAX = 16, WORK_WORDS = 64 * 1024 };
+enum { BLOCKS_MAX = 4096, THREADS_MAX = 16, WORK_WORDS = 64 * 1024, LINE_BYTES = 512 };
 
 static struct block {
     uint64_t addr;
@@ -161,6 +163,7 @@ static void say_wrong(uint64_t wrong)
 static bool obey(const char *line)
 {
     unsigned mib, count;
+    char file[LINE_BYTES];
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
     } else if (sscanf(line, "work %u", &count) == 1) {
@@ -186,6 +189,8 @@ static bool obey(const char *line)
         swap(*line == 's');
     } else if (!strncmp(line, "drop", 4)) {
         drop();
+    } else if (sscanf(line, "load %s", file) == 1) {
+        EXPECT(dlopen(file, RTLD_NOW));
     } else if (!strncmp(line, "reset", 5)) {
         REQUIRE(gpu_reset());
         num_blocks = 0;
@@ -199,7 +204,7 @@ static bool obey(const char *line)
 
 int main(void)
 {
-    char line[64];
+    char line[LINE_BYTES];
     scene_start(1, 600);
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin) && obey(line))

@@ -147,6 +147,45 @@ static void persistent_kernel_ends_when_its_flag_is_set(void **state)
     OK(cuMemFreeHost(flag));
 }
 
+static void a_stream_waits_for_a_value(void **state)
+{
+    uint32_t *word;
+    CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    OK(cuMemHostAlloc((void **)&word, 4, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)word;
+    *word = 4;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(on, at, 5, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cuStreamWaitValue32(on, at, 5, CU_STREAM_WAIT_VALUE_GEQ));
+    for (int i = 0; i < 100; i++)
+        GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(on));
+    *word = 6;
+    OK(cuStreamSynchronize(on));
+    OK(cuMemFreeHost(word));
+}
+
+static void *query_info(void *unused)
+{
+    size_t free_bytes, total_bytes;
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemGetInfo(&free_bytes, &total_bytes));
+    return NULL;
+}
+
+static void a_call_is_held_and_others_go_on(void **state)
+{
+    pthread_t thread;
+    assert_int_equal(simHold("cuNoSuchFunction"), -1);
+    assert_int_equal(simHold("cuMemGetInfo_v2"), 0);
+    assert_int_equal(pthread_create(&thread, NULL, query_info, NULL), 0);
+    while (!simHeld())
+        ;
+    OK(cuCtxSynchronize());
+    assert_int_equal(simHeld(), 1);
+    simLetGo("cuMemGetInfo_v2");
+    pthread_join(thread, NULL);
+    assert_int_equal(simHeld(), 0);
+}
+
 static void *work_alone(void *argument)
 {
     uint32_t number = *(uint32_t *)argument;
@@ -202,6 +241,8 @@ int main(void)
         TEST(queries_let_time_pass),
         TEST(handles_and_attributes_are_checked),
         TEST(persistent_kernel_ends_when_its_flag_is_set),
+        TEST(a_stream_waits_for_a_value),
+        TEST(a_call_is_held_and_others_go_on),
         TEST(threads_share_the_driver),
     };
     return RUN(tests);

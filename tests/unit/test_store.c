@@ -4,6 +4,8 @@
  */
 #include "shim/park/store.h"
 
+#include "shim/process/proc_text.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +24,17 @@ enum { WHY_BYTES = 128, PATH_BYTES = 512, RANGES = 3000 };
 
 static char root[64];
 static char why[WHY_BYTES];
+static bool is_in_root; /* what the store reads of the kernel lies below the root */
+
+bool __real_proc_text_read_whole(const char *path, char *text, size_t size_bytes);
+bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes);
+bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes)
+{
+    char below[PATH_BYTES];
+
+    snprintf(below, sizeof below, "%s%s", is_in_root ? root : "", path);
+    return __real_proc_text_read_whole(below, text, size_bytes);
+}
 
 /* A file below the root, with its folders. */
 static void put(const char *name, const char *text)
@@ -56,6 +69,7 @@ static int remove_root(void **state)
 {
     char command[128];
 
+    is_in_root = false;
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }
@@ -108,6 +122,39 @@ static void too_much_is_refused_in_words(void **state)
     assert_false(store_begin(&s, UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
     assert_non_null(strstr(why, "GiB are needed"));
     assert_null(s.bytes);
+}
+
+static void put_room(uint64_t bytes)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)bytes);
+    put("/sys/fs/cgroup/a/memory.max", text);
+}
+
+/* The kernel would kill the process. 200 MiB need 20th more of them, and 256 MiB stay for others.
+ */
+static void a_group_that_lacks_one_mib_refuses(void **state)
+{
+    struct store s = {0};
+
+    put("/sys/fs/cgroup/a/memory.current", "0\n");
+    is_in_root = true;
+    put_room((200 + 10 + 256 - 1) * MIB);
+    assert_false(store_begin(&s, 1024 * MIB, 200 * MIB, why, sizeof why));
+    assert_null(s.bytes);
+    put_room((200 + 10 + 256) * MIB);
+    assert_true(store_begin(&s, 1024 * MIB, 200 * MIB, why, sizeof why));
+    store_add(&s, MIB, 100 * MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    /* Others take it meanwhile. */
+    store_add(&s, 512 * MIB, 200 * MIB);
+    put_room(256 * MIB);
+    assert_false(store_make_usable(&s, why, sizeof why));
+    assert_non_null(strstr(why, "GiB are needed"));
+    put_room(1024 * MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    store_free(&s);
 }
 
 static void rows_are_found_in_any_order(void **state)
@@ -165,6 +212,29 @@ static void a_cut_store_gives_its_memory_back(void **state)
     assert_null(s.bytes);
 }
 
+static bool is_high(uint64_t addr)
+{
+    return addr >= 8 * MIB;
+}
+
+static void rows_of_what_stays_are_dropped(void **state)
+{
+    struct store s = {0};
+
+    assert_true(store_begin(&s, 64 * MIB, 16 * MIB, why, sizeof why));
+    store_add(&s, MIB, 4096);
+    struct store_mark mark = store_mark(&s);
+    for (uint64_t i = 4; i < 12; i++)
+        store_add(&s, i * MIB, 4096);
+    store_keep(&s, mark, is_high);
+    assert_int_equal(s.num_rows, 5);
+    assert_int_equal(store_find(&s, 0, UINT64_MAX)->addr, MIB);
+    assert_null(store_find(&s, 4 * MIB, 8 * MIB));
+    assert_int_equal(store_find(&s, 8 * MIB, UINT64_MAX)->offset, 5 * 4096);
+    assert_int_equal(store_find(&s, 11 * MIB, UINT64_MAX)->addr, 11 * MIB);
+    store_free(&s);
+}
+
 static bool child_has(char *bytes)
 {
     int status;
@@ -209,9 +279,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_group_above_has_a_limit, make_root, remove_root),
         cmocka_unit_test_setup_teardown(files_that_nobody_reads_leave_room, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_the_first_version, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_group_that_lacks_one_mib_refuses, make_root, remove_root),
         cmocka_unit_test(too_much_is_refused_in_words),
         cmocka_unit_test(rows_are_found_in_any_order),
         cmocka_unit_test(a_cut_store_gives_its_memory_back),
+        cmocka_unit_test(rows_of_what_stays_are_dropped),
         cmocka_unit_test(a_child_has_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
