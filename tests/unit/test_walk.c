@@ -69,15 +69,8 @@ static void play(enum pool_backing backing)
     assert_null(rig_destroy(r));
 }
 
-TEST(all_that_the_program_holds_is_listed_in_an_arena)
-{
-    play(BACKING_AUTO);
-}
-
-TEST(all_that_the_program_holds_is_listed_in_segments)
-{
-    play(BACKING_SEGMENT);
-}
+TEST_IS(all_that_the_program_holds_is_listed_in_an_arena, play(BACKING_AUTO))
+TEST_IS(all_that_the_program_holds_is_listed_in_segments, play(BACKING_SEGMENT))
 
 TEST(a_list_is_no_longer_than_its_room)
 {
