@@ -2,6 +2,7 @@
 """What the lints of the driver's headers share: the functions that get something themselves or in a
 structure, and those that the library's tables have."""
 import argparse
+import functools
 import pathlib
 import re
 
@@ -18,6 +19,7 @@ SUBMITS = re.compile(r'^SUBMIT\(\s*(\w+)', re.MULTILINE)
 PAIR = re.compile(r'^SUBMIT_PAIR\(\s*(\w+)\s*,\s*\w+\s*,\s*(\w+)', re.MULTILINE)
 
 
+@functools.cache
 def flat(text):
     """C source without comments, on one line."""
     return re.sub(r'\s+', ' ', lint.code_of(text))

@@ -77,7 +77,7 @@ WRAPPER = re.compile(r'^CUresult (cu\w+)\([^{;]*\)\n\{\n(.*?)^\}', re.MULTILINE 
 def namers(texts):
     """The exported names of the functions that name device memory. In the first part of a header
     macros rename them; in the second, after the macros are undefined, they are as they stand."""
-    types = headers.holders(headers.flat(' '.join(texts)), 'CUdeviceptr', 'CUdeviceptr_v1',
+    types = headers.holders(' '.join(map(headers.flat, texts)), 'CUdeviceptr', 'CUdeviceptr_v1',
                             'CUdeviceptr_v2')
     names = set()
     for text in texts:
