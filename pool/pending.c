@@ -15,7 +15,7 @@ void pending_init(struct pendings *q)
 
 /* The queue is in the order of epochs. An item that comes late, out of a magazine, finds its place
  * within a bounded look, or waits a little longer. */
-static struct item **find_place(struct pendings *q, uint64_t epoch)
+static struct item **place_for(struct pendings *q, uint64_t epoch)
 {
     struct item **at = &q->head;
     if (!q->head || epoch >= q->newest_epoch)
@@ -32,7 +32,7 @@ static void queue_item(struct pool *p, struct item *item, struct zone *z, uint64
                        uint64_t epoch)
 {
     struct pendings *q = &p->pendings;
-    struct item **at = find_place(q, epoch);
+    struct item **at = place_for(q, epoch);
     item->epoch = epoch;
     if (at == q->tail) {
         item->epoch = q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;

@@ -22,7 +22,7 @@ static void note_range(struct walk *w, uint64_t addr, uint64_t size_bytes)
     w->count++;
 }
 
-static void note_held(struct walk *w, const struct item *item)
+static void note_item(struct walk *w, const struct item *item)
 {
     if (item_is_held(item))
         note_range(w, item_addr(item), item_requested_bytes(item));
@@ -39,10 +39,10 @@ static void note_block(struct walk *w, const struct block *b)
     if (!starts_here(w, b))
         return;
     if (b->state == BLOCK_LIVE)
-        note_held(w, &b->item);
+        note_item(w, &b->item);
     const struct slab *s = b->state == BLOCK_SLAB ? block_slab(b) : NULL;
     for (unsigned i = 0; s && i < s->object_count; i++)
-        note_held(w, &s->items[i]);
+        note_item(w, &s->items[i]);
 }
 
 static void note_starts(struct walk *w, const _Atomic(struct block *) starts[2],
