@@ -7,7 +7,7 @@
 
 #define WORDS 1024
 
-static void work_takes_virtual_time(void **state)
+TEST(work_takes_virtual_time)
 {
     CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
     uint64_t start = simNow_ns();
@@ -34,7 +34,7 @@ static void work_takes_virtual_time(void **state)
     OK(cuStreamSynchronize(a));
 }
 
-static void effects_come_as_late_as_order_allows(void **state)
+TEST(effects_come_as_late_as_order_allows)
 {
     CUdeviceptr at = alloc(WORDS * 4), errors = alloc(4);
     uint32_t *seen;
@@ -57,7 +57,7 @@ static void effects_come_as_late_as_order_allows(void **state)
     OK(cuMemFreeHost(seen));
 }
 
-static void per_thread_stream_lives_with_its_context(void **state)
+TEST(per_thread_stream_lives_with_its_context)
 {
     CUcontext other;
     for (int i = 0; i < 2; i++) {
@@ -71,7 +71,7 @@ static void per_thread_stream_lives_with_its_context(void **state)
     }
 }
 
-static void queries_let_time_pass(void **state)
+TEST(queries_let_time_pass)
 {
     CUevent done = event();
     int polls = 0;
@@ -87,7 +87,7 @@ static void queries_let_time_pass(void **state)
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(done));
 }
 
-static void handles_and_attributes_are_checked(void **state)
+TEST(handles_and_attributes_are_checked)
 {
     CUstream made = stream(CU_STREAM_NON_BLOCKING), a = stream(CU_STREAM_NON_BLOCKING);
     CUstreamAttrValue value = {.memSyncDomainMap = {.default_ = 3, .remote = 2}};
@@ -122,7 +122,7 @@ static void *set_later(void *flag)
 
 /* A host that waits for a persistent kernel waits in real time until another thread sets the flag,
  * but not for ever. */
-static void persistent_kernel_ends_when_its_flag_is_set(void **state)
+TEST(persistent_kernel_ends_when_its_flag_is_set)
 {
     uint32_t *flag;
     pthread_t thread;
@@ -147,7 +147,7 @@ static void persistent_kernel_ends_when_its_flag_is_set(void **state)
     OK(cuMemFreeHost(flag));
 }
 
-static void a_stream_waits_for_a_value(void **state)
+TEST(a_stream_waits_for_a_value)
 {
     uint32_t *word;
     CUstream on = stream(CU_STREAM_NON_BLOCKING);
@@ -171,7 +171,7 @@ static void *query_info(void *unused)
     return NULL;
 }
 
-static void a_call_is_held_and_others_go_on(void **state)
+TEST(a_call_is_held_and_others_go_on)
 {
     pthread_t thread;
     assert_int_equal(simHold("cuNoSuchFunction"), -1);
@@ -215,7 +215,7 @@ static void *work_alone(void *argument)
     return NULL;
 }
 
-static void threads_share_the_driver(void **state)
+TEST(threads_share_the_driver)
 {
     pthread_t threads[8];
     uint32_t numbers[8];
@@ -234,16 +234,5 @@ static void threads_share_the_driver(void **state)
 int main(void)
 {
     setenv("SIM_HANG_S", "1", 1);
-    const struct CMUnitTest tests[] = {
-        TEST(work_takes_virtual_time),
-        TEST(effects_come_as_late_as_order_allows),
-        TEST(per_thread_stream_lives_with_its_context),
-        TEST(queries_let_time_pass),
-        TEST(handles_and_attributes_are_checked),
-        TEST(persistent_kernel_ends_when_its_flag_is_set),
-        TEST(a_stream_waits_for_a_value),
-        TEST(a_call_is_held_and_others_go_on),
-        TEST(threads_share_the_driver),
-    };
-    return RUN(tests);
+    return play_tests(fixture_start, NULL);
 }
