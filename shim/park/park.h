@@ -67,17 +67,18 @@
 
 #define PARK_ENDERS_NS (2 * SEC_NS)
 
-enum { PARK_GPUS_MAX = 16, PARK_WHY_BYTES = 128 };
+enum { PARK_GPUS_MAX = 16, PARK_WHY_BYTES = 256, PARK_TO_BYTES = 256 };
 
 /* Who asks for a park. */
 enum park_reason { PARK_ASKED, PARK_IDLE, PARK_LENT };
 
 struct park_wish {
     enum park_reason reason;
-    int device;          /* -1: all */
-    uint64_t keep_bytes; /* on each device; 0: none */
-    uint64_t most_bytes; /* no more than that has to go; 0: all */
-    uint64_t wait_ns;    /* for GPU work that runs */
+    int device;             /* -1: all */
+    uint64_t keep_bytes;    /* on each device; 0: none */
+    uint64_t most_bytes;    /* no more than that has to go; 0: all */
+    uint64_t wait_ns;       /* for GPU work that runs */
+    char to[PARK_TO_BYTES]; /* "host", a folder, or "": where GPUCACHE_PARK_TO says */
 };
 
 enum park_outcome {
@@ -102,8 +103,10 @@ struct park_gpu {
 struct park_receipt {
     enum park_outcome outcome;
     char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED */
+    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder */
     bool is_parked;           /* now */
-    uint64_t ns;
+    /* All of it; of that, until the store was there, and behind the gate until all was copied. */
+    uint64_t ns, room_ns, copy_ns;
     unsigned num_gpus;
     struct park_gpu gpus[PARK_GPUS_MAX];
 };

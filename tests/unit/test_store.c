@@ -49,6 +49,7 @@ static int make_root(void **state)
         return -1;
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
     put("/proc/self/cgroup", "0::/a/b\n");
+    store_root = root;
     return 0;
 }
 
@@ -56,30 +57,33 @@ static int remove_root(void **state)
 {
     char command[128];
 
+    store_root = "";
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }
 
 static void the_machine_has_room(void **state)
 {
-    assert_int_equal(store_room(root), 4096 * MIB);
+    assert_int_equal(store_room(), 4096 * MIB);
     put("/proc/meminfo", "MemTotal:  8388608 kB\n");
-    assert_int_equal(store_room(root), UINT64_MAX);
-    assert_int_equal(store_room("/no/such/root"), UINT64_MAX);
-    assert_true(store_room("") > MIB);
+    assert_int_equal(store_room(), UINT64_MAX);
+    store_root = "/no/such/root";
+    assert_int_equal(store_room(), UINT64_MAX);
+    store_root = "";
+    assert_true(store_room() > MIB);
 }
 
 static void each_group_above_has_a_limit(void **state)
 {
     put("/sys/fs/cgroup/a/b/memory.max", "max\n");
     put("/sys/fs/cgroup/a/b/memory.current", "12345\n");
-    assert_int_equal(store_room(root), 4096 * MIB);
+    assert_int_equal(store_room(), 4096 * MIB);
     put("/sys/fs/cgroup/a/memory.max", "1073741824\n");
     put("/sys/fs/cgroup/a/memory.current", "268435456\n");
-    assert_int_equal(store_room(root), 768 * MIB);
+    assert_int_equal(store_room(), 768 * MIB);
     put("/sys/fs/cgroup/memory.max", "1073741824\n");
     put("/sys/fs/cgroup/memory.current", "1073741825\n");
-    assert_int_equal(store_room(root), 0);
+    assert_int_equal(store_room(), 0);
 }
 
 static void files_that_nobody_reads_leave_room(void **state)
@@ -88,7 +92,7 @@ static void files_that_nobody_reads_leave_room(void **state)
     put("/sys/fs/cgroup/a/b/memory.max", "2073741824\n");
     put("/sys/fs/cgroup/a/b/memory.current", "1073741824\n");
     put("/sys/fs/cgroup/a/b/memory.stat", "anon 3\ninactive_file 104857600\nactive_file 7\n");
-    assert_int_equal(store_room(root), 100 * MIB);
+    assert_int_equal(store_room(), 100 * MIB);
 }
 
 /* In a container the group has the machine's name, and the mount is the container's. */
@@ -98,14 +102,14 @@ static void groups_of_the_first_version(void **state)
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
     put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "536870912\n");
     put("/sys/fs/cgroup/memory/memory.stat", "cache 9\ntotal_inactive_file 1048576\n");
-    assert_int_equal(store_room(root), 513 * MIB);
+    assert_int_equal(store_room(), 513 * MIB);
 }
 
 static void too_much_is_refused_in_words(void **state)
 {
     struct store s = {0};
 
-    assert_false(store_begin(&s, UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
+    assert_false(store_begin(&s, "", UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
     assert_non_null(strstr(why, "GiB are needed"));
     assert_null(s.bytes);
 }
@@ -114,7 +118,7 @@ static void rows_are_found_in_any_order(void **state)
 {
     struct store s = {0};
 
-    assert_true(store_begin(&s, 1024 * MIB, MIB, why, sizeof why));
+    assert_true(store_begin(&s, "", 1024 * MIB, MIB, why, sizeof why));
     for (uint64_t i = 0; i < RANGES; i++) { /* 7919 is a prime: each place once */
         uint64_t addr = i * 7919 % RANGES * 4096 + MIB;
         assert_int_equal(store_add(&s, addr, 512)->offset, i * 512);
@@ -144,12 +148,12 @@ static void a_cut_store_gives_its_memory_back(void **state)
 {
     struct store s = {0};
 
-    assert_true(store_begin(&s, 64 * MIB, 16 * MIB, why, sizeof why));
+    assert_true(store_begin(&s, "", 64 * MIB, 16 * MIB, why, sizeof why));
     store_add(&s, 1 << 20, 8 * MIB);
     assert_true(store_make_usable(&s, why, sizeof why));
     memset(s.bytes, 1, 8 * MIB);
     struct store_mark mark = store_mark(&s);
-    assert_true(store_begin(&s, 0, 16 * MIB, why, sizeof why));
+    assert_true(store_begin(&s, "", 0, 16 * MIB, why, sizeof why));
     store_add(&s, 64 << 20, 8 * MIB);
     assert_null(store_add(&s, 128 << 20, 64 * MIB));
     assert_true(store_make_usable(&s, why, sizeof why));
@@ -194,7 +198,7 @@ static void a_child_has_no_copy(void **state)
 
     if (!memory_can_stay_here())
         skip();
-    assert_true(store_begin(&s, 4 * MIB, MIB, why, sizeof why));
+    assert_true(store_begin(&s, "", 4 * MIB, MIB, why, sizeof why));
     store_add(&s, 4096, MIB);
     assert_true(store_make_usable(&s, why, sizeof why));
     memset(s.bytes, 1, MIB);
