@@ -18,7 +18,7 @@
 #define HUGE_PAGE_BYTES (2 * MIB)
 /* What a park leaves to others, besides the twentieth part of what is to come. */
 #define SPARE_BYTES (256 * MIB)
-/* So much becomes usable at a time, after another look at the room. */
+/* So much host memory becomes usable at a time, after another look at the room. */
 #define STEP_BYTES (256 * MIB)
 /* A file is so much larger than what is awaited: each free range below LEAST_GAP_BYTES is kept. One
  * that is too small all the same has another one behind it, of at least so many bytes. */
@@ -203,38 +203,44 @@ bool store_begin(struct store *s, const char *folder, uint64_t most_bytes, uint6
 
 static bool extend_file(struct store *s, uint64_t size_bytes, char *why, size_t why_bytes)
 {
-    uint64_t most = s->size_bytes - s->usable_bytes;
-    uint64_t size = min_u64(whole_pages(size_bytes + size_bytes / FILE_SLACK), most);
-
     if (s->num_files == STORE_FILES_MAX) {
         snprintf(why, why_bytes, "it was parked in too many parts: wake it first");
         return false;
     }
-    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size, why, why_bytes))
+    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size_bytes, why, why_bytes))
         return false;
     s->files[s->num_files++] = s->usable_bytes;
+    return true;
+}
+
+/* least_bytes: more than is missing may become usable, to save steps. */
+static bool extend(struct store *s, uint64_t until, uint64_t least_bytes, char *why,
+                   size_t why_bytes)
+{
+    uint64_t end = max_u64(until, s->used_bytes + s->awaited_bytes),
+             missing = end - s->usable_bytes;
+    uint64_t size = s->folder[0] ? missing + missing / FILE_SLACK
+                                 : min_u64(until - s->usable_bytes, STEP_BYTES);
+
+    size = min_u64(whole_pages(max_u64(size, least_bytes)), s->size_bytes - s->usable_bytes);
+    if (!has_room(s, missing, why, why_bytes))
+        return false;
+    if (s->folder[0]) {
+        if (!extend_file(s, size, why, why_bytes))
+            return false;
+    } else if (mprotect(s->bytes + s->usable_bytes, size, PROT_READ | PROT_WRITE)) {
+        snprintf(why, why_bytes, "the kernel refuses the process more host memory");
+        return false;
+    } else {
+        madvise(s->bytes + s->usable_bytes, size, MADV_HUGEPAGE);
+    }
     s->usable_bytes += size;
     return true;
 }
 
 bool store_extend(struct store *s, uint64_t until, char *why, size_t why_bytes)
 {
-    uint64_t end = max_u64(until, s->used_bytes + s->awaited_bytes);
-    uint64_t step = min_u64(STEP_BYTES, s->size_bytes - s->usable_bytes);
-
-    if (until <= s->usable_bytes)
-        return true;
-    if (!has_room(s, end - s->usable_bytes, why, why_bytes))
-        return false;
-    if (s->folder[0])
-        return extend_file(s, end - s->usable_bytes, why, why_bytes);
-    if (mprotect(s->bytes + s->usable_bytes, step, PROT_READ | PROT_WRITE)) {
-        snprintf(why, why_bytes, "the kernel refuses the process more host memory");
-        return false;
-    }
-    madvise(s->bytes + s->usable_bytes, step, MADV_HUGEPAGE);
-    s->usable_bytes += step;
-    return true;
+    return until <= s->usable_bytes || extend(s, until, 0, why, why_bytes);
 }
 
 const struct store_row *store_add(struct store *s, uint64_t addr, uint64_t size_bytes)
@@ -252,12 +258,9 @@ const struct store_row *store_add(struct store *s, uint64_t addr, uint64_t size_
 
 bool store_make_usable(struct store *s, char *why, size_t why_bytes)
 {
-    while (s->usable_bytes < s->used_bytes) {
-        uint64_t more = s->folder[0] ? FILE_BYTES_LEAST : 0;
-
-        if (!store_extend(s, min_u64(s->used_bytes + more, s->size_bytes), why, why_bytes))
+    while (s->usable_bytes < s->used_bytes)
+        if (!extend(s, s->used_bytes, s->folder[0] ? FILE_BYTES_LEAST : STEP_BYTES, why, why_bytes))
             return false;
-    }
     return true;
 }
 

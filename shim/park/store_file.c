@@ -121,7 +121,7 @@ static bool map(int fd)
     return true;
 }
 
-/* On the thread of step 3, whose descriptors end with it. */
+/* On the thread of step 3. */
 static void run(void)
 {
     int fd = -1;
@@ -138,6 +138,8 @@ static void run(void)
     else
         making.end = MADE;
     making.error = errno;
+    if (fd >= 0)
+        close(fd); /* now, and not at some time after the wait for this thread */
     atomic_store(&making.is_over, 1);
     futex_wake_all(&making.is_over, FUTEX_OF_PROCESS);
 }

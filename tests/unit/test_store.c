@@ -3,6 +3,7 @@
  * shim/park/store.c: the room on the host by the kernel's files, and the rows.
  */
 #include "shim/park/store.h"
+#include "shim/park/store_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,6 +106,80 @@ static void groups_of_the_first_version(void **state)
     assert_int_equal(store_room(), 513 * MIB);
 }
 
+/* Is the first byte of a page in memory? */
+static bool is_resident(const char *at)
+{
+    unsigned char resident = 0;
+
+    return mincore((void *)(uintptr_t)at, 1, &resident) == 0 && resident & 1;
+}
+
+/* What the group leaves is the park's bytes, a twentieth of them, and the spare. */
+static void a_limit_one_mebibyte_too_low_refuses(void **state)
+{
+    struct store s = {0};
+    uint64_t needed = 40 * MIB + 2 * MIB + 256 * MIB;
+    char limit[32];
+
+    for (uint64_t less = 0; less < 2; less++) {
+        snprintf(limit, sizeof limit, "%llu\n", (unsigned long long)(needed - less * MIB + 4096));
+        put("/sys/fs/cgroup/a/memory.max", limit);
+        put("/sys/fs/cgroup/a/memory.current", "4096\n");
+        assert_int_equal(store_begin(&s, "", 64 * MIB, 40 * MIB, why, sizeof why), !less);
+        store_free(&s);
+        assert_int_equal(store_begin(&s, "/dev/shm", 64 * MIB, 40 * MIB, why, sizeof why), !less);
+        store_free(&s);
+        assert_true(store_begin(&s, "/tmp", 64 * MIB, 40 * MIB, why, sizeof why) ||
+                    store_file_is_memory("/tmp"));
+        store_free(&s);
+    }
+}
+
+/* The limit falls while host memory is made ready. */
+static void each_step_looks_at_the_room_anew(void **state)
+{
+    struct store s = {0};
+
+    put("/sys/fs/cgroup/a/memory.max", "2147483648\n");
+    put("/sys/fs/cgroup/a/memory.current", "4096\n");
+    assert_true(store_begin(&s, "", 1024 * MIB, 1024 * MIB, why, sizeof why));
+    assert_true(store_extend(&s, 1024 * MIB, why, sizeof why));
+    assert_int_equal(s.usable_bytes, 256 * MIB);
+    put("/sys/fs/cgroup/a/memory.current", "1073741824\n");
+    assert_false(store_extend(&s, 1024 * MIB, why, sizeof why));
+    assert_non_null(strstr(why, "the host has 1.0 GiB"));
+    assert_int_equal(s.usable_bytes, 256 * MIB);
+    store_free(&s);
+}
+
+static void it_begins_at_a_huge_page(void **state)
+{
+    struct store s = {0};
+
+    for (int i = 0; i < 8; i++) {
+        void *shift = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(store_begin(&s, "", 3 * MIB, MIB, why, sizeof why));
+        assert_int_equal((uintptr_t)s.bytes % (2 * MIB), 0);
+        store_free(&s);
+        munmap(shift, 4096);
+    }
+}
+
+static void what_is_not_needed_goes_back(void **state)
+{
+    struct store s = {0};
+
+    assert_true(store_begin(&s, "", 64 * MIB, 16 * MIB, why, sizeof why));
+    assert_true(store_extend(&s, 16 * MIB, why, sizeof why));
+    memset(s.bytes, 1, 16 * MIB);
+    store_add(&s, 4096, 3 * MIB);
+    store_settle(&s);
+    assert_int_equal(s.usable_bytes, 4 * MIB);
+    assert_true(is_resident(s.bytes + 3 * MIB - 4096));
+    assert_false(is_resident(s.bytes + 4 * MIB));
+    store_free(&s);
+}
+
 static void too_much_is_refused_in_words(void **state)
 {
     struct store s = {0};
@@ -134,14 +209,6 @@ static void rows_are_found_in_any_order(void **state)
     assert_int_equal(store_find(&s, 0, UINT64_MAX)->addr, MIB);
     assert_null(store_find(&s, MIB + RANGES * 4096, UINT64_MAX));
     store_free(&s);
-}
-
-/* Is the first byte of a page in memory? */
-static bool is_resident(const char *at)
-{
-    unsigned char resident = 0;
-
-    return mincore((void *)(uintptr_t)at, 1, &resident) == 0 && resident & 1;
 }
 
 static void a_cut_store_gives_its_memory_back(void **state)
@@ -213,6 +280,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_group_above_has_a_limit, make_root, remove_root),
         cmocka_unit_test_setup_teardown(files_that_nobody_reads_leave_room, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_the_first_version, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_limit_one_mebibyte_too_low_refuses, make_root,
+                                        remove_root),
+        cmocka_unit_test_setup_teardown(each_step_looks_at_the_room_anew, make_root, remove_root),
+        cmocka_unit_test(it_begins_at_a_huge_page),
+        cmocka_unit_test(what_is_not_needed_goes_back),
         cmocka_unit_test(too_much_is_refused_in_words),
         cmocka_unit_test(rows_are_found_in_any_order),
         cmocka_unit_test(a_cut_store_gives_its_memory_back),
