@@ -278,7 +278,8 @@ static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
 static uint64_t run_tell_unreadable(uint64_t now_ns)
 {
     (void)now_ns;
-    log_warn("device memory went to %s and cannot be read: the program gets the driver's error %d",
+    log_once(LOG_LEVEL_WARN,
+             "device memory went to %s and cannot be read: the program gets the driver's error %d",
              unreadable, CUDA_ERROR_OPERATING_SYSTEM);
     return DUTY_NEVER;
 }
