@@ -11,8 +11,9 @@
  *   rss              of the process, in KiB
  *   peek             the code of a copy of a block's first word to the host
  *   close            closes all descriptors but the first three
- *   cut FOLDER       the nameless files of the folder that are mapped here are as if cut off,
- *   mend             .. and no more
+ *   cut FOLDER       the nameless files of the folder that are mapped here, now or as soon as there
+ *                    is one, are as if cut off,
+ *   mend, forget     .. and no more; or they are gone by now
  *   work THREADS     threads begin to fill, copy and check blocks of their own
  *   rest             they end; "right", or how many words were wrong
  *   reset, exit      the context, or the process, ends */
@@ -126,13 +127,12 @@ static struct cut {
 } cuts[CUTS_MAX];
 static unsigned num_cuts;
 
-static void cut(const char *folder)
+static void cut_mapped(const char *folder, int empty)
 {
     char line[512];
     FILE *maps = fopen("/proc/self/maps", "r");
-    int empty = memfd_create("empty", 0);
-    EXPECT(maps && empty >= 0);
-    for (num_cuts = 0; fgets(line, sizeof line, maps) && num_cuts < CUTS_MAX;) {
+    EXPECT(maps);
+    while (fgets(line, sizeof line, maps) && num_cuts < CUTS_MAX) {
         unsigned long from, to;
         if (!strstr(line, folder) || sscanf(line, "%lx-%lx", &from, &to) != 2)
             continue;
@@ -144,16 +144,26 @@ static void cut(const char *folder)
                     0) == c->at);
     }
     fclose(maps);
-    close(empty);
-    EXPECT(num_cuts > 0);
 }
 
-static void mend(void)
+static void cut(const char *folder)
+{
+    int empty = memfd_create("empty", 0);
+    EXPECT(empty >= 0);
+    while (!num_cuts)
+        cut_mapped(folder, empty);
+    close(empty);
+}
+
+static void mend(bool keeps)
 {
     for (; num_cuts; num_cuts--) {
         struct cut *c = &cuts[num_cuts - 1];
-        EXPECT(mremap(c->own, c->size_bytes, c->size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, c->at) ==
-               c->at);
+        if (keeps)
+            EXPECT(mremap(c->own, c->size_bytes, c->size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                          c->at) == c->at);
+        else
+            munmap(c->own, c->size_bytes);
     }
 }
 
@@ -246,7 +256,9 @@ static bool obey(const char *line)
     } else if (sscanf(line, "cut %255s", folder) == 1) {
         cut(folder);
     } else if (!strncmp(line, "mend", 4)) {
-        mend();
+        mend(true);
+    } else if (!strncmp(line, "forget", 6)) {
+        mend(false);
     } else if (!strncmp(line, "swap", 4) || !strncmp(line, "exchange", 8)) {
         swap(*line == 's');
     } else if (!strncmp(line, "drop", 4)) {

@@ -410,6 +410,26 @@ class Folder(Base):
         self.assertEqual(p.do("peek"), "0")
         self.assertEqual(p.do("check"), "right")
 
+    def test_a_file_that_is_cut_off_meanwhile_refuses(self):
+        p = self.start()
+        p.do("make 16 60")
+        why = ""
+        while not why:
+            p.talker.send(f"cut {self.folder}")
+            code, _, reply = p.ask(f"park to={self.folder}")
+            self.assertEqual(p.talker.read(), "done")
+            if code == DONE:  # the file was full before
+                p.do("mend", "check")
+                continue
+            self.assertEqual(code, REFUSED)
+            why = reply["why"]
+        self.assertIn(f"the file in {self.folder} cannot be written", why)
+        p.do("forget")
+        self.assertEqual(self.files(p), [])
+        self.assertEqual(p.do("check"), "right")
+        self.park(p, f"park to={self.folder}")
+        self.assertEqual(p.do("check"), "right")
+
     def test_who_closes_all_descriptors_wakes(self):
         p = self.start()
         p.do("make 8 20")
