@@ -10,17 +10,18 @@
  * the store. The park thread is one thread of the library's, made at the first park. It does every
  * park and every wake.
  *
- * A park: refusals that need no gate (quiet_refusal), room on the host, staging memory and workers;
- * then the gate is closed, the calls under way are awaited (gate_drain), all contexts become idle
- * (quiet_await), and the pools hold their chunks. What the program may read again is copied. Only
- * then the gate is left (gate_leave) and the device memory goes back.
- * A wake: all chunks that hold anything get device memory again, or none does. Then what is live is
- * copied back, the gate opens, and the store is freed.
+ * A park: refusals that need no gate (quiet_refusal), room for the bytes, staging memory and
+ * workers; then the gate is closed, the calls under way are awaited (gate_drain), all contexts
+ * become idle (quiet_await), and the pools hold their chunks. What the program may read again is
+ * copied. Only then the gate is left (gate_leave) and the device memory goes back. A wake: all
+ * chunks that hold anything get device memory again, or none does. Then what is live is copied
+ * back, the gate opens, and the store is freed.
  *
  * What this keeps of the promises of the library: results, codes and addresses are those without a
  * park. New are the time that a use waits, host memory while the process is parked, and one error:
  * a use whose device memory does not come within GPUCACHE_PARK_WAIT gets the driver's error, out of
- * memory.
+ * memory. Where the bytes went to a file and its disk fails, a use gets
+ * CUDA_ERROR_OPERATING_SYSTEM and never wrong bytes (store_file.h).
  *
  * Why it is safe:
  *  1. No work of the program's runs or is accepted while a chunk is away. gate.h and quiet.h have
@@ -55,6 +56,8 @@
  * 13. The control thread and signal handlers wait for no park and no wake.
  * 14. A job that comes while a use waits for device memory is refused between two tries: a park at
  *     once, a wake when its own time is over. So a request does not wait as long as the use.
+ * 15. What takes long for a file or for much host memory comes before the gate is closed. A park
+ *     that joins another one asks may_prepare meanwhile, so that a use does not wait for it.
  */
 #ifndef SHIM_PARK_H
 #define SHIM_PARK_H

@@ -63,8 +63,8 @@ def places(suite, folder, size, rounds):
         for name, times in zip(("out", "of it, room", "of it, copies"), zip(*took[1:])):
             suite.row(f"{size / GIB:g} GiB to {place}: {name}", "", spread(times),
                       verdict=f"measured: {rounds} times, and once before")
-        suite.row(f"{size / GIB:g} GiB to {place}: back", "", spread(backs[1:]) if backs[1:] else "",
-                  verdict=refused or "measured")
+        suite.row(f"{size / GIB:g} GiB to {place}: back", "",
+                  spread(backs[1:]) if backs[1:] else "", verdict=refused or "measured")
         wrong = p.do("check")
         suite.row(f"{size / GIB:g} GiB to {place}: contents",
                   verdict="ok" if wrong == "sound" else f"FAIL: {wrong}")
