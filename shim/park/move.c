@@ -177,7 +177,8 @@ static struct context *pin_any(void)
     return NULL;
 }
 
-bool move_prepare(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
+bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
+                  struct park_receipt *r)
 {
     uint64_t total_bytes = 0, awaited_bytes = estimate(w, &total_bytes);
     bool prepared = false;
@@ -192,7 +193,7 @@ bool move_prepare(const struct park_wish *w, bool (*goes_on)(void), struct park_
     }
     if (!prepared)
         say(r->why, "the process has no host memory for the copies");
-    if (prepared && fill(w, goes_on, r->why))
+    if (prepared && (!(ahead || store.folder[0]) || fill(w, goes_on, r->why)))
         return true;
     store_cut(&store, before);
     return false;

@@ -11,10 +11,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Before the gate is closed: makes the store, with all the memory that it will need, and the
- * staging memory. goes_on: asked between two steps. False, with r->why: the host or the folder has
- * no room, or there is nothing to copy with. Nothing changed. */
-bool move_prepare(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r);
+/* Before the gate is closed: makes the store and the staging memory. ahead: also host memory for
+ * all bytes; a file has it in any case. goes_on: asked between two steps. False, with r->why: the
+ * host or the folder has no room, or there is nothing to copy with. Nothing changed. */
+bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
+                  struct park_receipt *r);
 /* The pools hold their chunks, and what they need is copied. goes_on: asked between two steps.
  * False, with r->why: nothing changed, but for what move_undo takes back. */
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r);

@@ -161,7 +161,8 @@ static bool may_prepare(void)
 static bool prepare(const struct park_wish *w, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
-    bool prepared = move_prepare(w, may_prepare, r);
+    /* Where work runs, the park may well be refused: then nothing is made ready for it. */
+    bool prepared = move_prepare(w, !quiet_look(), may_prepare, r);
 
     r->room_ns = clock_now_ns() - start_ns;
     snprintf(r->to, sizeof r->to, "%s", move_place());
