@@ -396,12 +396,14 @@ class Folder(Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(self):
-        p = self.start()
+        p = self.start(GPUCACHE_PARK_WAIT="40s")
         p.do("make 8 20")
         self.park(p, f"park to={self.folder}")
         p.do(f"cut {self.folder}")
+        begun = time.monotonic()
         self.assertEqual(p.do("peek"), "304")
         self.assertEqual(p.do("peek"), "304")
+        self.assertLess(time.monotonic(), begun + 40)  # it waits for nothing
         code, _, reply = p.ask("wake")
         self.assertEqual(code, REFUSED)
         self.assertIn(f"what went to {self.folder} cannot be read", reply["why"])
@@ -414,7 +416,7 @@ class Folder(Base):
         p = self.start()
         p.do("make 16 60")
         why = ""
-        while not why:
+        for _ in range(10):
             p.talker.send(f"cut {self.folder}")
             code, _, reply = p.ask(f"park to={self.folder}")
             self.assertEqual(p.talker.read(), "done")
@@ -423,6 +425,7 @@ class Folder(Base):
                 continue
             self.assertEqual(code, REFUSED)
             why = reply["why"]
+            break
         self.assertIn(f"the file in {self.folder} cannot be written", why)
         p.do("forget")
         self.assertEqual(self.files(p), [])
