@@ -302,6 +302,52 @@ class Park(Base):
             self.assertEqual(p.do("swap" if i % 3 else "exchange", "check"), "right")
 
 
+class Limited(Base):
+    """The process is in a memory cgroup of its own, where the machine lets us make one."""
+
+    def group(self):
+        """Its folder, and the names of its files for the limit and the usage."""
+        with open("/proc/self/cgroup", encoding="ascii") as file:
+            lines = [line.strip().split(":", 2) for line in file]
+        for controllers, mount, names in (
+                ("memory", "/sys/fs/cgroup/memory", ("memory.limit_in_bytes",
+                                                     "memory.usage_in_bytes")),
+                ("", "/sys/fs/cgroup", ("memory.max", "memory.current"))):
+            for _, has, path in lines:
+                place = f"{mount}{path}/park-test-{os.getpid()}"
+                if has != controllers:
+                    continue
+                try:
+                    os.mkdir(place)
+                except OSError:
+                    continue
+                self.addCleanup(os.rmdir, place)
+                if os.path.exists(f"{place}/{names[0]}"):
+                    return place, *names
+        return self.skipTest("no memory cgroup can be made here")
+
+    def test_a_limit_that_is_too_low_refuses_and_nobody_is_killed(self):
+        place, limit, usage = self.group()
+        p = self.start()
+        p.do("make 16 60")
+        live = self.park(p)[1]["gpus"][0]["live_bytes"]
+        self.assertEqual(p.do("check"), "right")
+        with open(f"{place}/cgroup.procs", "w", encoding="ascii") as file:
+            file.write(str(p.pid))
+        for more, code in (-32 * MIB, REFUSED), (-16 * MIB, REFUSED), (64 * MIB, DONE):
+            for place_to in "host", "/dev/shm":
+                with open(f"{place}/{usage}", encoding="ascii") as file:
+                    used = int(file.read())
+                with open(f"{place}/{limit}", "w", encoding="ascii") as file:
+                    file.write(str(used + live * 21 // 20 + 256 * MIB + more))
+                _, reply = self.park(p, f"park to={place_to}", code)
+                self.assertEqual("the host has" in reply.get("why", ""), code == REFUSED, reply)
+                self.assertEqual(p.do("check"), "right")
+                with open(f"{place}/{limit}", "w", encoding="ascii") as file:
+                    file.write(str(8 << 30))
+        self.assertEqual(p.talker.finish()[0], 0)
+
+
 class Folder(Base):
     """Device memory goes into a file in a folder."""
 
