@@ -115,6 +115,16 @@ def _size(words):
     return found
 
 
+def _place(words):
+    place = words if words == "host" else os.path.abspath(words)
+    if not words or not place.isprintable() or " " in place or \
+            len(os.fsencode(place)) >= options.PLACE_BYTES:
+        raise argparse.ArgumentTypeError(
+            f"{text.printable(place)}: the name of a folder has no blank, and at most "
+            f"{options.PLACE_BYTES - 1} bytes")
+    return place
+
+
 def _time(words):
     found = text.parse_time(words)
     if found is None:
@@ -210,6 +220,9 @@ def _add_arguments(verb, add):
         if verb == "park":
             add("--keep", type=_size, default=0, metavar="SIZE",
                 help="leave up to this much memory, on each GPU")
+            add("--to", type=_place, metavar="host|FOLDER",
+                help="to host memory, or into a file in this folder, which the process must find "
+                "by this name (default: where GPUCACHE_PARK_TO of the process says)")
             add("--wait", type=_time, default=1.0, metavar="TIME",
                 help="how long to wait for GPU work that runs (default: 1s)")
             add("--no-frameworks", action="store_true",
@@ -244,7 +257,7 @@ class _Formatter(argparse.HelpFormatter):
 def _values():
     """What the values of run's flags may be: each kind once."""
     kinds = {options.kind_of(row): options.grammar(row) for row in options.ROWS.values()
-             if row["type"] not in ("PATH", "DIR", "SWITCH", "TRACE_ON")}
+             if row["type"] not in ("PATH", "DIR", "PLACE", "SWITCH", "TRACE_ON")}
     width = max(map(len, kinds)) + 4
     lines = ["values (man 7 gpucache says more of each option):"]
     for kind, words in kinds.items():

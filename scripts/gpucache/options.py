@@ -36,10 +36,12 @@ VALUES = {
     "LOG": r"(?:off|none|0|error|warning|warn|info|debug)(?::.+)?",
     "PATH": r".+",
     "DIR": r".+",
+    "PLACE": r"host|/.*",
 }
 BLANKS = " \t\r\n"
 DEVICES_MAX = 64
 ITEM_BYTES = 256
+PLACE_BYTES = 256
 TIMES_NS = {unit: round(seconds * 10**9) for unit, seconds in text.TIMES.items()}
 TOO_MUCH = 1 << 64
 AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z%]*)", re.IGNORECASE)
@@ -69,6 +71,7 @@ def full(name):
 # How the kind of a value is called where it is not called as its type.
 KINDS = {"LIMIT": "SIZE", "BYTES": "SIZE", "SECONDS": "TIME", "GLOBS": "NAMES", "PATH": "FILE",
          "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "PARK": "WHEN", "STATS": "REPORT",
+         "PLACE": "host|FOLDER",
          "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom"}
 
 
@@ -185,6 +188,8 @@ def _is_value(row, value):
     if kind in VALUES:
         if kind in ("PATH", "DIR", "STATS", "LOG"):
             return _matches(VALUES[kind], value)
+        if kind == "PLACE":
+            return _matches(VALUES[kind], value) and len(os.fsencode(value)) < PLACE_BYTES
         item = value.strip(BLANKS)
         return _is_short(item) and _matches(VALUES[kind], item) and _is_in_range(kind, item)
     # An enum: its words are in what the option takes.

@@ -25,11 +25,15 @@ class Receipt(many.Receipt):
         gpus = body.get("gpus")
         self.num_bytes = state.number(reply.value) if reply else 0
         self.ns, self.state = state.number(body.get("ns")), state.word(body.get("state"))
+        self.times = {name: state.number(body[name]) for name in ("room_ns", "copy_ns")
+                      if name in body}
+        self.to = body.get("to")
         self.gpus = [g for g in gpus if isinstance(g, dict)] if isinstance(gpus, list) else []
 
     def as_json(self):
         return {**self.numbers, "status": self.status, "why": self.why, "state": self.state,
-                "ns": self.ns, "bytes": self.num_bytes, "gpus": self.gpus}
+                "ns": self.ns, **self.times, "to": self.to, "bytes": self.num_bytes,
+                "gpus": self.gpus}
 
     def lines(self, names):
         """Text for people. names: UUID -> the GPU's number as ps shows it."""
@@ -45,7 +49,7 @@ class Receipt(many.Receipt):
             yield f"PID {self.pid}: it has no memory on a GPU"
         for its_gpu in self.gpus if self.state == "parked" else ():
             shown = names.get(str(its_gpu.get("uuid")), state.number(its_gpu.get("device")))
-            yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns)}"
+            yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns, self.to)}"
 
 
 def _stays(its_gpu):
@@ -60,10 +64,12 @@ def _stay_words(its_gpu):
                      for what, size in _stays(its_gpu) if size)
 
 
-def _gpu_words(its_gpu, ns):
+def _gpu_words(its_gpu, ns, place):
     parked, live, away = (state.number(its_gpu.get(name))
                           for name in ("parked_bytes", "live_bytes", "away_bytes"))
     words = f"{text.size(parked)} parked in {text.duration(ns)}, {text.size(live)} of it live"
+    if place and place != "host":
+        words += f", in {text.printable(str(place))}"
     if not parked:
         words = "nothing to park"
     if away > parked:
@@ -77,6 +83,8 @@ def _request(args, uuid):
     if args.verb == "wake":
         return "wake", MARGIN_S
     words, seconds = many.words("park", args, uuid, args.wait), MARGIN_S + args.wait
+    if args.to:
+        words.append(f"to={args.to}")
     if args.all:
         words.append(f"unused={int(UNUSED_S * 1000)}")
         seconds += UNUSED_S

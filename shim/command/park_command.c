@@ -3,10 +3,13 @@
  * The requests `park` and `wake`. All state belongs to the control thread, which waits for nothing
  * here: the park thread works, and the request is looked at again in turns.
  *
- *   {"ns":1000000,"state":"parked","to":"host","gpus":[{"uuid":"GPU-...","device":0,
- *    "parked_bytes":N,"live_bytes":N,"away_bytes":N,"stays":[{"what":"exposed","bytes":N}]}]}
+ *   {"ns":1000000,"state":"parked","to":"host","room_ns":N,"copy_ns":N,"gpus":[{"uuid":"GPU-...",
+ *    "device":0,"parked_bytes":N,"live_bytes":N,"away_bytes":N,"stays":[{"what":"exposed",
+ *    "bytes":N}]}]}
  *
- * ns: how long it took. state: "parked", "woken" (also where nothing was away) or "refused"; then
+ * ns: how long it took. Of a park: to is "host" or the folder that has the bytes; room_ns is the
+ * part of ns until there was room for them, and copy_ns the part in which they were copied, behind
+ * the gate. state: "parked", "woken" (also where nothing was away) or "refused"; then
  * "why" is one sentence, and nothing changed. parked_bytes: device memory that went back to the
  * driver in this park. live_bytes: of them, what was copied to the host. away_bytes: all that is
  * away now. state "used" alone: with unused= the program used the GPU, and nothing changed. stays:
@@ -29,6 +32,7 @@
 #include "shim/park/park.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define LOOK_NS (2 * MS_NS)
 #define UNUSED_LOOK_NS (50 * MS_NS)
@@ -74,7 +78,7 @@ static void add_gpus(struct text *t, const struct park_receipt *r)
     size_t num_pools = context_report(pools, CONTEXTS_MAX);
     unsigned shown = 0;
 
-    text_add(t, ",\"gpus\":[");
+    text_add(t, "\"gpus\":[");
     for (unsigned i = 0; i < r->num_gpus; i++) {
         const struct park_gpu *g = &r->gpus[i];
         struct text before = *t;
@@ -120,7 +124,11 @@ static enum page_reply write_receipt(const struct park_receipt *r, bool wakes, u
         text_add_json_string(&reply->text, "why", r->why);
         text_add(&reply->text, ",");
     }
-    text_add(&reply->text, "\"to\":\"host\"");
+    if (r->to[0]) {
+        text_add_json_string(&reply->text, "to", r->to);
+        text_add(&reply->text, ",\"room_ns\":%" PRIu64 ",\"copy_ns\":%" PRIu64 ",", r->room_ns,
+                 r->copy_ns);
+    }
     add_gpus(&reply->text, r);
     text_add(&reply->text, "}");
     reply->value = refused ? 0 : value;
@@ -185,6 +193,13 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
         !command_number(c, "unused", COMMAND_WAIT_MS, &unused_ms, reply) ||
         !command_number(c, "frameworks", 1, &frameworks, reply))
         return false;
+    const char *to = command_value(c, "to");
+    if (to && strlen(to) >= sizeof w->wish.to) {
+        command_error(reply, PAGE_REPLY_BAD, "to=%.40s... is too long", to);
+        return false;
+    }
+    if (to)
+        memcpy(w->wish.to, to, strlen(to) + 1);
     w->wish.wait_ns = wait_ms * MS_NS;
     if (gpu && !command_device(gpu, pools, context_report(pools, CONTEXTS_MAX), &w->wish.device)) {
         *code =

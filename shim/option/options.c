@@ -40,6 +40,7 @@
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file, or none"
+#define ALLOWED_PLACE "host, or the absolute name of a folder"
 #define ALLOWED_TRACE_ON "start or oom"
 #define ALLOWED_DIR "the name of a folder, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
@@ -93,6 +94,7 @@ bool options_set(struct options *o, size_t row, const char *text)
 #define BY_STATS(value) (&(value))
 #define BY_LOG(value) (&(value))
 #define BY_PATH(value) (&(value))
+#define BY_PLACE(value) (&(value))
 #define BY_TRACE_ON(value) (value)
 #define BY_DIR(value) (&(value))
 #define BY_GLOBS(value) (&(value))

@@ -23,6 +23,7 @@
 #define OPTION_SIGNAL int         /* the signal's number, 0: none */
 #define OPTION_EMPTY_CACHE struct empty_cache
 #define OPTION_PARK struct option_park
+#define OPTION_PLACE struct option_place
 #define OPTION_STATS struct option_stats
 #define OPTION_LOG struct option_log
 #define OPTION_PATH struct option_path

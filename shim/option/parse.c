@@ -317,6 +317,19 @@ bool parse_DIR(const char *text, struct option_dir *out)
     return true;
 }
 
+bool parse_PLACE(const char *text, struct option_place *out)
+{
+    if (word_is(text, "host")) {
+        out->path[0] = '\0';
+        return true;
+    }
+    size_t n = strlen(text);
+    if (text[0] != '/' || n >= sizeof(out->path))
+        return false;
+    memcpy(out->path, text, n + 1);
+    return true;
+}
+
 /* The path behind a word and a colon. False: there is none. */
 static bool path_behind(const char *text, char out[PATH_MAX])
 {

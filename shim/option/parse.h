@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024 };
+enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024, OPTION_PLACE_BYTES = 256 };
 
 struct option_bytes {
     struct option_size others;                 /* for all devices not named */
@@ -53,6 +53,11 @@ struct option_log {
 
 struct option_path {
     char path[PATH_MAX]; /* absolute; "": none */
+};
+
+/* Where device memory goes in a park. */
+struct option_place {
+    char path[OPTION_PLACE_BYTES]; /* absolute; "": host memory */
 };
 
 /* GPUCACHE_TRACE_ON: when a trace is written. */
@@ -92,6 +97,8 @@ bool parse_LOG(const char *text, struct option_log *out);
 bool parse_PATH(const char *text, struct option_path *out);
 /* The same for a folder. "none" means no folder at all. */
 bool parse_DIR(const char *text, struct option_dir *out);
+/* host, or a folder. */
+bool parse_PLACE(const char *text, struct option_place *out);
 /* Refuses "none", which could mean no pattern or no program. */
 bool parse_GLOBS(const char *text, struct option_globs *out);
 

@@ -219,6 +219,11 @@ size_t show_PATH(const struct option_path *value, char *out, size_t size_bytes)
     return show_word(value->path[0] ? value->path : "none", out, size_bytes);
 }
 
+size_t show_PLACE(const struct option_place *value, char *out, size_t size_bytes)
+{
+    return show_word(value->path[0] ? value->path : "host", out, size_bytes);
+}
+
 size_t show_DIR(const struct option_dir *value, char *out, size_t size_bytes)
 {
     return show_word(value->none ? "none" : value->path, out, size_bytes);

@@ -6,19 +6,22 @@
 
 #include "pool/bits.h"
 #include "shim/driver/call_scope.h"
+#include "shim/park/node.h"
+#include "shim/park/store_file.h"
 #include "shim/process/futex.h"
 #include "shim/process/own_thread.h"
 
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
 #define LANE_BYTES (2 * COPY_HALF_BYTES)
 #define STAGING_BYTES (COPY_LANES_MAX * LANE_BYTES)
 #define STACK_BYTES (256 * 1024)
 
-enum { PROCESSOR_WORDS = 128 };
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* A half of a lane: its stream, and the piece of the job that it holds. */
 struct half {
@@ -32,14 +35,14 @@ static bool is_registered;
 static struct half halves[COPY_LANES_MAX][2];
 static CUcontext opened;
 
+/* Where the threads run: the park thread elsewhere between the jobs. */
+static struct node_processors allowed, near;
+static bool binds; /* there was a device that the kernel names processors near */
+
 /* The job. Written before `jobs` goes up, but for the atomic words. */
 static struct {
-    enum copy_way way;
-    struct copy_part *parts;
-    size_t num_parts;
+    struct copy_job what;
     uint64_t size_bytes;
-    bool (*goes_on)(void);
-    bool awaited;
     _Atomic uint64_t next; /* the next byte that no lane has taken */
     atomic_bool stopped;
     _Atomic CUresult code;
@@ -62,12 +65,12 @@ static void fail(CUresult code)
 /* The part that holds the job's byte `at`. */
 static size_t find_part(uint64_t at)
 {
-    size_t low = 0, high = job.num_parts;
+    size_t low = 0, high = job.what.num_parts;
 
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
 
-        if (job.parts[middle].at <= at)
+        if (job.what.parts[middle].at <= at)
             low = middle;
         else
             high = middle;
@@ -78,6 +81,17 @@ static size_t find_part(uint64_t at)
 /* For each part of the half's piece: */
 enum step { TRANSFER, COPY };
 
+/* False: the file is bad. */
+static bool copy_staged(char *host, char *staged, size_t size_bytes)
+{
+    if (job.what.in_file)
+        return job.what.way == COPY_OUT ? store_file_put(host, staged, size_bytes)
+                                        : store_file_get(staged, host, size_bytes);
+    memcpy(job.what.way == COPY_OUT ? host : staged, job.what.way == COPY_OUT ? staged : host,
+           size_bytes);
+    return true;
+}
+
 static void do_part(struct half *h, enum step step, const struct copy_part *p, uint64_t from,
                     uint64_t to)
 {
@@ -87,8 +101,8 @@ static void do_part(struct half *h, enum step step, const struct copy_part *p, u
     CUresult rc = CUDA_SUCCESS;
 
     if (step == COPY)
-        memcpy(job.way == COPY_OUT ? host : staged, job.way == COPY_OUT ? staged : host, size);
-    else if (job.way == COPY_OUT)
+        rc = copy_staged(host, staged, size) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+    else if (job.what.way == COPY_OUT)
         rc = atomic_load(&real_cuMemcpyDtoHAsync_v2)(staged, addr, size, h->stream);
     else
         rc = atomic_load(&real_cuMemcpyHtoDAsync_v2)(addr, staged, size, h->stream);
@@ -101,7 +115,7 @@ static void do_piece(struct half *h, enum step step)
     uint64_t from = h->from;
 
     for (size_t i = find_part(from); from < h->to && !atomic_load(&job.code); i++) {
-        const struct copy_part *p = &job.parts[i];
+        const struct copy_part *p = &job.what.parts[i];
         uint64_t to = min_u64(h->to, p->at + p->size_bytes);
 
         do_part(h, step, p, from, to);
@@ -119,7 +133,7 @@ static void settle(struct half *h)
         fail(rc);
         (void)real.cuStreamSynchronize(h->stream); /* an unmap may come next */
     }
-    if (rc == CUDA_SUCCESS && job.way == COPY_OUT && !atomic_load(&job.stopped))
+    if (rc == CUDA_SUCCESS && job.what.way == COPY_OUT && !atomic_load(&job.stopped))
         do_piece(h, COPY);
     h->from = h->to = 0;
 }
@@ -127,7 +141,7 @@ static void settle(struct half *h)
 /* Takes the next piece. False: there is none, or the job was stopped. */
 static bool take(struct half *h)
 {
-    if (job.goes_on && !job.goes_on())
+    if (job.what.goes_on && !job.what.goes_on())
         atomic_store(&job.stopped, true);
     if (atomic_load(&job.stopped))
         return false;
@@ -143,13 +157,13 @@ static void run_lane(struct half lane[2])
 {
     struct call_scope scope;
 
-    call_scope_is_awaited = job.awaited;
+    call_scope_is_awaited = job.what.awaited;
     if (call_scope_enter(&scope, opened)) {
         for (unsigned i = 0;; i ^= 1) {
             settle(&lane[i]);
             if (!take(&lane[i]))
                 break;
-            if (job.way == COPY_BACK)
+            if (job.what.way == COPY_BACK)
                 do_piece(&lane[i], COPY);
             do_piece(&lane[i], TRANSFER);
         }
@@ -160,6 +174,26 @@ static void run_lane(struct half lane[2])
         fail(CUDA_ERROR_INVALID_CONTEXT);
     }
     call_scope_is_awaited = false;
+}
+
+/* Step 4. */
+static void touch(void)
+{
+    struct half h = {0};
+
+    while (take(&h))
+        if (madvise(job.what.parts->host + h.from, h.to - h.from, MADV_POPULATE_WRITE))
+            fail(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void run_job(unsigned lane)
+{
+    if (binds)
+        node_bind(&near);
+    if (job.what.way == COPY_TOUCH)
+        touch();
+    else if (lane < COPY_LANES_MAX)
+        run_lane(halves[lane]);
 }
 
 static void run_worker(void)
@@ -176,7 +210,7 @@ static void run_worker(void)
             continue;
         }
         seen = now;
-        run_lane(halves[lane]);
+        run_job(lane);
         if (atomic_fetch_sub(&busy, 1) == 1)
             futex_wake_all(&busy, FUTEX_OF_PROCESS);
     }
@@ -190,23 +224,12 @@ static void await_zero(_Atomic uint32_t *word)
         futex_wait(word, value, FUTEX_FOREVER, FUTEX_OF_PROCESS);
 }
 
-/* Processors that the process may use. */
-static unsigned num_processors(void)
-{
-    uint64_t words[PROCESSOR_WORDS] = {0};
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof words, words);
-    unsigned count = 0;
-
-    for (long i = 0; i < bytes / (long)sizeof words[0]; i++)
-        count += (unsigned)__builtin_popcountll(words[i]);
-    return count ? count : 1;
-}
-
 static void make_workers(void)
 {
     static const struct own_thread thread = {"gpucache-copy", STACK_BYTES, run_worker};
-    unsigned most = num_processors() < COPY_LANES_MAX ? num_processors() : COPY_LANES_MAX;
 
+    node_allowed(&allowed);
+    uint64_t most = min_u64(node_count(&allowed), COPY_THREADS_MAX);
     atomic_store(&jobs, 0);
     atomic_store(&finishes, false);
     atomic_store(&lanes_taken, 1); /* lane 0 is the park thread's */
@@ -287,7 +310,7 @@ void copy_open(CUcontext ctx)
     opened = ctx;
     if (!call_scope_enter(&scope, ctx))
         return;
-    for (unsigned i = 0; i <= atomic_load(&workers); i++)
+    for (unsigned i = 0; i <= atomic_load(&workers) && i < COPY_LANES_MAX; i++)
         for (unsigned j = 0; j < 2; j++)
             if (real.cuStreamCreate(&halves[i][j].stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
                 halves[i][j].stream = NULL;
@@ -309,21 +332,32 @@ void copy_close(void)
         call_scope_end(&scope);
 }
 
-enum copy_end copy_run(enum copy_way way, struct copy_part *parts, size_t num_parts,
-                       bool (*goes_on)(void), bool awaited, CUresult *code)
+void copy_near(CUdevice device)
+{
+    struct call_scope scope;
+    int domain = 0, bus = -1, number = -1;
+
+    near = allowed;
+    if (!call_scope_begin(&scope))
+        return;
+    real.cuDeviceGetAttribute(&domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, device);
+    real.cuDeviceGetAttribute(&bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, device);
+    real.cuDeviceGetAttribute(&number, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, device);
+    call_scope_end(&scope);
+    const struct node_place place = {(unsigned)domain, (unsigned)bus, (unsigned)number};
+    binds |= bus >= 0 && number >= 0 && node_near("", &place, &allowed, &near);
+}
+
+enum copy_end copy_run(const struct copy_job *what, CUresult *code)
 {
     uint64_t size_bytes = 0;
 
-    for (size_t i = 0; i < num_parts; i++) {
-        parts[i].at = size_bytes;
-        size_bytes += parts[i].size_bytes;
+    for (size_t i = 0; i < what->num_parts; i++) {
+        what->parts[i].at = size_bytes;
+        size_bytes += what->parts[i].size_bytes;
     }
-    job.way = way;
-    job.parts = parts;
-    job.num_parts = num_parts;
+    job.what = *what;
     job.size_bytes = size_bytes;
-    job.goes_on = goes_on;
-    job.awaited = awaited;
     atomic_store(&job.next, 0);
     atomic_store(&job.stopped, false);
     atomic_store(&job.code, CUDA_SUCCESS);
@@ -332,10 +366,25 @@ enum copy_end copy_run(enum copy_way way, struct copy_part *parts, size_t num_pa
         atomic_fetch_add(&jobs, 1);
         futex_wake_all(&jobs, FUTEX_OF_PROCESS);
     }
-    run_lane(halves[0]);
+    run_job(0);
+    if (binds)
+        node_bind(&allowed);
     await_zero(&busy); /* step 1 */
     *code = atomic_load(&job.code);
     if (*code != CUDA_SUCCESS)
         return COPY_FAILED;
     return atomic_load(&job.stopped) ? COPY_STOPPED : COPY_DONE;
+}
+
+bool copy_can_touch(void)
+{
+    return !madvise(staging, 0, MADV_POPULATE_WRITE);
+}
+
+enum copy_end copy_touch(char *from, uint64_t size_bytes, bool (*goes_on)(void))
+{
+    struct copy_part part = {.host = from, .size_bytes = size_bytes};
+    CUresult code;
+
+    return copy_run(&(struct copy_job){COPY_TOUCH, &part, 1, goes_on, false, false}, &code);
 }

@@ -26,11 +26,9 @@ static size_t num_held;
 
 /* The batch. */
 static struct {
-    enum copy_way way;
     struct copy_part parts[PARTS_MAX];
-    size_t num_parts;
+    struct copy_job job;
     uint64_t size_bytes;
-    bool (*goes_on)(void);
     CUresult code;
     char *why; /* PARK_WHY_BYTES */
 } batch;
@@ -46,16 +44,22 @@ static void say(char *why, const char *text)
     snprintf(why, PARK_WHY_BYTES, "%s", text);
 }
 
+static void say_stopped(char *why)
+{
+    say(why, "the program used the GPU meanwhile");
+}
+
 static bool run_batch(void)
 {
-    if (!batch.num_parts)
+    if (!batch.job.num_parts)
         return true;
-    enum copy_end end = copy_run(batch.way, batch.parts, batch.num_parts, batch.goes_on,
-                                 batch.way == COPY_BACK, &batch.code);
-    batch.num_parts = 0;
+    enum copy_end end = copy_run(&batch.job, &batch.code);
+    batch.job.num_parts = 0;
     batch.size_bytes = 0;
     if (end == COPY_STOPPED)
-        say(batch.why, "the program used the GPU meanwhile");
+        say_stopped(batch.why);
+    else if (end == COPY_FAILED && batch.code == CUDA_ERROR_OPERATING_SYSTEM && store.folder[0])
+        snprintf(batch.why, PARK_WHY_BYTES, "the file in %.160s cannot be written", store.folder);
     else if (end == COPY_FAILED)
         snprintf(batch.why, PARK_WHY_BYTES, "a copy failed with the driver's error %d", batch.code);
     return end == COPY_DONE;
@@ -63,18 +67,20 @@ static bool run_batch(void)
 
 static bool add_part(uint64_t addr, uint64_t size_bytes, uint64_t offset)
 {
-    batch.parts[batch.num_parts++] =
+    batch.parts[batch.job.num_parts++] =
         (struct copy_part){.addr = addr, .size_bytes = size_bytes, .host = store.bytes + offset};
     batch.size_bytes += size_bytes;
-    return (batch.num_parts < PARTS_MAX && batch.size_bytes < BATCH_BYTES) || run_batch();
+    return (batch.job.num_parts < PARTS_MAX && batch.size_bytes < BATCH_BYTES) || run_batch();
 }
 
 static void begin_batch(enum copy_way way, bool (*goes_on)(void), char *why)
 {
-    batch.way = way;
-    batch.num_parts = 0;
+    batch.job = (struct copy_job){.way = way,
+                                  .parts = batch.parts,
+                                  .goes_on = goes_on,
+                                  .awaited = way == COPY_BACK,
+                                  .in_file = store.folder[0]};
     batch.size_bytes = 0;
-    batch.goes_on = goes_on;
     batch.code = CUDA_SUCCESS;
     batch.why = why;
 }
@@ -98,25 +104,67 @@ static bool save(void *arg, uint64_t addr, uint64_t size_bytes)
     return true;
 }
 
-/* What a park would copy, at most. */
+/* What a park would copy of a pool, about. kept: by device, what stays there so far. */
+static uint64_t live_bytes(const struct park_wish *w, const struct context *c, uint64_t kept[])
+{
+    struct pool_stats stats;
+    uint64_t *keep = &kept[c->device % DEVICES_MAX];
+
+    if (!is_wanted(c, w->device))
+        return 0;
+    pool_stats(c->pool, &stats);
+    uint64_t here = min_u64(stats.allocated_bytes, stats.reserved_bytes - stats.away_bytes);
+    uint64_t stays = min_u64(here, w->keep_bytes - *keep);
+    *keep += stays;
+    return here - stays;
+}
+
 static uint64_t estimate(const struct park_wish *w, uint64_t *total_bytes)
 {
     uint64_t live = 0, kept[DEVICES_MAX] = {0};
 
     FOR_EACH_CONTEXT(c) {
-        struct pool_stats stats;
-
         *total_bytes += c->backend.base.total_bytes;
-        if (!is_wanted(c, w->device))
-            continue;
-        pool_stats(c->pool, &stats);
-        uint64_t here = min_u64(stats.allocated_bytes, stats.reserved_bytes - stats.away_bytes);
-        uint64_t *keep = &kept[c->device % DEVICES_MAX];
-        uint64_t stays = min_u64(here, w->keep_bytes - *keep);
-        *keep += stays;
-        live += here - stays;
+        live += live_bytes(w, c, kept);
     }
     return w->most_bytes ? min_u64(live, w->most_bytes) : live;
+}
+
+/* The first bytes of the store are there. */
+static bool fill_until(uint64_t until, bool (*goes_on)(void), char *why)
+{
+    while (store.usable_bytes < until) {
+        uint64_t from = store.usable_bytes;
+        enum copy_end end = COPY_DONE;
+
+        if (!store_extend(&store, until, why, PARK_WHY_BYTES))
+            return false;
+        if (!store.folder[0])
+            end = copy_touch(store.bytes + from, store.usable_bytes - from, goes_on);
+        if (end == COPY_STOPPED)
+            say_stopped(why);
+        else if (end == COPY_FAILED)
+            say(why, "the kernel refuses the process more host memory");
+        if (end != COPY_DONE)
+            return false;
+    }
+    return true;
+}
+
+/* The store has what is awaited: that of each pool where the threads of its device touched it. */
+static bool fill(const struct park_wish *w, bool (*goes_on)(void), char *why)
+{
+    uint64_t until = store.used_bytes, end = until + store.awaited_bytes, kept[DEVICES_MAX] = {0};
+
+    if (store.folder[0])
+        return fill_until(end, goes_on, why);
+    FOR_EACH_CONTEXT(c) {
+        until = min_u64(end, until + live_bytes(w, c, kept));
+        copy_near(c->device);
+        if (copy_can_touch() && !fill_until(until, goes_on, why))
+            return false;
+    }
+    return true;
 }
 
 /* A context that lives, for calls that need any. NULL: there is none. */
@@ -129,12 +177,13 @@ static struct context *pin_any(void)
     return NULL;
 }
 
-bool move_prepare(const struct park_wish *w, struct park_receipt *r)
+bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
+                  struct park_receipt *r)
 {
-    uint64_t total_bytes = 0, live_bytes = estimate(w, &total_bytes);
-    bool was = store.bytes, prepared = false;
+    uint64_t total_bytes = 0, awaited_bytes = estimate(w, &total_bytes);
+    bool prepared = false;
 
-    if (!store_begin(&store, total_bytes, live_bytes, r->why, sizeof r->why))
+    if (!store_begin(&store, w->to, total_bytes, awaited_bytes, r->why, sizeof r->why))
         return false;
     before = store_mark(&store);
     struct context *c = pin_any();
@@ -142,11 +191,11 @@ bool move_prepare(const struct park_wish *w, struct park_receipt *r)
         prepared = copy_begin(atomic_load(&c->ctx));
         context_unpin(c);
     }
-    if (prepared)
+    if (!prepared)
+        say(r->why, "the process has no host memory for the copies");
+    if (prepared && (!(ahead || store.folder[0]) || fill(w, goes_on, r->why)))
         return true;
-    say(r->why, "the process has no host memory for the copies");
-    if (!was)
-        store_free(&store);
+    store_cut(&store, before);
     return false;
 }
 
@@ -203,6 +252,7 @@ bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_rece
     for (size_t i = 0; i < num_held && done; i++) {
         uint64_t used = store.used_bytes;
 
+        copy_near(held[i]->device);
         copy_open(atomic_load(&held[i]->ctx));
         done = pool_park_each(held[i]->pool, save, r) && run_batch();
         copy_close();
@@ -231,6 +281,11 @@ void move_release(struct park_receipt *r)
 {
     end_holds(true, r);
     store_keep(&store, before, pool_is_away);
+}
+
+void move_settle(void)
+{
+    store_settle(&store);
 }
 
 void move_undo(void)
@@ -300,10 +355,11 @@ static int copy_all_back(void)
 
     begin_batch(COPY_BACK, NULL, why);
     for (size_t i = 0; i < num_held; i++) {
+        copy_near(held[i]->device);
         copy_open(atomic_load(&held[i]->ctx));
         bool done = pool_park_each(held[i]->pool, restore, NULL) && run_batch();
         copy_close();
-        batch.num_parts = 0;
+        batch.job.num_parts = 0;
         if (!done && !is_lost(held[i], batch.code))
             return batch.code ? (int)batch.code : CUDA_ERROR_OPERATING_SYSTEM;
     }
@@ -316,6 +372,8 @@ int move_back(void)
 
     if (!code)
         code = copy_all_back();
+    if (!code && !store_is_whole(&store))
+        code = CUDA_ERROR_OPERATING_SYSTEM;
     if (code) {
         end_holds(true, NULL); /* step 6 */
         return code;
@@ -335,6 +393,11 @@ void move_unstage(bool is_idle)
     copy_finish(c ? atomic_load(&c->ctx) : NULL);
     if (c)
         context_unpin(c);
+}
+
+const char *move_place(void)
+{
+    return store.folder[0] ? store.folder : "host";
 }
 
 void move_finish(void)

@@ -11,9 +11,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Before the gate is closed: makes the store and the staging memory. False, with r->why: the host
- * has no room, or there is nothing to copy with. */
-bool move_prepare(const struct park_wish *w, struct park_receipt *r);
+/* Before the gate is closed: makes the store and the staging memory. ahead: also host memory for
+ * all bytes; a file has it in any case. goes_on: asked between two steps. False, with r->why: the
+ * host or the folder has no room, or there is nothing to copy with. Nothing changed. */
+bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
+                  struct park_receipt *r);
 /* The pools hold their chunks, and what they need is copied. goes_on: asked between two steps.
  * False, with r->why: nothing changed, but for what move_undo takes back. */
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r);
@@ -21,11 +23,16 @@ bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_rece
  * what was copied is forgotten. */
 void move_release(struct park_receipt *r);
 void move_undo(void);
+/* Chunks are away: gives host memory back that was made ready and not needed. */
+void move_settle(void);
 
 /* What each device needs for all to come back; by device. */
 void move_needs(uint64_t needs_bytes[]);
-/* Brings all chunks and their bytes back, or nothing. 0, or the driver's code. */
+/* Brings all chunks and their bytes back, or nothing. 0, or the driver's code.
+ * CUDA_ERROR_OPERATING_SYSTEM: the file that has the bytes cannot be read. */
 int move_back(void);
+/* Where the bytes are: "host", or the folder. Static, until move_finish. */
+const char *move_place(void);
 /* No chunk is away. move_unstage ends the workers, and frees the staging memory if no GPU work
  * runs: to unregister it waits for such work. move_finish frees the store, whatever runs. */
 void move_unstage(bool is_idle);

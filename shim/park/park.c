@@ -25,6 +25,7 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 #define DRAIN_NS (100 * MS_NS)
 #define LEAVE_NS (10 * SEC_NS)
@@ -44,6 +45,8 @@ static struct park_receipt results[RESULTS]; /* by number */
 static _Atomic uint64_t asked, done;         /* numbers */
 
 struct park_last park_last;
+
+static char unreadable[PARK_TO_BYTES]; /* for the log */
 
 static atomic_uint enders; /* step 7 */
 static atomic_bool leaves; /* the process */
@@ -129,9 +132,12 @@ static bool move_all(const struct park_wish *w, bool joins, struct park_receipt 
 {
     if (!begin_moving()) {
         say(r, "a context is ending");
+        move_undo();
         return false;
     }
+    uint64_t start_ns = clock_now_ns();
     bool left = move_out(w, joins ? may_join : may_go_on, r) && is_undisturbed();
+    r->copy_ns = clock_now_ns() - start_ns;
     if (left && !gate_leave()) {
         say(r, "the program used the GPU meanwhile");
         left = false;
@@ -144,6 +150,23 @@ static bool move_all(const struct park_wish *w, bool joins, struct park_receipt 
         move_undo();
     end_moving();
     return left;
+}
+
+/* Before the gate is closed; or while it is, for memory that joins. */
+static bool may_prepare(void)
+{
+    return gate_state() != GATE_WAKING && is_undisturbed();
+}
+
+static bool prepare(const struct park_wish *w, struct park_receipt *r)
+{
+    uint64_t start_ns = clock_now_ns();
+    /* Where work runs, the park may well be refused: then nothing is made ready for it. */
+    bool prepared = move_prepare(w, !quiet_look(), may_prepare, r);
+
+    r->room_ns = clock_now_ns() - start_ns;
+    snprintf(r->to, sizeof r->to, "%s", move_place());
+    return prepared;
 }
 
 static uint64_t sum(const struct park_receipt *r, bool away)
@@ -168,11 +191,13 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         say(r, why ? why : "the process leaves");
         return false;
     }
-    bool gone = move_prepare(w, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
-    if (gone && (joins || sum(r, false)))
+    bool gone = prepare(w, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
+    if (gone && (joins || sum(r, false))) {
         gate_is_parked();
-    else if (!joins)
+        move_settle();
+    } else if (!joins) {
         gate_open();
+    }
     if (gate_state() == GATE_OPEN) {
         move_unstage(!quiet_look());
         move_finish();
@@ -233,6 +258,8 @@ static uint64_t run_tell(uint64_t now_ns)
     static uint64_t told;
     const struct park_receipt *r = &results[job.number % RESULTS];
 
+    bool is_host = !strcmp(r->to, "host");
+
     (void)now_ns;
     if (job.wakes || told == job.number || atomic_load(&done) != job.number)
         return DUTY_NEVER;
@@ -240,13 +267,25 @@ static uint64_t run_tell(uint64_t now_ns)
     if (r->outcome == PARK_IS_REFUSED)
         log_info("not parked: %s", r->why);
     else
-        log_info("parked in %s ms: %s GiB went to the host", text_fixed(r->ns, MS_NS, 1).text,
-                 text_fixed(sum(r, false), GIB, 2).text);
+        log_info("parked in %s ms: %s GiB went to %s", text_fixed(r->ns, MS_NS, 1).text,
+                 text_fixed(sum(r, false), GIB, 2).text, is_host ? "the host" : r->to);
     publish_soon();
     return DUTY_NEVER;
 }
 
 static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+
+/* The store of a process that is parked stays as it is. */
+static uint64_t run_tell_unreadable(uint64_t now_ns)
+{
+    (void)now_ns;
+    log_once(LOG_LEVEL_WARN,
+             "device memory went to %s and cannot be read: the program gets the driver's error %d",
+             unreadable, CUDA_ERROR_OPERATING_SYSTEM);
+    return DUTY_NEVER;
+}
+
+static struct duty tell_unreadable = {.run = run_tell_unreadable, .due_ns = DUTY_NEVER};
 
 /* The job's receipt is written. */
 static void end_job(void)
@@ -257,10 +296,13 @@ static void end_job(void)
 
 static bool asked_only;
 
-static void say_what_is_missing(struct park_receipt *r)
+static void say_what_is_missing(struct park_receipt *r, int code)
 {
-    snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
-             text_fixed(sum(r, true), GIB, 1).text);
+    if (code == CUDA_ERROR_OPERATING_SYSTEM)
+        snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
+    else
+        snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
+                 text_fixed(sum(r, true), GIB, 1).text);
 }
 
 /* Ends a job that came while a use waits for memory: step 14. */
@@ -276,7 +318,7 @@ static void refuse_job(void)
     move_tell(NULL, r);
     r->ns = now_ns - job.asked_ns;
     if (job.wakes)
-        say_what_is_missing(r);
+        say_what_is_missing(r, CUDA_ERROR_OUT_OF_MEMORY);
     else
         say(r, "it is waking");
     end_job();
@@ -308,6 +350,10 @@ static int run_wake(bool is_asked)
     call_scope_is_awaited = false;
     counter_add(COUNTER_WAKE_WAIT_NS, waited_ns);
     atomic_store(&publish_park.wakes, false);
+    if (code == CUDA_ERROR_OPERATING_SYSTEM) {
+        snprintf(unreadable, sizeof unreadable, "%s", move_place());
+        control_due(&tell_unreadable, 0);
+    }
     if (code) {
         if (is_asked)
             gate_is_parked(); /* a use that came meanwhile has all its time */
@@ -350,7 +396,7 @@ static bool run_job(struct park_receipt *r)
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;
     if (code)
-        say_what_is_missing(r);
+        say_what_is_missing(r, code);
     return true;
 }
 
@@ -375,6 +421,15 @@ bool park_is_parked(void)
     return gate_state() == GATE_PARKED || gate_state() == GATE_WAKING;
 }
 
+/* The wish is the park thread's own. On the control thread, which alone reads the option's text. */
+static void choose_place(struct park_wish *w)
+{
+    if (!w->to[0])
+        snprintf(w->to, sizeof w->to, "%s", in_force()->park_to.path);
+    if (!strcmp(w->to, "host"))
+        w->to[0] = '\0';
+}
+
 /* On the control thread. */
 static uint64_t begin(const struct park_wish *wish)
 {
@@ -386,8 +441,10 @@ static uint64_t begin(const struct park_wish *wish)
     started = started || own_thread_start(&thread);
     job =
         (struct job){.number = atomic_load(&asked) + 1, .asked_ns = clock_now_ns(), .wakes = !wish};
-    if (wish)
+    if (wish) {
         job.wish = *wish;
+        choose_place(&job.wish);
+    }
     atomic_store(&asked, job.number);
     if (!started) { /* so nobody else has the receipts */
         struct park_receipt *r = &results[job.number % RESULTS];

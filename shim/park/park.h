@@ -10,17 +10,18 @@
  * the store. The park thread is one thread of the library's, made at the first park. It does every
  * park and every wake.
  *
- * A park: refusals that need no gate (quiet_refusal), room on the host, staging memory and workers;
- * then the gate is closed, the calls under way are awaited (gate_drain), all contexts become idle
- * (quiet_await), and the pools hold their chunks. What the program may read again is copied. Only
- * then the gate is left (gate_leave) and the device memory goes back.
- * A wake: all chunks that hold anything get device memory again, or none does. Then what is live is
- * copied back, the gate opens, and the store is freed.
+ * A park: refusals that need no gate (quiet_refusal), room for the bytes, staging memory and
+ * workers; then the gate is closed, the calls under way are awaited (gate_drain), all contexts
+ * become idle (quiet_await), and the pools hold their chunks. What the program may read again is
+ * copied. Only then the gate is left (gate_leave) and the device memory goes back. A wake: all
+ * chunks that hold anything get device memory again, or none does. Then what is live is copied
+ * back, the gate opens, and the store is freed.
  *
  * What this keeps of the promises of the library: results, codes and addresses are those without a
  * park. New are the time that a use waits, host memory while the process is parked, and one error:
  * a use whose device memory does not come within GPUCACHE_PARK_WAIT gets the driver's error, out of
- * memory.
+ * memory. Where the bytes went to a file and its disk fails, a use gets
+ * CUDA_ERROR_OPERATING_SYSTEM and never wrong bytes (store_file.h).
  *
  * Why it is safe:
  *  1. No work of the program's runs or is accepted while a chunk is away. gate.h and quiet.h have
@@ -55,6 +56,8 @@
  * 13. The control thread and signal handlers wait for no park and no wake.
  * 14. A job that comes while a use waits for device memory is refused between two tries: a park at
  *     once, a wake when its own time is over. So a request does not wait as long as the use.
+ * 15. What takes long for a file or for much host memory comes before the gate is closed. A park
+ *     that joins another one asks may_prepare meanwhile, so that a use does not wait for it.
  */
 #ifndef SHIM_PARK_H
 #define SHIM_PARK_H
@@ -67,17 +70,18 @@
 
 #define PARK_ENDERS_NS (2 * SEC_NS)
 
-enum { PARK_GPUS_MAX = 16, PARK_WHY_BYTES = 128 };
+enum { PARK_GPUS_MAX = 16, PARK_WHY_BYTES = 256, PARK_TO_BYTES = 256 };
 
 /* Who asks for a park. */
 enum park_reason { PARK_ASKED, PARK_IDLE, PARK_LENT };
 
 struct park_wish {
     enum park_reason reason;
-    int device;          /* -1: all */
-    uint64_t keep_bytes; /* on each device; 0: none */
-    uint64_t most_bytes; /* no more than that has to go; 0: all */
-    uint64_t wait_ns;    /* for GPU work that runs */
+    int device;             /* -1: all */
+    uint64_t keep_bytes;    /* on each device; 0: none */
+    uint64_t most_bytes;    /* no more than that has to go; 0: all */
+    uint64_t wait_ns;       /* for GPU work that runs */
+    char to[PARK_TO_BYTES]; /* "host", a folder, or "": where GPUCACHE_PARK_TO says */
 };
 
 enum park_outcome {
@@ -102,8 +106,10 @@ struct park_gpu {
 struct park_receipt {
     enum park_outcome outcome;
     char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED */
+    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder */
     bool is_parked;           /* now */
-    uint64_t ns;
+    /* All of it; of that, until the store was there, and behind the gate until all was copied. */
+    uint64_t ns, room_ns, copy_ns;
     unsigned num_gpus;
     struct park_gpu gpus[PARK_GPUS_MAX];
 };

@@ -5,6 +5,7 @@
 #include "shim/park/store.h"
 
 #include "pool/bits.h"
+#include "shim/park/store_file.h"
 #include "shim/process/decimal.h"
 #include "shim/process/proc_text.h"
 #include "shim/process/text.h"
@@ -17,12 +18,16 @@
 #define HUGE_PAGE_BYTES (2 * MIB)
 /* What a park leaves to others, besides the twentieth part of what is to come. */
 #define SPARE_BYTES (256 * MIB)
-/* So much becomes usable at a time, after another look at the room. */
+/* So much host memory becomes usable at a time, after another look at the room. */
 #define STEP_BYTES (256 * MIB)
+/* A file is so much larger than what is awaited: each free range below LEAST_GAP_BYTES is kept. One
+ * that is too small all the same has another one behind it, of at least so many bytes. */
+#define FILE_SLACK 64
+#define FILE_BYTES_LEAST (64 * MIB)
 /* Free ranges of less than that are kept with the bytes beside them (pool/park.c). */
 #define LEAST_GAP_BYTES (256 * (UINT64_C(1) << 10))
 
-enum { FILE_BYTES = 8192, PATH_BYTES = 512 };
+enum { TEXT_BYTES = 8192, PATH_BYTES = 512 };
 
 /* The number behind a word at the start of a line. False: it has none. */
 static bool find_number(const char *text, const char *word, uint64_t *out)
@@ -41,7 +46,7 @@ static bool find_number(const char *text, const char *word, uint64_t *out)
 /* The number in a file of a folder. False: it has none, as "max". */
 static bool read_number(const char *folder, const char *name, const char *word, uint64_t *out)
 {
-    static char text[FILE_BYTES];
+    static char text[TEXT_BYTES];
     char path[PATH_BYTES];
     int n = snprintf(path, sizeof path, "%s/%s", folder, name);
 
@@ -97,9 +102,12 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
     }
 }
 
-uint64_t store_room(const char *root)
+const char *store_root = "";
+
+uint64_t store_room(void)
 {
-    static char text[FILE_BYTES];
+    const char *root = store_root;
+    static char text[TEXT_BYTES];
     char path[PATH_BYTES];
     uint64_t kib, room = UINT64_MAX;
 
@@ -119,10 +127,13 @@ uint64_t store_room(const char *root)
 }
 
 /* Step 1. */
-static bool has_room(uint64_t awaited_bytes, char *why, size_t why_bytes)
+static bool has_room(const struct store *s, uint64_t awaited_bytes, char *why, size_t why_bytes)
 {
-    uint64_t room = store_room(""), needed = awaited_bytes + awaited_bytes / 20 + SPARE_BYTES;
+    uint64_t room, needed = awaited_bytes + awaited_bytes / 20 + SPARE_BYTES;
 
+    if (s->folder[0] && !store_file_is_memory(s->folder))
+        return true;
+    room = store_room();
     if (room >= needed)
         return true;
     struct figure has = text_fixed(room, 1024 * MIB, 1), wants = text_fixed(needed, 1024 * MIB, 1);
@@ -131,13 +142,24 @@ static bool has_room(uint64_t awaited_bytes, char *why, size_t why_bytes)
     return false;
 }
 
+static uint64_t whole_pages(uint64_t size_bytes)
+{
+    return (size_bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+}
+
+/* size_bytes is a multiple of HUGE_PAGE_BYTES, as is the address: step 4. */
 static void *map(uint64_t size_bytes, int protection)
 {
-    void *p =
-        mmap(NULL, size_bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t all = size_bytes + HUGE_PAGE_BYTES;
+    char *p = mmap(NULL, all, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (p == MAP_FAILED)
         return NULL;
+    uint64_t before = whole_pages((uintptr_t)p) - (uintptr_t)p;
+    if (before)
+        munmap(p, before);
+    munmap(p + before + size_bytes, HUGE_PAGE_BYTES - before);
+    p += before;
     if (!madvise(p, size_bytes, MADV_DONTFORK)) { /* step 2 */
         madvise(p, size_bytes, MADV_DONTDUMP);
         return p;
@@ -146,27 +168,79 @@ static void *map(uint64_t size_bytes, int protection)
     return NULL;
 }
 
-bool store_begin(struct store *s, uint64_t most_bytes, uint64_t awaited_bytes, char *why,
-                 size_t why_bytes)
+static bool make(struct store *s, uint64_t most_bytes, char *why, size_t why_bytes)
 {
-    if (!has_room(awaited_bytes, why, why_bytes))
-        return false;
+    s->size_bytes = whole_pages(most_bytes);
+    s->max_rows = s->size_bytes / LEAST_GAP_BYTES + s->size_bytes / HUGE_PAGE_BYTES + 1024;
+    s->rows = map(whole_pages(s->max_rows * sizeof *s->rows), PROT_READ | PROT_WRITE);
+    s->bytes = s->rows ? map(s->size_bytes, PROT_NONE) : NULL;
     if (!s->bytes) {
-        uint64_t size = (most_bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        size_t max_rows = size / LEAST_GAP_BYTES + size / HUGE_PAGE_BYTES + 1024;
+        store_free(s);
+        snprintf(why, why_bytes, "the process may not map so much more host memory");
+    }
+    return s->bytes;
+}
 
-        *s = (struct store){.size_bytes = size, .max_rows = max_rows};
-        s->rows = map(max_rows * sizeof *s->rows, PROT_READ | PROT_WRITE);
-        s->bytes = s->rows ? map(size, PROT_NONE) : NULL;
-        if (!s->bytes) {
-            store_free(s);
-            snprintf(why, why_bytes, "the process may not map so much more host memory");
+bool store_begin(struct store *s, const char *folder, uint64_t most_bytes, uint64_t awaited_bytes,
+                 char *why, size_t why_bytes)
+{
+    if (!s->bytes) {
+        *s = (struct store){0};
+        if (folder[0] && !store_file_allowed(folder, why, why_bytes))
+            return false;
+        int n = snprintf(s->folder, sizeof s->folder, "%s", folder);
+        if (n < 0 || (size_t)n >= sizeof s->folder) {
+            snprintf(why, why_bytes, "the name of the folder is too long");
             return false;
         }
-        madvise(s->bytes, size, MADV_HUGEPAGE);
     }
+    if (!has_room(s, awaited_bytes, why, why_bytes) ||
+        (!s->bytes && !make(s, most_bytes, why, why_bytes)))
+        return false;
     s->awaited_bytes = awaited_bytes;
     return true;
+}
+
+static bool extend_file(struct store *s, uint64_t size_bytes, char *why, size_t why_bytes)
+{
+    if (s->num_files == STORE_FILES_MAX) {
+        snprintf(why, why_bytes, "it was parked in too many parts: wake it first");
+        return false;
+    }
+    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size_bytes, why, why_bytes))
+        return false;
+    s->files[s->num_files++] = s->usable_bytes;
+    return true;
+}
+
+/* least_bytes: more than is missing may become usable, to save steps. */
+static bool extend(struct store *s, uint64_t until, uint64_t least_bytes, char *why,
+                   size_t why_bytes)
+{
+    uint64_t end = max_u64(until, s->used_bytes + s->awaited_bytes),
+             missing = end - s->usable_bytes;
+    uint64_t size = s->folder[0] ? missing + missing / FILE_SLACK
+                                 : min_u64(until - s->usable_bytes, STEP_BYTES);
+
+    size = min_u64(whole_pages(max_u64(size, least_bytes)), s->size_bytes - s->usable_bytes);
+    if (!has_room(s, missing, why, why_bytes))
+        return false;
+    if (s->folder[0]) {
+        if (!extend_file(s, size, why, why_bytes))
+            return false;
+    } else if (mprotect(s->bytes + s->usable_bytes, size, PROT_READ | PROT_WRITE)) {
+        snprintf(why, why_bytes, "the kernel refuses the process more host memory");
+        return false;
+    } else {
+        madvise(s->bytes + s->usable_bytes, size, MADV_HUGEPAGE);
+    }
+    s->usable_bytes += size;
+    return true;
+}
+
+bool store_extend(struct store *s, uint64_t until, char *why, size_t why_bytes)
+{
+    return until <= s->usable_bytes || extend(s, until, 0, why, why_bytes);
 }
 
 const struct store_row *store_add(struct store *s, uint64_t addr, uint64_t size_bytes)
@@ -184,17 +258,9 @@ const struct store_row *store_add(struct store *s, uint64_t addr, uint64_t size_
 
 bool store_make_usable(struct store *s, char *why, size_t why_bytes)
 {
-    while (s->usable_bytes < s->used_bytes) {
-        uint64_t step = min_u64(STEP_BYTES, s->size_bytes - s->usable_bytes);
-
-        if (!has_room(s->used_bytes - s->usable_bytes + s->awaited_bytes, why, why_bytes))
+    while (s->usable_bytes < s->used_bytes)
+        if (!extend(s, s->used_bytes, s->folder[0] ? FILE_BYTES_LEAST : STEP_BYTES, why, why_bytes))
             return false;
-        if (mprotect(s->bytes + s->usable_bytes, step, PROT_READ | PROT_WRITE)) {
-            snprintf(why, why_bytes, "the kernel refuses the process more host memory");
-            return false;
-        }
-        s->usable_bytes += step;
-    }
     return true;
 }
 
@@ -256,13 +322,39 @@ void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_
 
 struct store_mark store_mark(const struct store *s)
 {
-    return (struct store_mark){.used_bytes = s->used_bytes, .num_rows = s->num_rows};
+    return (struct store_mark){.used_bytes = s->used_bytes,
+                               .usable_bytes = s->usable_bytes,
+                               .num_rows = s->num_rows,
+                               .num_files = s->num_files};
+}
+
+/* The bytes from there on are given back. */
+static void shrink(struct store *s, uint64_t from)
+{
+    uint64_t size = s->usable_bytes - min_u64(from, s->usable_bytes);
+
+    if (!size || mprotect(s->bytes + from, size, PROT_NONE))
+        return;
+    madvise(s->bytes + from, size, MADV_DONTNEED);
+    s->usable_bytes = from;
+}
+
+/* The files from there on are unmapped, and so they are gone. */
+static void drop_files(struct store *s, const struct store_mark *mark)
+{
+    char *from = s->bytes + mark->usable_bytes;
+    uint64_t size = s->usable_bytes - mark->usable_bytes;
+
+    if (!size || mmap(from, size, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != from)
+        return;
+    madvise(from, size, MADV_DONTFORK);
+    s->usable_bytes = mark->usable_bytes;
+    s->num_files = mark->num_files;
 }
 
 void store_cut(struct store *s, struct store_mark mark)
 {
-    uint64_t from = (mark.used_bytes + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-
     if (!mark.num_rows) {
         store_free(s);
         return;
@@ -270,10 +362,26 @@ void store_cut(struct store *s, struct store_mark mark)
     s->num_rows = mark.num_rows;
     s->used_bytes = mark.used_bytes;
     s->awaited_bytes = 0;
-    if (from < s->usable_bytes && !mprotect(s->bytes + from, s->usable_bytes - from, PROT_NONE)) {
-        madvise(s->bytes + from, s->usable_bytes - from, MADV_DONTNEED);
-        s->usable_bytes = from;
-    }
+    if (s->folder[0])
+        drop_files(s, &mark);
+    else
+        shrink(s, whole_pages(mark.used_bytes));
+}
+
+void store_settle(struct store *s)
+{
+    s->awaited_bytes = 0;
+    if (!s->folder[0])
+        shrink(s, whole_pages(s->used_bytes));
+    else if (s->usable_bytes)
+        madvise(s->bytes, s->usable_bytes, MADV_DONTNEED); /* the files keep the bytes */
+}
+
+bool store_is_whole(struct store *s)
+{
+    for (unsigned i = 0; i < s->num_files; i++)
+        s->is_lost |= !store_file_is_whole(s->bytes + s->files[i]);
+    return !s->is_lost;
 }
 
 void store_free(struct store *s)
@@ -281,6 +389,6 @@ void store_free(struct store *s)
     if (s->bytes)
         munmap(s->bytes, s->size_bytes); /* step 3 */
     if (s->rows)
-        munmap(s->rows, s->max_rows * sizeof *s->rows);
+        munmap(s->rows, whole_pages(s->max_rows * sizeof *s->rows));
     *s = (struct store){0};
 }

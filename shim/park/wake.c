@@ -128,8 +128,8 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
 
         if (device < 0)
             code = try_once();
-        if ((device < 0 && !code) || now_ns >= until_ns)
-            break;
+        if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || now_ns >= until_ns)
+            break; /* step 4 */
         if (!waits)
             publish_needs(needs, since_ns);
         waits = true;

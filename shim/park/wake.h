@@ -11,6 +11,8 @@
  *    other pages are hints: a false one costs at most the time of GPUCACHE_PARK_WAIT.
  * 3. Between two tries its own idle memory goes back, and neighbours are asked (lend_ask). It
  *    sleeps WAKE_PAUSE_LEAST_NS to WAKE_PAUSE_MOST_NS, longer each time, with jitter.
+ * 4. Where the bytes are in a file and the file cannot be read, it ends at once. Nothing is
+ *    dropped, and the next use tries again.
  */
 #ifndef SHIM_WAKE_H
 #define SHIM_WAKE_H

@@ -7,30 +7,19 @@
 #include "shim/socket/listener.h"
 
 #include "shim/process/clock.h"
-#include "shim/process/decimal.h"
+#include "shim/process/descriptors.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef CLOSE_RANGE_UNSHARE
-#define CLOSE_RANGE_UNSHARE 2
-#endif
 
 /* An importer asks again if its question is dropped. */
 enum { QUESTIONS_MAX = 64 };
@@ -66,35 +55,6 @@ static uint64_t last_number;
 static atomic_int shared_fd = -1;
 static ino_t shared_ino;
 
-/* The program's descriptors must not stay open in a copy of its table: a pipe would never end. */
-static bool close_all(void)
-{
-    DIR *folder = opendir("/proc/thread-self/fd");
-    if (!folder)
-        return false;
-    for (const struct dirent *entry; (entry = readdir(folder));) {
-        const char *name = entry->d_name;
-        uint64_t fd;
-        if (decimal_read(&name, &fd) && (int)fd != dirfd(folder))
-            close((int)fd);
-    }
-    closedir(folder);
-    return true;
-}
-
-enum table { TABLE_OWN, TABLE_SHARED, TABLE_SPOILT };
-
-/* Leaves the descriptor table to the other threads and goes on with an empty one, if the kernel
- * allows that. */
-static enum table leave_descriptors(void)
-{
-    if (syscall(SYS_close_range, 0u, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0)
-        return TABLE_OWN;
-    if (unshare(CLONE_FILES) != 0) /* before Linux 5.9 */
-        return TABLE_SHARED;
-    return close_all() ? TABLE_OWN : TABLE_SPOILT;
-}
-
 /* While the socket is open, no other file has its inode number. */
 static bool is_shared_socket(int fd)
 {
@@ -121,9 +81,9 @@ static int share(int low)
  * number. We leave that file alone. About a microsecond passes between this look and the next call,
  * in which the program can still do that. A call that waits goes on with the socket that it began
  * with. */
-static int look_after(enum table table, int fd)
+static int look_after(enum descriptors table, int fd)
 {
-    if (table == TABLE_OWN || is_shared_socket(fd))
+    if (table == DESCRIPTORS_OWN || is_shared_socket(fd))
         return fd;
     return share(socket_open(&token_now));
 }
@@ -174,14 +134,14 @@ static void relay_answer(const struct socket_message *m)
 static void listen_and_relay(void)
 {
     struct socket_message message;
-    enum table table = leave_descriptors();
-    int fd = table == TABLE_SPOILT ? -1 : socket_open(&token_now);
-    if (table == TABLE_SHARED)
+    enum descriptors table = descriptors_leave();
+    int fd = table == DESCRIPTORS_SPOILT ? -1 : socket_open(&token_now);
+    if (table == DESCRIPTORS_SHARED)
         fd = share(fd);
     set_state(fd >= 0 ? OPEN : BROKEN);
     while (fd >= 0) {
         if (!socket_hear(fd, &token_now, &message)) {
-            if (table == TABLE_OWN || is_shared_socket(fd))
+            if (table == DESCRIPTORS_OWN || is_shared_socket(fd))
                 break;
         } else if (message.own) {
             relay_answer(&message);

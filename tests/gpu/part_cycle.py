@@ -44,6 +44,33 @@ def large(suite, folder, observer, size):
     p.end()
 
 
+def places(suite, folder, size, rounds):
+    """What a park's time is made of once the machine has given the host memory: until there is room
+    for the bytes, and behind the gate until they are copied. In host memory, a file system in
+    memory and the disk of the build folder."""
+    for place in "host", "/dev/shm", suite.build:
+        p = holder(suite, folder)
+        p.do(f"fill {size // MIB}")
+        p.set(f"PARK_TO={place}")
+        took, backs, refused = [], [], ""
+        for _ in range(rounds + 1):
+            code, reply, _ = p.ask("park")
+            if code != p.tables.PAGE_REPLY_DONE:
+                refused = f"skip: {reply.get('why', reply)}"
+                break
+            took.append([reply[name] / 1e9 for name in ("ns", "room_ns", "copy_ns")])
+            backs.append(int(p.do("touch")) / 1e9)
+        for name, times in zip(("out", "of it, room", "of it, copies"), zip(*took[1:])):
+            suite.row(f"{size / GIB:g} GiB to {place}: {name}", "", spread(times),
+                      verdict=f"measured: {rounds} times, and once before")
+        suite.row(f"{size / GIB:g} GiB to {place}: back", "",
+                  spread(backs[1:]) if backs[1:] else "", verdict=refused or "measured")
+        wrong = p.do("check")
+        suite.row(f"{size / GIB:g} GiB to {place}: contents",
+                  verdict="ok" if wrong == "sound" else f"FAIL: {wrong}")
+        p.end()
+
+
 def small(suite, folder, rounds):
     """The first launch after a park of 64 MiB."""
     p = holder(suite, folder)
@@ -82,6 +109,7 @@ def park_cycle(suite):
     try:
         with tempfile.TemporaryDirectory() as folder:
             large(suite, folder, observer, GIB // 4 if suite.simulate else 16 * GIB)
+            places(suite, folder, GIB // 16 if suite.simulate else 16 * GIB, 3)
             small(suite, folder, 20 if quick else 500)
             cycles(suite, folder, GIB // 16 if quick else GIB, 20 if quick else 1000)
     finally:

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -286,9 +287,12 @@ static int one_answer_each(void)
     return wrong_a() != 0;
 }
 
+static atomic_bool answered;
+
 static void *ask_for_a_park(void *code)
 {
     *(int *)code = asker_ask("park wait=10000");
+    atomic_store(&answered, true);
     return NULL;
 }
 
@@ -326,11 +330,14 @@ static int a_use_cancels_the_copies(void)
         for (int j = 0; j < 4; j++)
             REQUIRE(gpu_fill(big[j], 8 * MIB, 11, NULL));
         REQUIRE(gpu_sync());
+        atomic_store(&answered, false);
         REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
-        scene_sleep_ms(20 + 5 * (unsigned)i);
-        uint64_t start_ns = scene_now_ns();
-        REQUIRE(gpu_fill(b, WORDS, 8, NULL));
-        failures += scene_now_ns() - start_ns > 3000 * MS_NS;
+        do { /* at any time of it: host memory is made ready before the copies */
+            scene_sleep_ms(5u << i);
+            uint64_t start_ns = scene_now_ns();
+            REQUIRE(gpu_fill(b, WORDS, 8, NULL));
+            failures += scene_now_ns() - start_ns > 3000 * MS_NS;
+        } while (!atomic_load(&answered));
         REQUIRE(pthread_join(asker, NULL));
         EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
         failures += wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL) != 0;

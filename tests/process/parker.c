@@ -9,6 +9,11 @@
  *   drop             frees all
  *   info             the free memory of the device, in KiB
  *   rss              of the process, in KiB
+ *   peek             the code of a copy of a block's first word to the host
+ *   close            closes all descriptors but the first three
+ *   cut FOLDER       the nameless files of the folder that are mapped here, now or as soon as there
+ *                    is one, are as if cut off,
+ *   mend, forget     .. and no more; or they are gone by now
  *   work THREADS     threads begin to fill, copy and check blocks of their own
  *   rest             they end; "right", or how many words were wrong
  *   load FILE        opens a library
@@ -19,9 +24,16 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-enum { BLOCKS_MAX = 4096, THREADS_MAX = 16, WORK_WORDS = 64 * 1024, LINE_BYTES = 512 };
+enum {
+    BLOCKS_MAX = 4096,
+    THREADS_MAX = 16,
+    WORK_WORDS = 64 * 1024,
+    LINE_BYTES = 512,
+    CUTS_MAX = 8
+};
 
 static struct block {
     uint64_t addr;
@@ -104,6 +116,65 @@ static unsigned long rss_kib(void)
     return resident * ((unsigned long)sysconf(_SC_PAGESIZE) / 1024);
 }
 
+static int peek(void)
+{
+    uint32_t word;
+    return gpu_get(&word, blocks[0].addr, 4);
+}
+
+static void close_all(void)
+{
+    for (int fd = 3; fd < 1024; fd++)
+        close(fd);
+}
+
+/* Mappings of files, and second ones of the same files, which keep them. */
+static struct cut {
+    char *at, *own;
+    size_t size_bytes;
+} cuts[CUTS_MAX];
+static unsigned num_cuts;
+
+static void cut_mapped(const char *folder, int empty)
+{
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    EXPECT(maps);
+    while (fgets(line, sizeof line, maps) && num_cuts < CUTS_MAX) {
+        unsigned long from, to;
+        if (!strstr(line, folder) || sscanf(line, "%lx-%lx", &from, &to) != 2)
+            continue;
+        struct cut *c = &cuts[num_cuts++];
+        *c = (struct cut){.at = (char *)from, .size_bytes = to - from};
+        c->own = mremap(c->at, 0, c->size_bytes, MREMAP_MAYMOVE);
+        EXPECT(c->own != MAP_FAILED);
+        EXPECT(mmap(c->at, c->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, empty,
+                    0) == c->at);
+    }
+    fclose(maps);
+}
+
+static void cut(const char *folder)
+{
+    int empty = memfd_create("empty", 0);
+    EXPECT(empty >= 0);
+    while (!num_cuts)
+        cut_mapped(folder, empty);
+    close(empty);
+}
+
+static void mend(bool keeps)
+{
+    for (; num_cuts; num_cuts--) {
+        struct cut *c = &cuts[num_cuts - 1];
+        if (keeps)
+            EXPECT(mremap(c->own, c->size_bytes, c->size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                          c->at) == c->at);
+        else
+            munmap(c->own, c->size_bytes);
+    }
+}
+
 static pthread_t threads[THREADS_MAX];
 static unsigned num_threads;
 static atomic_bool stops;
@@ -163,7 +234,7 @@ static void say_wrong(uint64_t wrong)
 static bool obey(const char *line)
 {
     unsigned mib, count;
-    char file[LINE_BYTES];
+    char file[LINE_BYTES], folder[256];
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
     } else if (sscanf(line, "work %u", &count) == 1) {
@@ -185,6 +256,17 @@ static bool obey(const char *line)
     } else if (!strncmp(line, "rss", 3)) {
         printf("%lu\n", rss_kib());
         return true;
+    } else if (!strncmp(line, "peek", 4)) {
+        printf("%d\n", peek());
+        return true;
+    } else if (!strncmp(line, "close", 5)) {
+        close_all();
+    } else if (sscanf(line, "cut %255s", folder) == 1) {
+        cut(folder);
+    } else if (!strncmp(line, "mend", 4)) {
+        mend(true);
+    } else if (!strncmp(line, "forget", 6)) {
+        mend(false);
     } else if (!strncmp(line, "swap", 4) || !strncmp(line, "exchange", 8)) {
         swap(*line == 's');
     } else if (!strncmp(line, "drop", 4)) {

@@ -52,6 +52,8 @@ class Asked(Case):
         for verb, code, reply, value, status, out, err in (
                 ("park", DONE, parked(), 188 * MIB, 0,
                  " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live", ""),
+                ("park", DONE, {**parked(), "to": "/scratch"}, 188 * MIB, 0,
+                 " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live, in /scratch", ""),
                 ("park", DONE, parked(parked_bytes=0), 0, 0,
                  " GPU 0: nothing to park; 188 MiB parked in all", ""),
                 ("park", DONE, parked((("kept", MIB),)), 188 * MIB, 0,
@@ -81,9 +83,10 @@ class Asked(Case):
                 status, f"{ME}{out}\n" if out else "", f"gpucache: {ME}{err}\n" if err else ""))
 
     def test_json(self):
-        self.serve(PARTLY, parked((("exposed", 8 * MIB),)))
+        self.serve(PARTLY, {**parked((("exposed", 8 * MIB),)), "to": "/x", "room_ns": 5})
         done = tool("park", os.getpid(), "--json")
         receipt, = done.json["receipts"]
+        self.assertEqual((receipt["to"], receipt["room_ns"]), ("/x", 5))
         self.assertEqual((done.status, done.json["bytes"], receipt["status"], receipt["state"],
                           receipt["gpus"][0]["stays"]),
                          (1, 188 * MIB, "partly", "parked", [{"what": "exposed",
@@ -94,6 +97,9 @@ class Asked(Case):
         for words, asked in (((), "wait=1000"), (("--wait", "0"), "wait=0"),
                              (("--gpu", "1"), f"wait=1000 gpu={UUID_B}"),
                              (("--keep", "2G"), f"wait=1000 keep={2 << 30}"),
+                             (("--to", "host"), "wait=1000 to=host"),
+                             (("--to", "/var/tmp/"), "wait=1000 to=/var/tmp"),
+                             (("--to", "."), f"wait=1000 to={os.getcwd()}"),
                              (("--no-frameworks",), "wait=1000 frameworks=0")):
             self.assertEqual(tool("park", os.getpid(), *words).status, 0)
             self.assertEqual(page.asked[-1], f"park {asked}")
@@ -135,7 +141,8 @@ class Asked(Case):
         self.says(tool("park", os.getpid()), 1, f"{ME}: it runs without libgpucache")
         page = self.page(version=99)
         self.assertEqual(tool("wake", os.getpid()).status, 1)
-        for words in ("--keep", "2X"), ("--wait", "soon"), ("--keep",):
+        for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--to", "/a b"),
+                      ("--to", ""), ("--to", "/" + "x" * 255)):
             self.assertEqual(tool("park", os.getpid(), *words).status, 2, words)
 
     def test_a_reply_without_sense_is_no_crash(self):

@@ -54,6 +54,8 @@ CANDIDATES = {
            + ["", " warn"],
     "PATH": ["/tmp/none/x", "none", "x", "", " "],
     "DIR": ["/tmp/none/x", "none", "x", "", " "],
+    "PLACE": ["host", "HOST", " host ", "/tmp/none/x", "/", "x", "./x", "none", "", " ", " /tmp",
+              "/" + "x" * 254, "/" + "x" * 255, "hosts"],
     "GLOBS": ["ends", "a*,b?", "none", "", "a,,b", ",", " a , b ", "x" * 255, "x" * 300, "None",
               "\u00e9" * 200, "\udcff"],
 }

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * shim/park/node.c: the processors near a GPU, by the kernel's files.
+ */
+#include "shim/park/node.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+enum { PATH_BYTES = 512 };
+
+static const struct node_place place = {0, 0x3b, 0};
+static char root[64];
+
+/* A file below the root, with its folders. */
+static void put(const char *name, const char *text)
+{
+    char path[PATH_BYTES];
+    int at = snprintf(path, sizeof path, "%s", root);
+
+    for (const char *p = name; *p; p++) {
+        path[at] = '\0';
+        if (*p == '/')
+            mkdir(path, 0700);
+        path[at++] = *p;
+    }
+    path[at] = '\0';
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static int make_root(void **state)
+{
+    snprintf(root, sizeof root, "/tmp/node-XXXXXX");
+    if (!mkdtemp(root))
+        return -1;
+    put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    put("/sys/devices/system/node/node1/cpulist", "2-3,70,126-130\n");
+    return 0;
+}
+
+static int remove_root(void **state)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "rm -r %s", root);
+    return system(command);
+}
+
+static void fill(struct node_processors *p, uint64_t word)
+{
+    for (unsigned i = 0; i < NODE_WORDS; i++)
+        p->words[i] = word;
+}
+
+static void the_processors_of_the_node_are_near(void **state)
+{
+    struct node_processors all, near;
+
+    fill(&all, UINT64_MAX);
+    assert_true(node_near(root, &place, &all, &near));
+    assert_int_equal(node_count(&near), 8);
+    assert_int_equal(near.words[0], 12);
+    assert_int_equal(near.words[1], UINT64_C(3) << 62 | 1 << 6);
+    assert_int_equal(near.words[2], 7);
+}
+
+static void only_allowed_ones_count(void **state)
+{
+    struct node_processors some = {{8, 1 << 6}}, near;
+
+    assert_true(node_near(root, &place, &some, &near));
+    assert_memory_equal(&near, &some, sizeof near);
+    some = (struct node_processors){{1}};
+    assert_false(node_near(root, &place, &some, &near));
+}
+
+static void a_machine_that_names_none_has_none(void **state)
+{
+    struct node_processors all, near;
+
+    fill(&all, UINT64_MAX);
+    put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "-1\n");
+    assert_false(node_near(root, &place, &all, &near));
+    put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "2\n");
+    assert_false(node_near(root, &place, &all, &near));
+    assert_false(node_near(root, &(struct node_place){0, 0x3c, 0}, &all, &near));
+    put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    put("/sys/devices/system/node/node1/cpulist", "\n");
+    assert_false(node_near(root, &place, &all, &near));
+}
+
+static void a_thread_runs_where_it_is_bound(void **state)
+{
+    struct node_processors before, one = {0}, now;
+    unsigned i = 0;
+
+    node_allowed(&before);
+    assert_true(node_count(&before) > 0);
+    while (!before.words[i])
+        i++;
+    one.words[i] = before.words[i] & -before.words[i];
+    node_bind(&one);
+    node_allowed(&now);
+    assert_memory_equal(&now, &one, sizeof now);
+    node_bind(&before);
+    node_allowed(&now);
+    assert_memory_equal(&now, &before, sizeof now);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_processors_of_the_node_are_near, make_root,
+                                        remove_root),
+        cmocka_unit_test_setup_teardown(only_allowed_ones_count, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_machine_that_names_none_has_none, make_root, remove_root),
+        cmocka_unit_test(a_thread_runs_where_it_is_bound),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
