@@ -30,14 +30,20 @@ Column = collections.namedtuple("Column", "ns held live reserved")
 
 class Site:
     """Code that asks for memory, by its address."""
-    __slots__ = ("num_allocs", "num_frees", "num_driver", "bytes_total", "live", "blocks", "most",
-                 "floor", "lives")
+    __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
+                 "blocks", "most", "floor", "lives")
 
     def __init__(self):
-        self.num_allocs = self.num_frees = self.num_driver = self.bytes_total = 0
-        self.live = self.blocks = self.most = 0
+        self.num_driver = self.num_before = self.bytes_total = 0
+        self.live = self.most = 0
+        self.num_allocs = self.num_frees = self.blocks = 0  # known at the end
         self.floor = 0          # the least of a window
         self.lives = [0] * 80   # by the binary digits of the life in ns
+
+    def count(self, blocks):
+        """All is known; blocks: those that are live."""
+        self.num_frees, self.blocks = sum(self.lives), blocks
+        self.num_allocs = self.num_frees + blocks - self.num_before
 
     def median_life_ns(self):
         """Half of its blocks lived no longer; to a factor of two. None: none was freed."""
@@ -76,7 +82,8 @@ class Usage:
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, {}, {}, {}
         self._level_ns = self._held_ns = lead_ns
-        self._live_time = self._held_time = 0  # bytes times ns
+        # Bytes times ns. Of a change of live memory its time is taken off.
+        self._live_area = self._held_time = 0
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
@@ -88,6 +95,9 @@ class Usage:
         self._hold(self.span_ns, 0)
         self._finish_column(self.span_ns)
         self.blocks = {addr: Block(*block) for addr, block in self.blocks.items()}
+        blocks = collections.Counter(block.site for block in self.blocks.values())
+        for site, found in self.sites.items():
+            found.count(blocks[site])
         if not self.sites and not self.reserved_peak:
             self.columns = []
         self._find_peak()
@@ -95,16 +105,15 @@ class Usage:
     def _run(self, rows, progress):
         """A trace may have ten million events: what is frequent is written out here, with local
         names. _take does the same and all the rest."""
-        blocks, sites, levels, changes = self.blocks, self.sites, self.levels, self._changes
+        blocks, sites, levels, change = self.blocks, self.sites, self.levels, self._changes.append
         late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
-        live = best = live_time = number = 0
-        level_ns = self._level_ns
-        end_ns = self._end_ns
+        live = best = area = number = level = 0
+        level_ns, end_ns = self._level_ns, self._end_ns
         for row in rows:
             ns, kind, addr, size, _, site, _, _, _ = row
             number += 1
             if ns >= end_ns:
-                self._set(live, best, level_ns, live_time)
+                self._set(live, best, level_ns, area)
                 self._finish_column(ns)
                 end_ns, best = self._end_ns, self._best
                 if progress and number >= self.num_events + PROGRESS:
@@ -116,8 +125,6 @@ class Usage:
                 if block:
                     size, site, since = block
                     its = sites[site]
-                    its.num_frees += 1
-                    its.blocks -= 1
                     its.lives[(ns - since).bit_length()] += 1
                     self._freed = addr, block
                     size = -size
@@ -127,33 +134,34 @@ class Usage:
             elif (kind == ALLOC_FAST or kind == ALLOC) and addr not in blocks:
                 blocks[addr] = block = size, site, ns
                 its = sites[site]
-                its.num_allocs += 1
-                its.blocks += 1
                 its.bytes_total += size
                 its.live = held = its.live + size
                 if held > its.most:
                     its.most = held
             if block:
-                levels[live >> 20] += ns - level_ns
-                live_time += live * (ns - level_ns)
-                level_ns = ns
+                area -= size * ns
                 live += size
+                if live >> 20 != level:
+                    levels[level] += ns - level_ns
+                    level, level_ns = live >> 20, ns
                 if live > best:
                     best = live
                     self._new_best(ns, live)
                 else:
-                    changes.append((ns, site, size))
+                    change((ns, site, size))
                 continue
-            self._set(live, best, level_ns, live_time)
+            self._set(live, best, level_ns, area)
             self._take(row)
             live, best = self.live, self._best
-            level_ns, live_time = self._level_ns, self._live_time
-        self._set(live, best, level_ns, live_time)
+            level_ns, area, level = self._level_ns, self._live_area, live >> 20
+        self._set(live, best, level_ns, area)
+        if number:
+            self._level(ns)
         self.num_events = number
 
-    def _set(self, live, best, level_ns, live_time):
+    def _set(self, live, best, level_ns, area):
         self.live, self._best = live, best
-        self._level_ns, self._live_time = level_ns, live_time
+        self._level_ns, self._live_area = level_ns, area
 
     def _take(self, row):
         ns, kind, first, second, _, site, _, _, _ = row
@@ -167,6 +175,7 @@ class Usage:
     def _change(self, ns, site, change):
         self._level(ns)
         self.live += change
+        self._live_area -= change * ns
         if self.live > self._best:
             self._best = self.live
             self._new_best(ns, self.live)
@@ -174,10 +183,14 @@ class Usage:
             self._changes.append((ns, site, change))
 
     def _level(self, ns):
+        """As much was live until now."""
         step = max(0, ns - self._level_ns)
         self.levels[self.live >> 20] += step
-        self._live_time += self.live * step
         self._level_ns += step
+
+    def live_time(self):
+        """Bytes times ns, of the whole time."""
+        return self._live_area + self.live * self._level_ns
 
     def _new_best(self, ns, live):
         self._best_ns, self._best_reserved = ns, self.reserved
@@ -235,11 +248,10 @@ class Usage:
         size, site, _ = block
         its = self.sites[site]
         if kind != LIVE:
-            its.num_allocs += 1
             its.bytes_total += size
             its.num_driver += kind == ALLOC_DRIVER
+        its.num_before += kind == LIVE
         its.live += size
-        its.blocks += 1
         its.most = max(its.most, its.live)
         self.blocks[addr] = block
         if kind == ALLOC_DRIVER:
@@ -257,9 +269,7 @@ class Usage:
             return
         size, site, since = block
         its = self.sites[site]
-        its.num_frees += 1
         its.live -= size
-        its.blocks -= 1
         its.lives[(ns - since).bit_length()] += 1
         its.floor = min(its.floor, its.live)
         self._freed = addr, block
@@ -306,7 +316,7 @@ class Usage:
         return self._held_time // self.own_ns
 
     def mean_idle(self):
-        return max(0, self._held_time - self._live_time) // self.own_ns
+        return max(0, self._held_time - self.live_time()) // self.own_ns
 
     def in_the_other_order(self):
         """The peak, had its last block come after the first free that followed it."""

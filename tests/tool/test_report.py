@@ -238,8 +238,7 @@ class Words(unittest.TestCase):
                                  (3000, {1: 100, 3: 1}), (3001, {3: 1})])
         self.assertEqual((used.peak, used.freed, used.in_the_other_order()),
                          (800, (5001, 2, -700), 101))
-        self.assertEqual(used._live_time,  # pylint: disable=protected-access
-                         100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
+        self.assertEqual(used.live_time(), 100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
 
     def test_what_the_driver_served_is_held_but_not_idle(self):
         kind = trace.KIND

@@ -5,6 +5,7 @@ does.
 test_report_page.py TOOL WRITER"""
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from fake import tool
@@ -23,6 +25,15 @@ WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
 WIDTHS = (1400, 800)
+STEPS_MOST = 160  # of a_step, for an event
+
+
+def a_step():
+    """Seconds on a CPU."""
+    kept, number, begin = {}, 200_000, time.process_time()
+    for i in range(number):
+        kept[i & 1023] = i
+    return (time.process_time() - begin) / number
 
 
 class Pages(unittest.TestCase):
@@ -87,6 +98,23 @@ class Figures(Pages):
         self.assertGreater(len(its.usage.sites), usage.SITES_MOST)
         self.assertLess(len(data["series"]), 60)
         self.assertLess(len(page), 5 * MIB)
+
+    def test_time_and_size_grow_slowly_with_the_events(self):
+        """Ten million events are a page in a minute of one CPU: what a step of a simple loop takes
+        on this machine now, some 150 times for each."""
+        number, least = 200_000, math.inf
+        path = os.path.join(self.folder, "timed")
+        subprocess.run([WRITER, f"large:{number}", path + ".gct"], timeout=100, check=True)
+        for _ in range(3):
+            step, before = a_step(), sum(os.times()[:4])
+            done = tool("report", path + ".gct", "-o", path + ".html")
+            self.assertEqual(done.status, 0, done.err)
+            spent = sum(os.times()[:4]) - before
+            least = min(least, spent / number / max(step, a_step()))
+            if least < STEPS_MOST:
+                break
+        self.assertLess(least, STEPS_MOST)
+        self.assertLess(os.path.getsize(path + ".html"), MIB)
 
     def together(self, *names, status=0):
         """(the page's data, the reports) of several processes."""
