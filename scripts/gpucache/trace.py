@@ -20,6 +20,7 @@ CLOCKS = ("clock_gettime", "tsc", "cntvct")
 LOW = 0xffffffff
 WORD = 8
 KIND_BYTE, CONTEXT_BYTE = 11, 15  # of a record, on a machine that counts from the low end
+CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace writes first
 LONG_RUN = 64  # words
 WIDE_SITE = tables.TRACE_WIDE + KIND["SITE"]
 EVENTS = set(KIND.values()) - {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE",
@@ -120,6 +121,16 @@ class Trace:
                     self._last = ticks, now_ns
         found.sort()
         return found
+
+    def options(self):
+        """{name: value} of the options that were in force at the start and are not the defaults;
+        {}: the trace, of an older library, does not tell. For a Trace that is not read otherwise."""
+        for ticks, offset in self._chunks()[:CHUNKS_LOOKED_AT]:
+            told = [row[8].partition("=") for row in self._records(ticks, offset)
+                    if row[1] == KIND["OPTION"] and row[4]]
+            if told:
+                return {name: value for name, _, value in told}
+        return {}
 
     def events(self):
         """All records in the order of time."""

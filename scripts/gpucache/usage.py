@@ -5,7 +5,7 @@ held for them is `reserved`."""
 import collections
 import os
 
-from gpucache import tables
+from gpucache import block_map, tables
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -15,6 +15,8 @@ WINDOWS = 24        # for growth: the least of each is compared
 LATE_FREE_NS = 1_000_000
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
+OUT_OF_MEMORY = 2   # CUresult
+MAPPED = {"ALLOC_FAILED": "out of memory", "FLUSH": "a flush"}  # moments with a map of the blocks
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
 FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
     KIND[name] for name in ("FREE", "FREE_ASYNC", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
@@ -68,6 +70,8 @@ class Usage:
         self.own_ns = max(1, self.span_ns - lead_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
+        self.options = {}       # in force at the start, and not the defaults; {}: not told
+        self.whole = {}         # device -> [(ns, bytes that are not free)] of the GPU
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.reserved_peak = self.peak_ns = 0
@@ -87,13 +91,15 @@ class Usage:
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
-        # Of the column: its highest moment, and (ns, site, bytes) of what changed since then.
+        self.moments, self._peak_is_new = block_map.Moments(), False
+        # Of the column: its highest moment, and (ns, site, bytes, address) of what changed since.
         self._best, self._best_ns, self._best_reserved = 0, 0, 0
         self._changes, self._end_ns = [], self.column_ns
         self._run(its.rows(), progress)
         self._level(self.span_ns)
         self._hold(self.span_ns, 0)
         self._finish_column(self.span_ns)
+        self.moments.at_end(self.span_ns, "the end", self.blocks)
         self.blocks = {addr: Block(*block) for addr, block in self.blocks.items()}
         blocks = collections.Counter(block.site for block in self.blocks.values())
         for site, found in self.sites.items():
@@ -148,7 +154,7 @@ class Usage:
                     best = live
                     self._new_best(ns, live)
                 else:
-                    change((ns, site, size))
+                    change((ns, site, size, addr))
                 continue
             self._set(live, best, level_ns, area)
             self._take(row)
@@ -172,7 +178,7 @@ class Usage:
         elif kind in self._others:
             self._others[kind](self, Event._make(row))
 
-    def _change(self, ns, site, change):
+    def _change(self, ns, site, change, addr):
         self._level(ns)
         self.live += change
         self._live_area -= change * ns
@@ -180,7 +186,7 @@ class Usage:
             self._best = self.live
             self._new_best(ns, self.live)
         else:
-            self._changes.append((ns, site, change))
+            self._changes.append((ns, site, change, addr))
 
     def _level(self, ns):
         """As much was live until now."""
@@ -198,18 +204,22 @@ class Usage:
         if live > self.peak:
             self.before, self.peak, self.peak_ns = self.peak, live, ns
             self.freed, self.after, self._peak_is_open = None, 0, True
+            self._peak_is_new = True
 
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be. What changed after that is taken back for it."""
         now = {site: its.live for site, its in self.sites.items() if its.live}
         held = dict(now)
-        for _, site, change in self._changes:
+        for _, site, change, _ in self._changes:
             held[site] = held.get(site, 0) - change
         self.columns.append(Column(self._best_ns, self._most(held), self._best,
                                    self._best_reserved))
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
             self.columns.append(Column(self._end_ns, self._most(now), self.live, self.reserved))
+        if self._peak_is_new:
+            self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
+            self._peak_is_new = False
         self._after_peak()
         self._windows(ns)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
@@ -226,7 +236,7 @@ class Usage:
         for change in self._changes:
             level += change[2]
             if self.freed is None and change[2] < 0:
-                self.freed, self._peak_is_open = change, False
+                self.freed, self._peak_is_open = change[:3], False
             if self.freed:
                 self.after = max(self.after, level)
 
@@ -257,7 +267,7 @@ class Usage:
         if kind == ALLOC_DRIVER:
             self._by_driver[addr] = size
             self._hold(ns, size)
-        self._change(ns, site, size)
+        self._change(ns, site, size, addr)
 
     def _free(self, ns, addr):
         if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
@@ -273,7 +283,7 @@ class Usage:
         its.lives[(ns - since).bit_length()] += 1
         its.floor = min(its.floor, its.live)
         self._freed = addr, block
-        self._change(ns, site, -size)
+        self._change(ns, site, -size, addr)
         self._hold(ns, -self._by_driver.pop(addr, 0))
 
     def _windows(self, ns):
@@ -304,12 +314,19 @@ class Usage:
 
     def _took(self, event):
         self._owned[event.a] = event.b
+        if event.kind != KIND["CREATE"] and event.a:  # a dump says only how much it was
+            self.moments.take(False, event.a, event.b)
         self._change_held(event, event.b)
 
     def _gave(self, event):
         """RELEASE says how much, SEGMENT_FREE where."""
+        if event.kind == KIND["SEGMENT_FREE"]:
+            self.moments.take(True, event.a, self._owned.get(event.a, 0))
         self._change_held(event, -self._owned.pop(event.a, 0)
                           if event.kind == KIND["SEGMENT_FREE"] else -event.b)
+
+    def _mapped(self, event):
+        self.moments.take(event.kind == KIND["UNMAP"], event.a, event.b)
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
@@ -340,6 +357,16 @@ class Usage:
         self.gpus[event.context] = {"device": event.a, "uuid": uuid, "name": name,
                                     "total_bytes": event.b}
 
+    def _whole_gpu(self, event):
+        self.whole.setdefault(event.aux, []).append((event.ns, max(0, event.b - event.a)))
+
+    def _option(self, event):
+        name, _, value = event.text.partition("=")
+        if event.aux:
+            self.options[name] = value
+        else:
+            self._mark(event)
+
     def _context_end(self, event):
         """All its memory is gone. Of several contexts nobody knows whose is whose."""
         self._mark(event)
@@ -347,20 +374,23 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
+            self.moments.ranges.clear()
         self._change_held(event, -self._reserved[event.context])  # segments go with their context
 
     def _mark(self, event):
         name = {number: name for name, number in KIND.items()}[event.kind]
         size = event.b if name == "ALLOC_FAILED" else event.a
+        if name in MAPPED and (name != "ALLOC_FAILED" or event.a == OUT_OF_MEMORY):
+            self.moments.at(event.ns, MAPPED[name], self.blocks)
         self.marks.append(Mark(event.ns, name, size, event.text or str(event.a), event.site))
 
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
-        KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
+        KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
-        KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _mark, KIND["CONTEXT_END"]: _context_end,
+        KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["GPU"]: _whole_gpu, KIND["CONTEXT_END"]: _context_end,
         KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park
     }
 

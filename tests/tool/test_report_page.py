@@ -19,7 +19,7 @@ import unittest
 from fake import tool
 
 import browser
-from gpucache import report, tables, text, usage
+from gpucache import block_map, report, tables, text, usage
 
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
@@ -91,6 +91,25 @@ class Figures(Pages):
                       "41 blocks, 140 MiB", "natively some 35 ms for 401 pairs",
                       "stream-ordered (cudaMallocAsync)", "400 frees were of memory from before"):
             self.assertIn(words, page)
+
+    def test_the_block_map(self):
+        page, data, its = self.page("program", "mapped")
+        names = [found["name"].partition(" at ")[0] for found in data["maps"]]
+        self.assertEqual(names, ["the peak", "a flush", "out of memory", "at exit"])
+        writer = os.path.basename(WRITER)
+        for found, live, blocks in zip(its.usage.moments.all(), (322, 122, 140, 140),
+                                       (24, 23, 41, 41)):
+            runs = found.runs(its.usage.owner)
+            self.assertEqual((found.live(), len(found.blocks)), (live * MIB, blocks), found.name)
+            self.assertEqual(sum(size for size, owner in runs if owner == writer), live * MIB)
+            self.assertEqual(sum(size for size, _ in runs), 1 << 30)
+        for found in data["maps"]:
+            number = sum(count for count, _, _ in found["cells"])
+            self.assertEqual(number * found["cell"], 1 << 30)
+            self.assertLessEqual(number, block_map.CELLS)
+            for _, owner, shade in found["cells"]:
+                self.assertEqual(owner < 0, not shade)
+        self.assertIn("<td class=\"n\">702 MiB</td>", page.partition('id="map"')[2])
 
     def test_many_call_sites(self):
         page, data, its = self.page("large:100000")
@@ -328,6 +347,19 @@ class Opened(Pages):
         page.mouse("Moved", x + 250, y)
         self.assertNotIn("the peak", self.words(".reading"))
         self.assertIn("trace_writer", self.words(".reading"))
+
+    def test_the_block_map_has_moments(self):
+        page = self.open()
+        label = "document.querySelector('#map canvas').getAttribute('aria-label')"
+        pixels = "document.querySelector('#map canvas').toDataURL()"
+        self.assertIn("the peak at ", page.run(label))
+        before = page.run(pixels)
+        page.run("document.querySelector('#map .keys button:last-child').click()")
+        self.assertIn("at exit: ", page.run(label))
+        self.assertNotEqual(page.run(pixels), before)
+        before = page.run(pixels)
+        page.run("document.querySelector('#theme').click()")
+        self.assertNotEqual(page.run(pixels), before)
 
     def test_as_a_table_and_by_call_site(self):
         page = self.open()

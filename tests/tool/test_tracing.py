@@ -193,6 +193,48 @@ class Tracing(Traces):
                         {"SEGMENT", "SEGMENT_FREE"} <= set(kinds), kinds)
         self.assertEqual(usage.Usage(its).live, 0)
 
+    def test_the_options_in_force_are_there(self):
+        """Those that are not the defaults when it begins, and each change."""
+        program = self.program(GPUCACHE_MAX_IDLE="1G", GPUCACHE_SHARE="2s", GPUCACHE_PARK="off")
+        program.do("take a 1000000")
+        end = time.monotonic() + 20
+        while self.tool("set", program.pid, "MAX_IDLE=64M").returncode and time.monotonic() < end:
+            time.sleep(0.1)
+        program.end()
+        _, events = self.read(program.path)
+        told = {e.text for e in events if e.kind == KIND["OPTION"] and e.aux}
+        self.assertEqual(told, {
+            "GPUCACHE_MAX_IDLE=1G", "GPUCACHE_SHARE=2s", "GPUCACHE_PARK=off",
+            f"GPUCACHE_TRACE={program.path}", f"GPUCACHE_STATS=exit-json:{program.report}",
+            f"GPUCACHE_DIR={os.path.join(self.folder.name, 'pages')}"})
+        self.assertEqual([e.text for e in events if e.kind == KIND["OPTION"] and not e.aux],
+                         ["GPUCACHE_MAX_IDLE=64M"])
+        said = self.tool("report", program.path).stdout
+        self.assertRegex(said, r"Options: MAX_IDLE=1G SHARE=2s PARK=off .*, 1 changed while it ran")
+        rows = said.partition("What other settings would have done")[2].splitlines()
+        self.assertTrue(any(row.startswith("MAX_IDLE=1G ") for row in rows), said)
+        self.assertTrue(any(row.startswith("the defaults ") for row in rows), said)
+
+    def test_the_whole_gpu_is_there(self):
+        """What is not free, of a second program too."""
+        other = Program(self, GPUCACHE_TRACE="none")
+        other.do("take a 500000000")
+        program = self.program()
+        program.do("take a 300000000")
+        time.sleep(2.2)
+        program.end()
+        _, events = self.read(program.path)
+        told = [e for e in events if e.kind == KIND["GPU"]]
+        self.assertIn(len(told), (1, 2, 3))
+        context = next(e for e in events if e.kind == KIND["CONTEXT"])
+        self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
+        used = usage.Usage(trace.Trace(program.path))
+        self.assertGreaterEqual(used.whole[0][-1][1], used.reserved)
+        page = os.path.join(self.folder.name, "page.html")
+        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
+        with open(page, encoding="utf-8") as file:
+            self.assertIn('id="lanes"', file.read())
+
     def test_a_free_in_the_order_of_a_stream(self):
         """Of a block of the pool, of one that the driver served, and of other memory, which is no
         block."""
