@@ -14,7 +14,7 @@ UNIT = 512
 
 
 class Moment:
-    """blocks: address -> (bytes, site, ..). ranges: address -> bytes. Keeps no reference to them."""
+    """blocks: address -> (bytes, site, ..). ranges: address -> bytes. Both are copied."""
 
     def __init__(self, ns, name, blocks, ranges):
         self.ns, self.name = ns, name

@@ -35,8 +35,8 @@ def program():
 
 
 def in_force(path):
-    """The words of the pools' options that a trace was made with, beside the defaults. BACKING=driver
-    is no pool's."""
+    """The words of the pools' options that a trace was made with, beside the defaults.
+    BACKING=driver is no pool's."""
     with trace.Trace(path) as its:
         told = its.options()
     return " ".join(f"{options.short(env)}={told[env]}" for env in options.POOLS

@@ -13,6 +13,7 @@ TOGETHER = ("html", "perfetto")  # of one process, with others beside it
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
            ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
 ROWS = 10
+BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
 
 
@@ -195,6 +196,8 @@ class Report:
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
         rows = [[group.removeprefix("num_").replace("_", " "), text.count(calls), text.size(size)]
                 for group, (calls, size) in used.passed.items()]
+        if self.usage.beyond:
+            rows.append([BEYOND, "-", text.size(self.usage.median_beyond())])
         yield from self._table("Other memory, which the driver served", ("KIND", "CALLS", "BYTES"),
                                rows)
         yield from self.what_if()

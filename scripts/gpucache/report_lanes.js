@@ -12,7 +12,8 @@ class Lanes {
     this.lanes = data.lanes.map((its, number) => {
       const [slots, held, live] = [its.slots, its.held, its.live].map(sums);
       const at = list => this.steps(slots, list);
-      return {name: its.name, number, held: at(held), live: at(live), most: Math.max(1, ...held)};
+      return {name: its.name, number, held: at(held), live: at(live), most: Math.max(1, ...held),
+        marks: its.marks};
     });
     const rest = sums(data.rest);
     this.rest = this.steps(sums(data.rest_slots), rest);
@@ -22,7 +23,8 @@ class Lanes {
     this.svg.setAttribute("height", rows);
     this.svg.setAttribute("aria-label", `${data.gpu}: at most ${size(data.most)} of ` +
       `${size(data.capacity)} held, at ${time(data.most_slot * data.width)}; ` +
-      this.lanes.map(its => `${its.name} at most ${size(its.most)}`).join(", ") +
+      this.lanes.map(its => [`${its.name} at most ${size(its.most)}`,
+        ...its.marks.map(([ns, , words]) => `${words} at ${time(ns)}`)].join(", ")).join("; ") +
       (this.mostRest ? `; others at most ${size(this.mostRest)}` : ""));
   }
 
@@ -59,6 +61,15 @@ class Lanes {
     return make("path", {d: `M${up.join("L")}L${down.join("L")}Z`, ...attributes});
   }
 
+  // What happened to a process, as lines; the words come with the pointer.
+  flags(marks, top) {
+    const inside = x => x >= LEFT && x <= this.line.width - RIGHT;
+    return marks.map(([ns, kind, words]) => [this.line.x(ns / data.width), kind,
+      `${time(ns)}: ${words}`]).filter(([x]) => inside(x)).map(([x, kind, words]) =>
+      make("g", {class: kind}, make("line", {class: "flag", x1: x, x2: x, y1: top,
+        y2: top + LANE_HEIGHT}), make("title", {}, words)));
+  }
+
   draw() {
     const line = this.line, right = line.width - RIGHT;
     this.svg.setAttribute("viewBox", `0 0 ${line.width} ${this.svg.getAttribute("height")}`);
@@ -80,7 +91,8 @@ class Lanes {
       label(top - 5, its.name, its.most);
       found.push(
         this.area(held[its.number], none, top, LANE_HEIGHT, its.most, {style: "fill:var(--idle)"}),
-        this.area(live, none, top, LANE_HEIGHT, its.most, {style: fill(its.number)}));
+        this.area(live, none, top, LANE_HEIGHT, its.most, {style: fill(its.number)}),
+        ...this.flags(its.marks, top));
       top += LANE_HEIGHT + LANE_GAP;
     }
     const most = Math.max(data.capacity, data.most + this.mostRest);

@@ -22,6 +22,8 @@ BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
          "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
+LANE_FLAGS = ("FLUSH", "LEND_ASK", "LEND_GIVE", "PARK", "WAKE")
+LANE_MARKS = 100
 PASSED = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
           "num_managed_allocs": "managed (cudaMallocManaged)",
           "num_vmm_allocs": "the program's own cuMemCreate",
@@ -129,9 +131,9 @@ class Page:
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
                 "held": _steps(held)}
 
-    def _marks(self):
+    def _told(self, marks):
         told = []
-        for mark in self.usage.marks[:MARKS]:
+        for mark in marks:
             what, more = self.report.mark(mark)
             told.append([mark.ns, FLAGS.get(mark.kind, "option"), f"{what}: {more}".strip(": ")])
         return told
@@ -159,9 +161,12 @@ class Page:
         for its, lane in zip(processes, lanes):
             slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])
             told.append({"name": f"PID {its.trace.pid} {its.trace.program}",
-                         "slots": _steps(slots), "held": _steps(held), "live": _steps(live)})
+                         "slots": _steps(slots), "held": _steps(held), "live": _steps(live),
+                         "marks": self._told([mark for mark in its.usage.marks
+                                              if mark.kind in LANE_FLAGS][:LANE_MARKS])})
         return {"lanes": told, "rest_slots": _steps([slot for slot, _ in rest]),
-                "rest": _steps([size for _, size in rest]), "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
+                "rest": _steps([size for _, size in rest]),
+                "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
                 "capacity": sum(gpu["total_bytes"] for gpu in gpus.values()), "most": most,
                 "most_slot": slot}
 
@@ -174,7 +179,7 @@ class Page:
                 "slots": _steps([column.ns // width for column in self.columns]),
                 "at": _steps([column.ns for column in self.columns]),
                 "reserved": _steps([column.reserved for column in self.columns]),
-                "owners": self.owners, "series": series, "marks": self._marks(),
+                "owners": self.owners, "series": series, "marks": self._told(self.usage.marks[:MARKS]),
                 "maps": self.maps()}
 
     # What is there without scripts
@@ -277,6 +282,10 @@ class Page:
         rows = [[escape(PASSED.get(group, group.removeprefix("num_").replace("_", " "))),
                  text.count(calls), text.size(size)]
                 for group, (calls, size) in self.usage.passed.items()]
+        if self.usage.beyond:
+            rows.append(["CUDA context, code, all other memory of the process",
+                         '<span class="soft">by NVML</span>',
+                         text.size(self.usage.median_beyond())])
         made = _table("Beside the pool", "memory that the driver served, in all",
                       (("kind", ""), ("calls", "n"), ("bytes", "n")), rows)
         return f'<section class="card" id="beside">{made}</section>' if made else ""
@@ -370,8 +379,8 @@ class Page:
                   "most that each one held in it, so the sum is never too small."
         if self.is_whole:
             yield "Of the whole GPU the grey part is what is not free, as the driver said each " \
-                  "second, and not held by the processes of this page: CUDA contexts, code, memory " \
-                  "that did not pass through the library, and other processes."
+                  "second, and not held by the processes of this page: CUDA contexts, code, " \
+                  "memory that did not pass through the library, and other processes."
         unseen = "" if self.is_whole else \
             "CUDA contexts, modules and the local memory of kernels, other processes, and "
         yield f"Not seen: {unseen}what tensors of a framework with a cache of its own lie in a " \

@@ -21,6 +21,7 @@ LOW = 0xffffffff
 WORD = 8
 KIND_BYTE, CONTEXT_BYTE = 11, 15  # of a record, on a machine that counts from the low end
 CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace writes first
+ROWS_ADDED = 2000  # to a chunk
 LONG_RUN = 64  # words
 WIDE_SITE = tables.TRACE_WIDE + KIND["SITE"]
 EVENTS = set(KIND.values()) - {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE",
@@ -88,6 +89,29 @@ class Trace:
         offset, form = tables.TRACE_HEADER["boot_id"]
         self.boot_id = struct.unpack_from(form, head, offset)[0]
 
+    def add(self, rows):
+        """Adds records of PROCESS behind the file, which nobody writes any more. rows: (ns of
+        CLOCK_MONOTONIC, uuid, bytes of the process, bytes of the GPU), by their time."""
+        with open(self.path, "r+b") as file:
+            number = -(-(len(self.data) - tables.TRACE_HEADER_BYTES) // self.chunk_bytes)
+            for first in range(0, len(rows), ROWS_ADDED):
+                file.seek(tables.TRACE_HEADER_BYTES + number * self.chunk_bytes)
+                file.write(self._chunk_of(number, rows[first:first + ROWS_ADDED]))
+                number += 1
+
+    def _chunk_of(self, number, rows):
+        (start, start_ns), (last, last_ns) = self._start, self._last
+        rate = (last - start) / (last_ns - start_ns) if last_ns > start_ns else 1.0
+        made, what = b"", (KIND["PROCESS"] | tables.TRACE_WIDE) << 24
+        before = first = max(0, start + int((rows[0][0] - start_ns) * rate))
+        for now_ns, uuid, used, whole in rows:
+            now, said = start + int((now_ns - start_ns) * rate), uuid.encode()[:80]
+            step = min(LOW, max(0, now - before) >> tables.TRACE_STEP_SHIFT)
+            before += step << tables.TRACE_STEP_SHIFT
+            made += struct.pack("=QQQQ", step | len(said) << 32, what, used, whole)
+            made += said + bytes(-len(said) % (2 * WORD))
+        return struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, first, rows[0][0], 0) + made
+
     def close(self):
         self.data.close()
 
@@ -124,7 +148,8 @@ class Trace:
 
     def options(self):
         """{name: value} of the options that were in force at the start and are not the defaults;
-        {}: the trace, of an older library, does not tell. For a Trace that is not read otherwise."""
+        {}: the trace, of an older library, does not tell. For a Trace that is read by nobody else.
+        """
         for ticks, offset in self._chunks()[:CHUNKS_LOOKED_AT]:
             told = [row[8].partition("=") for row in self._records(ticks, offset)
                     if row[1] == KIND["OPTION"] and row[4]]

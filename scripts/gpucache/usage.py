@@ -71,6 +71,7 @@ class Usage:
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
+        self.beyond = []        # what NVML said that the process had, beyond what was held
         self.whole = {}         # device -> [(ns, bytes that are not free)] of the GPU
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
@@ -332,6 +333,10 @@ class Usage:
         """Device memory that was held, on average of the time."""
         return self._held_time // self.own_ns
 
+    def median_beyond(self):
+        """Bytes; None: NVML was not asked."""
+        return sorted(self.beyond)[len(self.beyond) // 2] if self.beyond else None
+
     def mean_idle(self):
         return max(0, self._held_time - self.live_time()) // self.own_ns
 
@@ -360,6 +365,9 @@ class Usage:
     def _whole_gpu(self, event):
         self.whole.setdefault(event.aux, []).append((event.ns, max(0, event.b - event.a)))
 
+    def _process(self, event):
+        self.beyond.append(max(0, event.a - self.reserved))
+
     def _option(self, event):
         name, _, value = event.text.partition("=")
         if event.aux:
@@ -387,10 +395,11 @@ class Usage:
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
-        KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
+        KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["GPU"]: _whole_gpu, KIND["PROCESS"]: _process,
+        KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
-        KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["GPU"]: _whole_gpu, KIND["CONTEXT_END"]: _context_end,
+        KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["CONTEXT_END"]: _context_end,
         KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park
     }
 
