@@ -179,8 +179,8 @@ class Page:
                 "slots": _steps([column.ns // width for column in self.columns]),
                 "at": _steps([column.ns for column in self.columns]),
                 "reserved": _steps([column.reserved for column in self.columns]),
-                "owners": self.owners, "series": series, "marks": self._told(self.usage.marks[:MARKS]),
-                "maps": self.maps()}
+                "owners": self.owners, "series": series, "maps": self.maps(),
+                "marks": self._told(self.usage.marks[:MARKS])}
 
     # What is there without scripts
 

@@ -395,7 +395,8 @@ class Usage:
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
-        KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["GPU"]: _whole_gpu, KIND["PROCESS"]: _process,
+        KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["GPU"]: _whole_gpu,
+        KIND["PROCESS"]: _process,
         KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,

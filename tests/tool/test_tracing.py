@@ -134,7 +134,7 @@ class Traces(unittest.TestCase):
 
     def program(self, **options):
         path = os.path.join(self.folder.name, "t.gct")
-        return Program(self, GPUCACHE_TRACE=path, **options)
+        return Program(self, **{"GPUCACHE_TRACE": path, **options})
 
     def tool(self, *words):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
@@ -303,6 +303,25 @@ class Tracing(Traces):
         used = usage.Usage(its)
         self.assertEqual(used.beyond[-1], 1_000_000_000 - used.reserved)
         self.assertIn("all that NVML says", self.tool("report", path).stdout)
+
+    def test_owners_of_live_memory_while_it_records(self):
+        program = self.program(GPUCACHE_TRACE="here-%p.gct")
+        for line in "take a 100000000", "take b 7000000", "take c 9000000", "give c":
+            program.do(line)
+        end = time.monotonic() + 20
+        while self.tool("ps", program.pid).returncode and time.monotonic() < end:
+            time.sleep(0.05)
+        said = self.tool("stat", "--owners", "--json", program.pid)
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        (its,) = json.loads(said.stdout)["owners"]
+        self.assertEqual((its["bytes"], its["blocks"]), (107_000_000, 2))
+        self.assertIn("ffi", its["owner"])
+        self.assertIn("ASKED FOR BY", self.tool("stat", "--owners", program.pid).stdout)
+        self.assertEqual(self.tool("set", program.pid, "TRACE=none").returncode, 0)
+        said = self.tool("stat", "--owners", program.pid)
+        self.assertEqual((said.returncode, said.stdout), (1, ""))
+        self.assertIn("it records no trace", said.stderr)
+        program.end()
 
     def test_parks_and_loans_are_flags_of_the_page(self):
         """Of the process of the page, and in the lane of the other."""
