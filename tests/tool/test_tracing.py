@@ -448,6 +448,8 @@ class OutOfMemory(Traces):
         self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
                          [3000, 500_000_000, 3_000_000_000, 7_000_000_000])
         self.assertTrue(all(block.site for block in used.blocks.values()))
+        self.assertEqual((used.options["GPUCACHE_MAX_BLOCK"], used.options["GPUCACHE_TRACE_ON"]),
+                         ("6G", "oom"))
         self.assertEqual({trace.NAME[e.kind] for e in events if e.b == 4_000_000}, {"LIVE"})
         kinds = collections.Counter(trace.NAME[e.kind] for e in events)
         self.assertEqual((used.num_unknown_frees, its.num_lost, its.ended), (0, 0, True))
