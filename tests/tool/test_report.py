@@ -196,10 +196,10 @@ class Maps(unittest.TestCase):
 
     def test_cells_are_of_who_has_most_of_them(self):
         with unittest.mock.patch.object(block_map, "CELLS", 8):
-            cell, found = block_map.Moment.cells([[MIB, None], [3 * MIB, "a"], [MIB, "b"],
+            cell, found = block_map.Moment.cells([[MIB, "b"], [3 * MIB, "a"], [MIB, "b"],
                                                   [3 * MIB, None], [8 * MIB, "b"], [512, "a"]])
         self.assertEqual(cell, 4 * MIB)
-        self.assertEqual(found, [[1, "a", 3], [1, "b", 1], [2, "b", 4], [1, "a", 1]])
+        self.assertEqual(found, [[1, "a", 4], [1, "b", 1], [2, "b", 4], [1, "a", 1]])
 
     def test_the_peak_is_put_together_from_what_followed(self):
         its = block_map.Moments()

@@ -199,7 +199,7 @@ class Tracing(Traces):
 
     def test_the_options_in_force_are_there(self):
         """Those that are not the defaults when it begins, and each change."""
-        program = self.program(GPUCACHE_MAX_IDLE="1G", GPUCACHE_SHARE="2s", GPUCACHE_PARK="off")
+        program = self.program(GPUCACHE_MAX_IDLE="3G", GPUCACHE_SHARE="2s", GPUCACHE_PARK="off")
         program.do("take a 1000000")
         end = time.monotonic() + 20
         while self.tool("set", program.pid, "MAX_IDLE=64M").returncode and time.monotonic() < end:
@@ -208,15 +208,15 @@ class Tracing(Traces):
         _, events = self.read(program.path)
         told = {e.text for e in events if e.kind == KIND["OPTION"] and e.aux}
         self.assertEqual(told, {
-            "GPUCACHE_MAX_IDLE=1G", "GPUCACHE_SHARE=2s", "GPUCACHE_PARK=off",
+            "GPUCACHE_MAX_IDLE=3G", "GPUCACHE_SHARE=2s", "GPUCACHE_PARK=off",
             f"GPUCACHE_TRACE={program.path}", f"GPUCACHE_STATS=exit-json:{program.report}",
             f"GPUCACHE_DIR={os.path.join(self.folder.name, 'pages')}"})
         self.assertEqual([e.text for e in events if e.kind == KIND["OPTION"] and not e.aux],
                          ["GPUCACHE_MAX_IDLE=64M"])
         said = self.tool("report", program.path).stdout
-        self.assertRegex(said, r"Options: MAX_IDLE=1G SHARE=2s PARK=off .*, 1 changed while it ran")
+        self.assertRegex(said, r"Options: MAX_IDLE=3G SHARE=2s PARK=off .*, 1 changed while it ran")
         rows = said.partition("What other settings would have done")[2].splitlines()
-        self.assertTrue(any(row.startswith("MAX_IDLE=1G ") for row in rows), said)
+        self.assertTrue(any(row.startswith("MAX_IDLE=3G ") for row in rows), said)
         self.assertTrue(any(row.startswith("the defaults ") for row in rows), said)
 
     def test_the_whole_gpu_is_there(self):
