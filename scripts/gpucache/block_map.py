@@ -101,16 +101,35 @@ class Moments:
 
     def __init__(self):
         self.peak, self.others, self.end = None, [], None
-        self.ranges = {}  # of memory that is mapped now
+        self.ranges, self._starts = {}, []  # of memory that is mapped now
 
     def take(self, unmapped, addr, size):
-        """Memory has an address, or has none any more."""
-        if not unmapped:
-            self.ranges[addr] = size
-        elif not self.ranges.pop(addr, None):
-            for start, there in list(self.ranges.items()):
-                if start < addr + size and addr < start + there:
-                    del self.ranges[start]
+        """Memory has an address, or has none any more. It may lose that in larger parts than it
+        got it, or in smaller ones."""
+        end = addr + size
+        place = max(0, bisect.bisect_left(self._starts, addr) - 1)
+        while place < len(self._starts) and self._starts[place] < end:
+            start = self._starts[place]
+            behind = start + self.ranges[start]
+            if behind <= addr:
+                place += 1
+                continue
+            del self._starts[place], self.ranges[start]
+            for first, last in (start, min(behind, addr)), (max(start, end), behind):
+                if first < last:
+                    self._add(first, last - first)
+                    place += first < addr
+        if not unmapped and size:
+            self._add(addr, size)
+
+    def _add(self, addr, size):
+        bisect.insort(self._starts, addr)
+        self.ranges[addr] = size
+
+    def forget(self):
+        """No memory is mapped any more."""
+        self.ranges.clear()
+        self._starts.clear()
 
     def at_peak(self, ns, blocks, changes):
         """changes: (ns, site, bytes, address), since the peak."""

@@ -382,7 +382,7 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
-            self.moments.ranges.clear()
+            self.moments.forget()
         self._change_held(event, -self._reserved[event.context])  # segments go with their context
 
     def _mark(self, event):

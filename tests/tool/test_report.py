@@ -208,8 +208,17 @@ class Maps(unittest.TestCase):
                      (10, 1, -2, 4096)])
         its.take(False, 0, 8192)
         self.assertEqual(its.all()[0].blocks, [(512, 7, 1), (2048, 3, 1), (4096, 2, 1)])
-        its.take(True, 4096, 512)
-        self.assertEqual(its.ranges, {})
+
+    def test_memory_loses_its_address_in_other_parts_than_it_got_it(self):
+        its = block_map.Moments()
+        for place in range(5):
+            its.take(False, place * MIB, MIB)
+        its.take(True, MIB // 2, 2 * MIB)
+        its.take(True, 4 * MIB, MIB)
+        self.assertEqual(its.ranges, {0: MIB // 2, MIB * 5 // 2: MIB // 2, 3 * MIB: MIB})
+        its.take(False, 0, 4 * MIB)
+        its.take(True, MIB, MIB)
+        self.assertEqual(its.ranges, {0: MIB, 2 * MIB: 2 * MIB})
 
 
 class Words(unittest.TestCase):
