@@ -69,7 +69,8 @@ def full(name):
 # How the kind of a value is called where it is not called as its type.
 KINDS = {"LIMIT": "SIZE", "BYTES": "SIZE", "SECONDS": "TIME", "GLOBS": "NAMES", "PATH": "FILE",
          "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "PARK": "WHEN", "STATS": "REPORT",
-         "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom"}
+         "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom",
+         "TRACE_STACKS": "N[,python]"}
 
 
 def kind_of(row):

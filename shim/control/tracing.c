@@ -6,11 +6,14 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/loader/scope.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
 #include "shim/trace/dump.h"
 #include "shim/trace/objects.h"
 #include "shim/trace/trace.h"
+
+#include <errno.h>
 
 #define OOM_NAME "gpucache-oom-%p.gct"
 
@@ -23,11 +26,20 @@ static uint64_t run_tick(uint64_t now_ns)
 
 static struct duty at_second = {.run = run_tick, .due_ns = DUTY_NEVER};
 
+/* In a forked child no stack is walked (shim/trace/stack.h). */
+void tracing_stacks_changed(void)
+{
+    int saved_errno = errno;
+    trace_set_depth(in_force()->trace_stacks.frames, !scope_is_forked());
+    errno = saved_errno;
+}
+
 /* Rings that are on stay on: only the file of the next dump changes. False: a trace was to begin
  * and did not. */
 static bool begin_in_force(void)
 {
     const char *path = in_force()->trace.path;
+    tracing_stacks_changed();
     if (in_force()->trace_on == TRACE_ON_OOM) {
         trace_dump_set_path(*path ? path : OOM_NAME);
         if (!trace_is_ring(atomic_load(&trace_now)))

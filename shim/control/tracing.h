@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * GPUCACHE_TRACE and GPUCACHE_TRACE_ON: begins and ends the trace (shim/trace/trace.h), and keeps
+ * GPUCACHE_TRACE, GPUCACHE_TRACE_ON and GPUCACHE_TRACE_STACKS: begins and ends the trace (shim/trace/trace.h), and keeps
  * it going. Each second a duty of the control thread records what code was loaded.
  */
 #ifndef SHIM_TRACING_H
@@ -12,6 +12,8 @@
 void tracing_start(void);
 /* One of the two has changed. On the control thread. False: a trace was to begin and did not. */
 bool tracing_changed(void);
+/* GPUCACHE_TRACE_STACKS has changed. On the control thread. */
+void tracing_stacks_changed(void);
 /* The process leaves. */
 void tracing_end(void);
 

@@ -41,7 +41,7 @@ static _Atomic uint64_t lost;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct trace_thread *spare;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static pthread_key_t key;
+static pthread_key_t thread_key;
 static bool has_key;
 
 /* The whole file as text, cut to the room. Returns its bytes; 0: it cannot be read. */
@@ -103,6 +103,8 @@ void trace_fill_header(struct trace_header *h)
 static void forget_sites(struct trace_thread *t)
 {
     memset(t->sites, 0, sizeof t->sites);
+    if (t->paths)
+        memset(t->paths, 0, TRACE_PATHS_BYTES);
     t->num_sites = 0;
 }
 
@@ -124,7 +126,7 @@ static void thread_ends(void *arg)
 
 static void make_key(void)
 {
-    has_key = pthread_key_create(&key, thread_ends) == 0;
+    has_key = pthread_key_create(&thread_key, thread_ends) == 0;
 }
 
 /* The calling thread's state. NULL: there is no host memory, or no key. */
@@ -147,7 +149,7 @@ static struct trace_thread *make_state(void)
     t->is_new = true;
     atomic_store(&t->busy, false); /* its thread may have ended in a signal handler */
     forget_sites(t);
-    if (pthread_setspecific(key, t)) {
+    if (pthread_setspecific(thread_key, t)) {
         thread_ends(t);
         return NULL;
     }
@@ -157,7 +159,7 @@ static struct trace_thread *make_state(void)
 
 /* --- records --------------------------------------------------------------------------------- */
 
-/* A wide record, with its text. There is room. */
+/* A wide record, with its text, which may have zeroes. There is room. */
 static void put(struct trace_thread *t, enum trace_kind kind, const struct trace_event *e,
                 uint32_t site, size_t text_bytes)
 {
@@ -256,17 +258,29 @@ static void put_base(struct trace_thread *t, uint64_t addr)
     put(t, TRACE_BASE, &(struct trace_event){.a = t->base_units}, 0, 0);
 }
 
-/* The site's number, with a record that makes it known; 0: there are too many. There is room. */
-static uint32_t site_number(struct trace_thread *t, const void *caller)
+/* The site's number, with records that make it known; 0: there are too many. There is room. */
+static uint32_t site_number(struct trace_thread *t, const struct trace_event *e)
 {
-    struct trace_site *site = trace_site_of(t, caller);
-    if (!caller || site->caller == caller)
-        return caller ? site->number : 0;
+    const struct trace_stack *stack = e->stack;
+    uint64_t key = stack ? stack->key : (uintptr_t)e->caller;
+    if (stack && !t->paths)
+        t->paths = calloc(1, TRACE_PATHS_BYTES);
+    if (stack && !t->paths) {
+        stack = NULL;
+        key = (uintptr_t)e->caller;
+    }
+    struct trace_site *site = stack ? trace_path_of(t, key) : trace_site_of(t, key);
+    if (!key || site->key == key)
+        return key ? site->number : 0;
     if (t->num_sites + 1 >= 1u << 24)
         return 0;
     site->number = ++t->num_sites;
-    site->caller = caller;
-    put(t, TRACE_SITE, &(struct trace_event){.a = (uintptr_t)caller}, site->number, 0);
+    site->key = key;
+    put(t, TRACE_SITE, &(struct trace_event){.a = (uintptr_t)e->caller}, site->number, 0);
+    if (stack)
+        put(t, TRACE_STACK,
+            &(struct trace_event){.a = stack->count - 1, .text = (const char *)&stack->at[1]},
+            site->number, (stack->count - 1) * sizeof stack->at[0]);
     return site->number;
 }
 
@@ -280,15 +294,16 @@ static bool note(struct trace_thread *t, uint32_t trace, enum trace_kind kind,
                  const struct trace_event *e)
 {
     size_t text_bytes = e->text ? strnlen(e->text, TRACE_TEXT_MAX) : 0;
-    /* TIME, THREAD with its name, BASE, SITE, and the record itself. */
-    size_t most = 5 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes;
+    /* TIME, THREAD with its name, BASE, SITE, STACK with its addresses, and the record itself. */
+    size_t most = 6 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes +
+                  (e->stack ? e->stack->count * sizeof e->stack->at[0] : 0);
     if ((t->trace != trace || room_bytes(t) < most) && !add_chunk(t, trace))
         return false;
     if (t->is_new)
         put_thread(t);
     if (is_address(kind) && !t->has_base)
         put_base(t, e->a);
-    put(t, kind, e, site_number(t, e->caller), text_bytes);
+    put(t, kind, e, site_number(t, e), text_bytes);
     return true;
 }
 
