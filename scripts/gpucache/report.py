@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report: what a trace says, for people, and for viewers of other formats."""
+import collections
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", 
            ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
 ROWS = 10
 PATHS_ENOUGH = 300  # sites that get names
+CALLERS = 3         # of a path, in a row
 
 
 def seconds(ns):
@@ -157,9 +159,13 @@ class Report:
         return sorted(rows, key=lambda row: -row[1].live)
 
     def where(self, site):
-        """function, object line."""
-        place = self.symbols[site]
-        return str(place), f"{place.object} {place.line}".strip()
+        """function, object line, and who called it."""
+        place, *callers = self.symbols.path(site)
+        where = f"{place.object} {place.line}".strip()
+        if callers:
+            more = ", .." * (len(callers) > CALLERS)
+            where += f", called by {', '.join(map(str, callers[:CALLERS]))}{more}"
+        return str(place), where
 
     def lines(self):
         used = self.usage
@@ -232,6 +238,10 @@ class Report:
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
+    def _names(self, site):
+        """Of a path, outwards."""
+        return " < ".join(map(str, self.symbols.path(site)))
+
     def html(self, out):
         report_page.write(self, out)
 
@@ -262,15 +272,26 @@ class Report:
             what, more = self.mark(mark)
             rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid,
                          "tid": 0, "ts": mark.ns / us})
+            if mark.site:
+                rows[-1]["args"] = {"call path": self._names(mark.site)}
+        if self.usage.peak:
+            held = collections.Counter()
+            for site, size in self.usage.at_peak.items():
+                held[self._names(site)] += size
+            rows.append({"name": "peak", "ph": "i", "s": "p", "pid": pid, "tid": 0,
+                         "ts": self.usage.peak_ns / us, "args": {
+                             names: text.size(size) for names, size in held.most_common(ROWS)}})
         json.dump({"traceEvents": rows, "displayTimeUnit": "ms"}, out)
         out.write("\n")
 
     def collapsed(self, out):
-        """Bytes at the peak, for flame graphs: owner;code bytes."""
+        """Bytes at the peak, for flame graphs: owner;code bytes, or main;..;code bytes."""
         for site, size in sorted(self.usage.at_peak.items(), key=lambda item: -item[1]):
-            place = self.symbols[site]
-            name = str(place).replace(";", ":")
-            out.write(f"{place.object};{name} {size}\n")
+            path = self.symbols.path(site)
+            names = [str(place) for place in reversed(path)]
+            if len(path) == 1:
+                names.insert(0, path[0].object)
+            out.write(f"{';'.join(name.replace(';', ':') for name in names)} {size}\n")
 
     def pytorch(self, out):
         """A memory snapshot of PyTorch."""

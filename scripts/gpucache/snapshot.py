@@ -32,10 +32,11 @@ class Snapshot:
 
     def frames(self, site):
         if site not in self._frames:
-            place = self.report.symbols[site]
-            file, _, line = place.line.rpartition(":")
-            self._frames[site] = [{"filename": file or place.object, "name": str(place),
-                                   "line": int(line) if line.isdecimal() else 0}]
+            self._frames[site] = []
+            for place in self.report.symbols.path(site):
+                file, _, line = place.line.rpartition(":")
+                self._frames[site].append({"filename": file or place.object, "name": str(place),
+                                           "line": int(line) if line.isdecimal() else 0})
         return self._frames[site]
 
     def device(self, addr):

@@ -16,6 +16,8 @@ from gpucache import text
 PROGRAMS = ("llvm-symbolizer", "addr2line")
 PATIENCE_S = 30
 PT_LOAD = 1
+# Code that calls the first function of a program or a thread.
+BEFORE_MAIN = ("_start", "__libc_start_main", "start_thread", "clone", "clone3")
 
 
 def _segments(path):
@@ -72,14 +74,14 @@ class Symbols:
     """The places of all sites of a trace. with_names: ask a program for functions and lines."""
 
     def __init__(self, its, sites, with_names=True):
-        self.places, asked = {}, {}
-        for site in sites:
-            found = its.object_of(site) if site else None
+        self.places, self.paths, asked = {}, {site: its.frames(site) for site in sites}, {}
+        for address in {frame for frames in self.paths.values() for frame in frames}:
+            found = its.object_of(address) if address else None
             if found is None:
-                self.places[site] = Place("not known", site)
+                self.places[address] = Place("not known", address)
                 continue
-            place = Place(found.path, site - found.start + found.offset)
-            self.places[site] = place
+            place = Place(found.path, address - found.start + found.offset)
+            self.places[address] = place
             asked.setdefault(found.path, []).append(place)
         program = next(filter(shutil.which, PROGRAMS), None) if with_names else None
         for path, places in asked.items() if program else ():
@@ -123,4 +125,14 @@ class Symbols:
                 place.function = ""
 
     def __getitem__(self, site):
-        return self.places.get(site) or Place("not known", site)
+        """Of the code that asked."""
+        return self.path(site)[0]
+
+    def path(self, site):
+        """The places of a site's frames, the innermost first, without those before main."""
+        frames = self.paths.get(site, (site,))
+        found = [self.places.get(frame) or Place("not known", frame) for frame in frames]
+        while len(found) > 1 and (found[-1].function in BEFORE_MAIN or
+                                  found[-1].object.startswith("libc.so")):
+            found.pop()
+        return found

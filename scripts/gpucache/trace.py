@@ -17,8 +17,9 @@ NAME = {number: name for name, number in KIND.items()}
 CLOCKS = ("clock_gettime", "tsc", "cntvct")
 LOW = 0xffffffff
 WORD = 8
+FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
-# One record. ns: since the trace began. site: an address in the code that asked, 0: not known.
+# One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.
 Event = collections.namedtuple("Event", "ns kind a b aux site context tid text")
 # Code at start to end. offset: of start in the file.
 Object = collections.namedtuple("Object", "start end offset path")
@@ -39,6 +40,7 @@ class Trace:
             raise Fault(f"{path}: {reason(error)}") from None
         self.objects = []
         self.threads = {}   # tid -> name
+        self._paths, self._path_sites = [], {}  # frames, innermost first; their sites
         self.ended = False  # in order
         self.num_lost = self.num_torn = self.num_unknown = 0
         self._sites = collections.defaultdict(dict)
@@ -160,8 +162,8 @@ class Trace:
         alloc_fast, alloc, free = (KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE"))
         (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
             tables.TRACE_STEP_SHIFT
-        special = {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE", "TIME",
-                                           "END")}
+        special = {KIND[name] for name in ("SITE", "STACK", "OBJECT", "THREAD", "LOST", "BASE",
+                                           "TIME", "END")}
         while place < len(words):
             what = words[place + 1]
             if not what:
@@ -184,11 +186,13 @@ class Trace:
                 self.num_torn += 1
                 break
             first, second = words[place + 2], words[place + 3]
-            said = data[(place + 4) * WORD:(place + 4) * WORD + size].decode(errors="replace") \
-                if size else ""
+            raw = data[(place + 4) * WORD:(place + 4) * WORD + size]
+            said = raw.decode(errors="replace") if size else ""
             place = behind
             if kind == KIND["SITE"]:
                 sites[site] = first
+            elif kind == KIND["STACK"]:
+                sites[site] = self._path_site(sites.get(site, 0), first, raw)
             elif kind == KIND["BASE"]:
                 base = first
             elif kind == KIND["TIME"]:
@@ -212,6 +216,22 @@ class Trace:
             return [row for row in found if row[0] >= lead]
         return found
 
+    def _path_site(self, caller, number, raw):
+        """The site of a call path. The caller alone, if what is said of it makes no sense."""
+        if caller >= FIRST_PATH or number * WORD != len(raw):
+            self.num_torn += 1
+            return caller
+        frames = caller, *struct.unpack(f"={number}Q", raw)
+        site = self._path_sites.setdefault(frames, FIRST_PATH + len(self._paths))
+        if site == FIRST_PATH + len(self._paths):
+            self._paths.append(frames)
+        return site
+
+    def frames(self, site):
+        """The return addresses of a site's frames, the innermost first."""
+        at = site - FIRST_PATH
+        return self._paths[at] if 0 <= at < len(self._paths) else (site,)
+
     def _add_object(self, start, size, said):
         offset, _, path = said.partition(" ")
         try:
@@ -220,7 +240,8 @@ class Trace:
             self.num_torn += 1
 
     def object_of(self, address):
-        """The Object that was loaded last at an address; None: not known."""
+        """The Object that was loaded last at a site; None: not known."""
+        address = self.frames(address)[0]
         for its in reversed(self.objects):
             if its.start <= address < its.end:
                 return its
