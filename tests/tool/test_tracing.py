@@ -281,6 +281,67 @@ class Tracing(Traces):
         program.end()
 
 
+class Paths(Traces):
+    """GPUCACHE_TRACE_STACKS: who called whoever asked."""
+
+    def paths(self, its, events, *kinds):
+        """The files of each event's frames, the innermost first."""
+        return [[os.path.basename(its.object_of(frame).path) for frame in its.frames(e.site)]
+                for e in events if trace.NAME[e.kind] in kinds]
+
+    def test_of_each_allocation(self):
+        program = self.program(GPUCACHE_TRACE_STACKS="16", GPUCACHE_MAX_RESERVED="1G")
+        program.do("take a 1000000")
+        program.do("threads 3 200")
+        program.do("take failed 5000000000")
+        program.end()
+        its, events = self.read(program.path)
+        self.assertEqual((its.num_lost, its.num_torn, its.num_unknown), (0, 0, 0))
+        paths = self.paths(its, events, "ALLOC", "ALLOC_FAST")
+        self.assertEqual(len(paths), 1 + 3 * 600)
+        for path in paths + self.paths(its, events, "ALLOC_FAILED"):
+            self.assertGreaterEqual(len(path), 10, path)
+            self.assertTrue(len(path) == 16 or path[-1].startswith("libc."), path)
+            self.assertRegex(path[0], "ffi")
+            self.assertTrue(any("python" in name for name in path), path)
+        self.assertLess(len({its.frames(e.site) for e in events}), 20)
+
+    def test_only_what_is_rare_has_one_without_the_option(self):
+        program = self.program(GPUCACHE_MAX_RESERVED="1G")
+        program.do("take a 1000000")
+        program.do("take other 7000000 ordered")
+        program.do("take failed 5000000000")
+        program.end()
+        its, events = self.read(program.path)
+        self.assertEqual([len(path) for path in self.paths(its, events, "ALLOC", "FREE")], [1])
+        self.assertEqual([len(path) for path in self.paths(its, events, "PASSED",
+                                                           "ALLOC_FAILED")], [16, 16])
+
+    def test_it_can_change(self):
+        program = self.program()
+        program.do("take first 1000000")
+        for frames in 5, 0:
+            done = self.tool("set", program.pid, f"GPUCACHE_TRACE_STACKS={frames}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            program.do(f"take {frames} 1000000")
+        program.end()
+        its, events = self.read(program.path)
+        self.assertEqual([len(path) for path in self.paths(its, events, "ALLOC", "ALLOC_FAST")],
+                         [1, 5, 1])
+
+    def test_a_forked_process_has_callers_alone(self):
+        """A thread of its parent may have held the loader's lock."""
+        path = os.path.join(self.folder.name, "a.gct")
+        child = "import os, sys\nif os.fork():\n    sys.exit(os.wait()[1])\n" + PROGRAM
+        done = subprocess.run([sys.executable, "-c", child], input="take a 1000000\nend\n", env={
+            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY, "GPUCACHE_TRACE": path,
+            "GPUCACHE_TRACE_STACKS": "8"}, text=True, timeout=60, check=True,
+            stdout=subprocess.PIPE)
+        self.assertEqual(done.stdout, "ready\ndone\n")
+        its, events = self.read(path)
+        self.assertEqual([len(path) for path in self.paths(its, events, "ALLOC")], [1])
+
+
 class OutOfMemory(Traces):
     """GPUCACHE_TRACE_ON=oom: a file, and a line, when an allocation fails."""
 
