@@ -162,6 +162,7 @@ class Report:
         """function, object line, and who called it."""
         place, *callers = self.symbols.path(site)
         where = f"{place.object} {place.line}".strip()
+        callers = [its for its in callers if isinstance(its, symbols.PythonPlace)] or callers
         if callers:
             more = ", .." * (len(callers) > CALLERS)
             where += f", called by {', '.join(map(str, callers[:CALLERS]))}{more}"

@@ -6,16 +6,20 @@ Of code without lines these programs name the nearest symbol before it, also whe
 there: a library without its local symbols would show some exported name for all of its code. So
 such a name counts only if nm says that the symbol's bytes hold the address."""
 import bisect
+import itertools
 import os
+import re
 import shutil
 import struct
 import subprocess
 
 from gpucache import text
+from gpucache.trace import PythonFrame
 
 PROGRAMS = ("llvm-symbolizer", "addr2line")
 PATIENCE_S = 30
 PT_LOAD = 1
+INTERPRETER = re.compile(r"(lib)?python[0-9]")
 # Code that calls the first function of a program or a thread.
 BEFORE_MAIN = ("_start", "__libc_start_main", "start_thread", "clone", "clone3")
 
@@ -70,12 +74,27 @@ class Place:
         return self.function or f"{self.object}+0x{self.offset:x}"
 
 
+class PythonPlace:
+    """Where a Python function is: the same members."""
+
+    def __init__(self, frame):
+        self.path, self.function = frame.file, frame.function
+        self.object = os.path.basename(frame.file)
+        self.line = f"{self.object}:{frame.line}"
+
+    def __str__(self):
+        return f"{self.function} ({self.line})"
+
+
 class Symbols:
     """The places of all sites of a trace. with_names: ask a program for functions and lines."""
 
     def __init__(self, its, sites, with_names=True):
         self.places, self.paths, asked = {}, {site: its.frames(site) for site in sites}, {}
         for address in {frame for frames in self.paths.values() for frame in frames}:
+            if isinstance(address, PythonFrame):
+                self.places[address] = PythonPlace(address)
+                continue
             found = its.object_of(address) if address else None
             if found is None:
                 self.places[address] = Place("not known", address)
@@ -129,9 +148,15 @@ class Symbols:
         return self.path(site)[0]
 
     def path(self, site):
-        """The places of a site's frames, the innermost first, without those before main."""
+        """The places of a site's frames, the innermost first, without those before main. Frames of
+        Python functions stand in place of those of their interpreter."""
         frames = self.paths.get(site, (site,))
         found = [self.places.get(frame) or Place("not known", frame) for frame in frames]
+        python = [place for place in found if isinstance(place, PythonPlace)]
+        if python:
+            native = found[:len(found) - len(python)]
+            return [*itertools.takewhile(lambda its: not INTERPRETER.match(its.object), native),
+                    *python]
         while len(found) > 1 and (found[-1].function in BEFORE_MAIN or
                                   found[-1].object.startswith("libc.so")):
             found.pop()

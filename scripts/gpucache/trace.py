@@ -21,6 +21,8 @@ FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
 # One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.
 Event = collections.namedtuple("Event", "ns kind a b aux site context tid text")
+# A place in a Python function. file: its beginning may be missing. line: 0 if not known.
+PythonFrame = collections.namedtuple("PythonFrame", "function file line")
 # Code at start to end. offset: of start in the file.
 Object = collections.namedtuple("Object", "start end offset path")
 
@@ -162,8 +164,8 @@ class Trace:
         alloc_fast, alloc, free = (KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE"))
         (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
             tables.TRACE_STEP_SHIFT
-        special = {KIND[name] for name in ("SITE", "STACK", "OBJECT", "THREAD", "LOST", "BASE",
-                                           "TIME", "END")}
+        special = {KIND[name] for name in ("SITE", "STACK", "PYTHON_FRAME", "OBJECT", "THREAD",
+                                           "LOST", "BASE", "TIME", "END")}
         while place < len(words):
             what = words[place + 1]
             if not what:
@@ -192,7 +194,10 @@ class Trace:
             if kind == KIND["SITE"]:
                 sites[site] = first
             elif kind == KIND["STACK"]:
-                sites[site] = self._path_site(sites.get(site, 0), first, raw)
+                sites[site] = self._path_site(sites, site, first, raw)
+            elif kind == KIND["PYTHON_FRAME"]:
+                sites[FIRST_PATH | first] = PythonFrame(
+                    *map(text.printable, said.partition("\0")[::2]), second)
             elif kind == KIND["BASE"]:
                 base = first
             elif kind == KIND["TIME"]:
@@ -216,19 +221,22 @@ class Trace:
             return [row for row in found if row[0] >= lead]
         return found
 
-    def _path_site(self, caller, number, raw):
+    def _path_site(self, sites, site, number, raw):
         """The site of a call path. The caller alone, if what is said of it makes no sense."""
-        if caller >= FIRST_PATH or number * WORD != len(raw):
+        caller = sites.get(site, 0)
+        if number * WORD != len(raw) or caller >= FIRST_PATH:
             self.num_torn += 1
             return caller
-        frames = caller, *struct.unpack(f"={number}Q", raw)
+        frames = (sites.get(word) if word >= FIRST_PATH else word
+                  for word in struct.unpack(f"={number}Q", raw))
+        frames = caller, *filter(None, frames)
         site = self._path_sites.setdefault(frames, FIRST_PATH + len(self._paths))
         if site == FIRST_PATH + len(self._paths):
             self._paths.append(frames)
         return site
 
     def frames(self, site):
-        """The return addresses of a site's frames, the innermost first."""
+        """The return addresses of a site's frames, the innermost first, then PythonFrames."""
         at = site - FIRST_PATH
         return self._paths[at] if 0 <= at < len(self._paths) else (site,)
 

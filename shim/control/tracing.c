@@ -6,9 +6,11 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/framework/python_api.h"
 #include "shim/loader/scope.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
+#include "shim/process/log.h"
 #include "shim/trace/dump.h"
 #include "shim/trace/objects.h"
 #include "shim/trace/trace.h"
@@ -30,7 +32,14 @@ static struct duty at_second = {.run = run_tick, .due_ns = DUTY_NEVER};
 void tracing_stacks_changed(void)
 {
     int saved_errno = errno;
-    trace_set_depth(in_force()->trace_stacks.frames, !scope_is_forked());
+    bool may_walk = !scope_is_forked();
+    struct python_symbols python;
+    const char *why = "";
+    trace_set_depth(in_force()->trace_stacks.frames, may_walk);
+    if (!in_force()->trace_stacks.python)
+        python_frames_end();
+    else if (may_walk && python_api_find_symbols(&python) && !python_frames_begin(&python, &why))
+        log_warn("GPUCACHE_TRACE_STACKS: no frames of Python: %s", why);
     errno = saved_errno;
 }
 

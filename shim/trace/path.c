@@ -4,6 +4,7 @@
  * costs the walk, 2 ns a frame, and a look in the thread's table. No lock.
  */
 #include "shim/trace/fast.h"
+#include "shim/trace/python_frames.h"
 #include "shim/trace/stack.h"
 #include "shim/trace/trace.h"
 
@@ -20,12 +21,20 @@ void trace_set_depth(unsigned frames, bool paths)
 /* False: there is no more than the caller. */
 static bool take_stack(struct trace_stack *s, const void *caller, unsigned most)
 {
-    s->count = stack_walk(caller, most, s->at);
-    uint64_t key = s->count;
+    uint64_t key = 1, *python = &s->at[STACK_FRAMES_MOST];
+    struct stack_code until = {0, 0};
+    s->num_python = python_frames_walk(most, python, &key);
+    if (s->num_python)
+        until = python_frames_code();
+    s->count = stack_walk(caller, most, until, s->at);
+    if (!s->count)
+        return false;
     for (unsigned i = 0; i < s->count; i++)
         key = ((key ^ s->at[i]) * UINT64_C(0x9e3779b97f4a7c15)) ^ key >> 29;
+    for (unsigned i = 0; i < s->num_python; i++)
+        s->at[s->count + i] = python[i];
     s->key = key | UINT64_C(1) << 63;
-    return s->count > 1;
+    return s->count + s->num_python > 1;
 }
 
 __attribute__((noinline)) void trace_note_path(enum trace_kind kind, uint64_t addr,

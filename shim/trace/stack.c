@@ -142,7 +142,7 @@ READS_FRAMES static inline bool leave(struct frame *f, uint64_t rule, uintptr_t 
 }
 
 READS_FRAMES __attribute__((noinline)) unsigned stack_walk(const void *caller, unsigned most,
-                                                           uint64_t *out)
+                                                           struct stack_code until, uint64_t *out)
 {
     const uintptr_t *own = __builtin_frame_address(0);
     struct frame f = {own[1], (uintptr_t)(own + 2), own[0], true};
@@ -157,7 +157,7 @@ READS_FRAMES __attribute__((noinline)) unsigned stack_walk(const void *caller, u
             return 0;
     for (bool more = true; more && count < most;) {
         uint64_t rule = rule_of(f.pc);
-        if (!(rule & BEHIND_CALL))
+        if (!(rule & BEHIND_CALL) || (f.pc >= until.start && f.pc < until.end))
             break;
         out[count++] = f.pc;
         more = leave(&f, rule, high);

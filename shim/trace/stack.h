@@ -30,10 +30,14 @@
 
 enum { STACK_FRAMES_MOST = 64 };
 
-/* Fills up to `most` return addresses, from `caller` on, outwards. Returns how many; 0: `caller` is
- * not found. The calling thread must not be in a forked child (cfi.h, 2). Keeps errno. No
- * cancellation point. */
-unsigned stack_walk(const void *caller, unsigned most, uint64_t *out);
+/* Code at these addresses. */
+struct stack_code {
+    uintptr_t start, end;
+};
+/* Fills up to `most` return addresses, from `caller` on, outwards, and before one in `until`.
+ * Returns how many; 0: `caller` is not found. The calling thread must not be in a forked child
+ * (cfi.h, 2). Keeps errno. No cancellation point. */
+unsigned stack_walk(const void *caller, unsigned most, struct stack_code until, uint64_t *out);
 /* An object may be unloaded. Any thread. */
 void stack_forget(void);
 

@@ -14,6 +14,7 @@
 #include "shim/process/state.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/file.h"
+#include "shim/trace/python_frames.h"
 #include "shim/trace/ring.h"
 
 #include <errno.h>
@@ -258,30 +259,69 @@ static void put_base(struct trace_thread *t, uint64_t addr)
     put(t, TRACE_BASE, &(struct trace_event){.a = t->base_units}, 0, 0);
 }
 
+/* The number of a place that has none yet in this table, which then has it. */
+static uint32_t new_number(struct trace_thread *t, struct trace_site *site, uint64_t key)
+{
+    site->number = ++t->num_sites;
+    site->key = key;
+    return site->number;
+}
+
+/* What STACK says of a frame of Python's. There is room. */
+static uint64_t python_word(struct trace_thread *t, uint64_t frame)
+{
+    struct python_place place;
+    uint64_t key = python_frame_key(frame);
+    struct trace_site *site = trace_path_of(t, key);
+    if (site->key != key) {
+        python_frame_read(frame, &place);
+        put(t, TRACE_PYTHON_FRAME,
+            &(struct trace_event){
+                .a = new_number(t, site, key), .b = place.line, .text = place.text},
+            0, place.length);
+    }
+    return site->number | UINT64_C(1) << 63;
+}
+
+/* There is room. */
+static void put_stack(struct trace_thread *t, const struct trace_stack *s, uint32_t site)
+{
+    uint64_t words[2 * STACK_FRAMES_MOST];
+    unsigned count = s->count + s->num_python - 1;
+    memcpy(words, &s->at[1], count * sizeof words[0]);
+    for (unsigned i = s->count - 1; i < count; i++)
+        words[i] = python_word(t, words[i]);
+    put(t, TRACE_STACK, &(struct trace_event){.a = count, .text = (const char *)words}, site,
+        count * sizeof words[0]);
+}
+
+/* The bytes of the records that make a path known. */
+static size_t stack_bytes(const struct trace_stack *s)
+{
+    return s ? sizeof(struct trace_wide) + (s->count + s->num_python + 1) * sizeof s->at[0] +
+                   s->num_python * (sizeof(struct trace_wide) + sizeof(struct python_place))
+             : 0;
+}
+
 /* The site's number, with records that make it known; 0: there are too many. There is room. */
 static uint32_t site_number(struct trace_thread *t, const struct trace_event *e)
 {
     const struct trace_stack *stack = e->stack;
-    uint64_t key = stack ? stack->key : (uintptr_t)e->caller;
     if (stack && !t->paths)
         t->paths = calloc(1, TRACE_PATHS_BYTES);
-    if (stack && !t->paths) {
+    if (!t->paths)
         stack = NULL;
-        key = (uintptr_t)e->caller;
-    }
+    uint64_t key = stack ? stack->key : (uintptr_t)e->caller;
     struct trace_site *site = stack ? trace_path_of(t, key) : trace_site_of(t, key);
     if (!key || site->key == key)
         return key ? site->number : 0;
-    if (t->num_sites + 1 >= 1u << 24)
+    if (t->num_sites + STACK_FRAMES_MOST + 1 >= 1u << 24)
         return 0;
-    site->number = ++t->num_sites;
-    site->key = key;
-    put(t, TRACE_SITE, &(struct trace_event){.a = (uintptr_t)e->caller}, site->number, 0);
+    uint32_t number = new_number(t, site, key);
+    put(t, TRACE_SITE, &(struct trace_event){.a = (uintptr_t)e->caller}, number, 0);
     if (stack)
-        put(t, TRACE_STACK,
-            &(struct trace_event){.a = stack->count - 1, .text = (const char *)&stack->at[1]},
-            site->number, (stack->count - 1) * sizeof stack->at[0]);
-    return site->number;
+        put_stack(t, stack, number);
+    return number;
 }
 
 static bool is_address(enum trace_kind kind)
@@ -294,9 +334,9 @@ static bool note(struct trace_thread *t, uint32_t trace, enum trace_kind kind,
                  const struct trace_event *e)
 {
     size_t text_bytes = e->text ? strnlen(e->text, TRACE_TEXT_MAX) : 0;
-    /* TIME, THREAD with its name, BASE, SITE, STACK with its addresses, and the record itself. */
-    size_t most = 6 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes +
-                  (e->stack ? e->stack->count * sizeof e->stack->at[0] : 0);
+    /* TIME, THREAD with its name, BASE, SITE, the path, and the record itself. */
+    size_t most = 5 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes +
+                  stack_bytes(e->stack);
     if ((t->trace != trace || room_bytes(t) < most) && !add_chunk(t, trace))
         return false;
     if (t->is_new)

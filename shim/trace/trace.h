@@ -77,8 +77,9 @@ void trace_set_depth(unsigned frames, bool paths);
 
 struct trace_stack {
     uint64_t key; /* of the path; never an address */
-    unsigned count;
-    uint64_t at[STACK_FRAMES_MOST]; /* return addresses; the first is the caller's */
+    unsigned count, num_python;
+    /* Return addresses, of which the first is the caller's, then frames of Python's. */
+    uint64_t at[2 * STACK_FRAMES_MOST];
 };
 
 /* What a record says: kinds.def has the meaning. caller: NULL: no site. text: NULL: none. */

@@ -35,7 +35,7 @@ enum cfi_found __wrap_cfi_find(uintptr_t address, struct cfi_rule *out)
 
 static __attribute__((noinline)) void walk(void)
 {
-    found = stack_walk(__builtin_return_address(0), most_frames, at);
+    found = stack_walk(__builtin_return_address(0), most_frames, (struct stack_code){0}, at);
 }
 
 /* The path is the same as the C library's, as far as it goes. */
@@ -43,7 +43,7 @@ static __attribute__((noinline)) void compare(void)
 {
     void *all[FRAMES];
     int count = backtrace(all, FRAMES), first = 0;
-    found = stack_walk(__builtin_return_address(0), most_frames, at);
+    found = stack_walk(__builtin_return_address(0), most_frames, (struct stack_code){0}, at);
     while (first < count && all[first] != __builtin_return_address(0))
         first++;
     assert_true(first < count);
@@ -80,6 +80,20 @@ static __attribute__((noinline)) int learned_in_a_chain(void)
     return num_learned - before;
 }
 
+static __attribute__((noinline)) void walk_up_to_a_library(void)
+{
+    unsigned all = stack_walk(__builtin_return_address(0), 64, (struct stack_code){0}, at);
+    uintptr_t last = (uintptr_t)at[all - 1];
+    found = stack_walk(__builtin_return_address(0), 64, (struct stack_code){last, last + 1}, at);
+    assert_int_equal(found, all - 1);
+}
+
+static void frames_of_code_that_is_not_wanted_end_the_path(void **state)
+{
+    chain_without(walk_up_to_a_library, 1);
+    assert_true(found >= CHAIN_FRAMES);
+}
+
 static void known_rules_are_not_learned_anew(void **state)
 {
     int (*volatile learned)(void) = learned_in_a_chain;
@@ -94,8 +108,8 @@ static void known_rules_are_not_learned_anew(void **state)
 
 static void a_caller_that_is_not_there_has_no_path(void **state)
 {
-    assert_int_equal(stack_walk((void *)(uintptr_t)0x1234, 8, at), 0);
-    assert_int_equal(stack_walk(NULL, 8, at), 0);
+    assert_int_equal(stack_walk((void *)(uintptr_t)0x1234, 8, (struct stack_code){0}, at), 0);
+    assert_int_equal(stack_walk(NULL, 8, (struct stack_code){0}, at), 0);
 }
 
 /* Frames whose return address is no code, or code that no call stands before: the stack is broken
@@ -268,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_frames_of_a_chain_are_found),
         cmocka_unit_test(no_more_frames_than_asked_for),
+        cmocka_unit_test(frames_of_code_that_is_not_wanted_end_the_path),
         cmocka_unit_test(known_rules_are_not_learned_anew),
         cmocka_unit_test(a_caller_that_is_not_there_has_no_path),
         cmocka_unit_test(a_broken_stack_ends_the_path),
