@@ -181,13 +181,14 @@ static bool check_code(uint64_t code, uint64_t instruction)
            instruction < start + 2 * size;
 }
 
-static bool check_frames(uint64_t thread)
+/* *count: the frames that were compared. */
+static bool check_frames(uint64_t thread, int *count)
 {
     uint64_t frame, code, instruction;
     uint8_t owner;
     bool good = fetch_word(thread + layout.current, &frame) &&
                 (layout.current_again == NONE || fetch_word(frame + layout.current_again, &frame));
-    for (int i = 0; good && frame && i < FRAMES_CHECKED; i++) {
+    for (*count = 0; good && frame && *count < FRAMES_CHECKED; ++*count) {
         good = fetch(frame + layout.frame_owner, &owner, 1) && owner <= OWNER_OF_C &&
                fetch_word(frame + layout.frame_code, &code) &&
                fetch_word(frame + layout.frame_instruction, &instruction) &&
@@ -202,9 +203,11 @@ static __attribute__((noinline, cold)) bool check(uint64_t thread)
     int saved_errno = errno;
     if (atomic_flag_test_and_set(&checking))
         return false; /* another thread does it */
-    bool good = check_frames(thread);
-    int before = UNCHECKED;
-    if (atomic_compare_exchange_strong(&state, &before, good ? CHECKED : OFF) && !good)
+    int before = UNCHECKED, count;
+    bool good = check_frames(thread, &count);
+    if (good && !count)
+        good = false; /* and as before: the next thread may have some */
+    else if (atomic_compare_exchange_strong(&state, &before, good ? CHECKED : OFF) && !good)
         log_warn("GPUCACHE_TRACE_STACKS: no frames of Python: its memory is not as expected");
     atomic_flag_clear(&checking);
     errno = saved_errno;
