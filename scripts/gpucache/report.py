@@ -34,9 +34,17 @@ class Report:
         self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
         self.beside = [together.Process(its, self.whole_ns) for its in others]
         self.gpus = together.gpus([self, *self.beside]) if others else {}
-        sites = sorted(self.usage.sites, key=lambda site: -self.usage.sites[site].bytes_total)
-        told = [its.site for its in [*self.usage.marks, self.usage.oom] if its]
-        self.symbols = symbols.Symbols(self.trace, {*sites[:PATHS_ENOUGH], *told})
+        self.symbols = symbols.Symbols(self.trace, self._shown())
+
+    def _shown(self):
+        """The sites that the report may name: those of marks, and the largest in any respect."""
+        sites = self.usage.sites
+        found = {its.site for its in [*self.usage.marks, self.usage.oom] if its}
+        found.update(self.usage.at_peak)
+        for figure in "bytes_total", "most", "live", "num_frees":
+            found.update(sorted(sites, key=lambda site, name=figure: -getattr(sites[site], name))
+                         [:PATHS_ENOUGH])
+        return found
 
     def close(self):
         for its in (self, *self.beside):

@@ -63,11 +63,11 @@ def _functions(path):
 
 
 class Place:
-    """Where a site is. function, line: "" if not known."""
+    """Where a site is. path, function, line: "" if not known."""
 
     def __init__(self, path, offset):
         self.path, self.offset = path, offset
-        self.object = os.path.basename(path)
+        self.object = os.path.basename(path) or "not known"
         self.function = self.line = ""
 
     def __str__(self):
@@ -90,21 +90,21 @@ class Symbols:
     """The places of all sites of a trace. with_names: ask a program for functions and lines."""
 
     def __init__(self, its, sites, with_names=True):
-        self.places, self.paths, asked = {}, {site: its.frames(site) for site in sites}, {}
-        for address in {frame for frames in self.paths.values() for frame in frames}:
-            if isinstance(address, PythonFrame):
-                self.places[address] = PythonPlace(address)
-                continue
-            found = its.object_of(address) if address else None
-            if found is None:
-                self.places[address] = Place("not known", address)
-                continue
-            place = Place(found.path, address - found.start + found.offset)
-            self.places[address] = place
-            asked.setdefault(found.path, []).append(place)
+        self.places, self.trace, asked = {}, its, {}
+        for frame in {frame for site in sites for frame in its.frames(site)}:
+            place = self._place(frame)
+            if isinstance(place, Place) and place.path:
+                asked.setdefault(place.path, []).append(place)
         program = next(filter(shutil.which, PROGRAMS), None) if with_names else None
         for path, places in asked.items() if program else ():
             self._name(program, path, places)
+
+    def _place(self, frame):
+        if frame not in self.places:
+            found = isinstance(frame, int) and frame and self.trace.object_of(frame)
+            self.places[frame] = Place(found.path, frame - found.start + found.offset) if found \
+                else Place("", frame) if isinstance(frame, int) else PythonPlace(frame)
+        return self.places[frame]
 
     @staticmethod
     def _name(program, path, places):
@@ -150,8 +150,7 @@ class Symbols:
     def path(self, site):
         """The places of a site's frames, the innermost first, without those before main. Frames of
         Python functions stand in place of those of their interpreter."""
-        frames = self.paths.get(site, (site,))
-        found = [self.places.get(frame) or Place("not known", frame) for frame in frames]
+        found = [self._place(frame) for frame in self.trace.frames(site)]
         python = [place for place in found if isinstance(place, PythonPlace)]
         if python:
             native = found[:len(found) - len(python)]

@@ -21,7 +21,8 @@ from gpucache.fault import Fault  # noqa: E402 # pylint: disable=wrong-import-po
 
 WRITER = os.path.realpath(sys.argv[2])
 GOLDEN = pathlib.Path(__file__).with_name("golden")
-FIXTURE, WITH_PATHS = GOLDEN / "trace-1.gct.xz", GOLDEN / "trace-1-paths.gct.xz"
+FIXTURE, WITH_PATHS, WITH_PYTHON = (GOLDEN / f"trace-1{more}.gct.xz"
+                                    for more in ("", "-paths", "-python"))
 FIRST, FAR, MIB = 0x7f0000000000, 0x302000000, 1 << 20
 KIND = trace.KIND
 
@@ -294,6 +295,18 @@ class Reader(Traces):
         self.assertEqual(collections.Counter(len(its.frames(e.site)) for e in events),
                          {1: 103, 7: 100, 8: 101, 5: 1})
 
+    def test_frames_of_python_are_read_for_ever(self):
+        self.put(self.fixture(WITH_PYTHON))
+        its, events = self.read()
+        paths = {e.b: its.frames(e.site) for e in events if e.kind in usage.ALLOCS}
+        native = [frame for frame in paths[1000] if isinstance(frame, int)]
+        self.assertTrue(all(map(its.object_of, native)), native)
+        self.assertEqual({size: path[len(native):] for size, path in paths.items()}, {
+            size: (("take", "/tmp/p.py", 9), ("Model.forward", "/tmp/p.py", line),
+                   ("<module>", "/tmp/p.py", 19))
+            for size, line in ((1000, 15), (2000, 15), (3000, 16))})
+        self.assertEqual((its.num_torn, its.num_unknown), (0, 0))
+
     def test_foreign_files_get_a_sentence(self):
         data = bytearray(self.fixture())
         self.assertIn("no trace of libgpucache", self.fault(b""))
@@ -324,9 +337,9 @@ class Reader(Traces):
     def test_noise_is_read_without_harm(self):
         noise = random.Random(20260101)
         fixtures = [self.fixture(path)[:tables.TRACE_HEADER_BYTES + 3000]
-                    for path in (FIXTURE, WITH_PATHS)]
-        for number in range(4000):
-            broken = bytearray(fixtures[number % 2])
+                    for path in (FIXTURE, WITH_PATHS, WITH_PYTHON)]
+        for number in range(4500):
+            broken = bytearray(fixtures[number % 3])
             for _ in range(noise.randint(1, 20)):
                 at = noise.randrange(tables.TRACE_HEADER_BYTES, len(broken))
                 broken[at] = noise.choice((0, 1, 0x7f, 0x80, 0xff, noise.randrange(256)))
@@ -335,7 +348,9 @@ class Reader(Traces):
             for event in events:
                 self.assertIn(event.kind, trace.NAME)
                 self.assertTrue(event.text.isprintable())
-                self.assertLess(max(its.frames(event.site)), 1 << 64)
+                for frame in its.frames(event.site):
+                    if isinstance(frame, trace.PythonFrame):
+                        self.assertTrue(frame.function.isprintable() and frame.file.isprintable())
             self.assertTrue(all(name.isprintable() for name in its.threads.values()))
             its.close()
 
