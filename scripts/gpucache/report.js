@@ -75,7 +75,8 @@ function showChanges(a, b) {
 
 // The root, libraries, and under each the functions of call paths, from the outermost on.
 function tree(values) {
-  const root = {name: "live", bytes: 0, under: [], owner: -1, key: ""}, nodes = new Map([["", root]]);
+  const root = {name: "live", bytes: 0, under: [], owner: -1, key: ""};
+  const nodes = new Map([["", root]]);
   data.series.forEach((its, i) => {
     if (values[i] <= 0)
       return;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * GPUCACHE_TRACE, GPUCACHE_TRACE_ON and GPUCACHE_TRACE_STACKS: begins and ends the trace (shim/trace/trace.h), and keeps
- * it going. Each second a duty of the control thread records what code was loaded.
+ * GPUCACHE_TRACE, GPUCACHE_TRACE_ON and GPUCACHE_TRACE_STACKS: begins and ends the trace
+ * (shim/trace/trace.h), and keeps it going. Each second a duty of the control thread records what
+ * code was loaded.
  */
 #ifndef SHIM_TRACING_H
 #define SHIM_TRACING_H
