@@ -267,7 +267,6 @@ static bool run(struct program *p, struct bytes b)
 {
     while (b.at < b.end && p->address <= p->target) {
         unsigned code = (unsigned)take(&b, 1), low = code & 0x3f;
-        struct row before = p->row;
         bool known = true;
         if (code >> 6 == 1)
             p->address += low * p->code_step;
@@ -279,8 +278,6 @@ static bool run(struct program *p, struct bytes b)
             known = take_other(p, code, &b);
         if (!known || b.over)
             return false;
-        if (p->address > p->target)
-            p->row = before;
     }
     return true;
 }
