@@ -7,6 +7,7 @@
 
 #include <execinfo.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -110,6 +111,30 @@ static void a_caller_that_is_not_there_has_no_path(void **state)
 {
     assert_int_equal(stack_walk((void *)(uintptr_t)0x1234, 8, (struct stack_code){0}, at), 0);
     assert_int_equal(stack_walk(NULL, 8, (struct stack_code){0}, at), 0);
+}
+
+static jmp_buf away;
+
+static __attribute__((noinline, noreturn)) void walk_and_leave(void)
+{
+    compare();
+    longjmp(away, 1);
+}
+
+/* Its last instruction is a call: the return address is the next function's. */
+static __attribute__((noinline, noreturn)) void never_returns(void)
+{
+    char room[200];
+    __asm__ volatile("" ::"r"(room) : "memory");
+    walk_and_leave();
+}
+
+static void the_caller_may_end_with_its_call(void **state)
+{
+    found = 0;
+    if (!setjmp(away))
+        never_returns();
+    assert_true(found > 3);
 }
 
 /* Frames whose return address is no code, or code that no call stands before: the stack is broken
@@ -285,6 +310,7 @@ int main(void)
         cmocka_unit_test(frames_of_code_that_is_not_wanted_end_the_path),
         cmocka_unit_test(known_rules_are_not_learned_anew),
         cmocka_unit_test(a_caller_that_is_not_there_has_no_path),
+        cmocka_unit_test(the_caller_may_end_with_its_call),
         cmocka_unit_test(a_broken_stack_ends_the_path),
         cmocka_unit_test(threads_have_bounds_of_their_own),
         cmocka_unit_test(a_signal_on_a_stack_of_its_own_has_no_path),
