@@ -344,8 +344,9 @@ static bool read_common(const struct place *o, uintptr_t at, struct common *out)
 static uintptr_t find_entry(const struct place *o, uintptr_t address)
 {
     struct bytes b = {o->header.start, o->header.end, false};
-    bool known = take(&b, 1) == 1 && take(&b, 1) == (FROM_HERE | DATA4_SIGNED) &&
-                 take(&b, 1) == DATA4 && take(&b, 1) == (FROM_HEADER | DATA4_SIGNED);
+    /* Version 1, and how the address of .eh_frame, the number of rows and the rows are written. */
+    bool known = take(&b, 4) == (1 | (FROM_HERE | DATA4_SIGNED) << 8 | DATA4 << 16 |
+                                 (FROM_HEADER | DATA4_SIGNED) << 24);
     take(&b, 4);
     uint64_t count = take(&b, 4);
     if (!known || b.over || !count || count > (b.end - b.at) / 8)

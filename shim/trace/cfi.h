@@ -23,7 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CFI_WORDS_MOST = (1 << 17) - 1, CFI_RBP_MOST = 63 };
+#define CFI_WORDS_MOST ((1 << 17) - 1)
+#define CFI_RBP_MOST 63
 
 /* The canonical frame address (CFA) is the caller's rsp behind the call. The return address lies 8
  * bytes below it. */

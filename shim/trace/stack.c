@@ -24,7 +24,7 @@ enum { FROM_RBP = 1, LOSES_RBP = 2, BEHIND_CALL = 4 };
 #define HASH_FACTOR UINT64_C(0x9e3779b97f4b) /* odd */
 #define TAG(hash) ((hash) & ((UINT64_C(1) << TAG_BITS) - 1))
 _Static_assert(TAG_BITS + SET_BITS == ADDRESS_BITS && TAG_BITS + TAG_SHIFT == 64 &&
-                   (int)CFI_WORDS_MOST * 8 <= (int)CFA_BYTES && (int)CFI_RBP_MOST <= (int)RBP_MASK,
+                   CFI_WORDS_MOST * 8 <= CFA_BYTES && CFI_RBP_MOST <= RBP_MASK,
                "a rule fits");
 
 static _Atomic uint64_t rules[SETS][WAYS];
