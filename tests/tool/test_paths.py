@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from test_tracing import LIBRARY, PROGRAM, SIMULATOR, Program, Traces
+from test_tracing import FIRST, LIBRARY, PROGRAM, SIMULATOR, Program, Traces
 
 from gpucache import trace, usage
 
@@ -102,6 +102,19 @@ class Paths(Traces):
             self.assertRegex(path[0], "ffi")
             self.assertTrue(any("python" in name for name in path), path)
         self.assertLess(len({its.frames(e.site) for e in events}), 20)
+
+    def test_through_a_runtime(self):
+        """Its own frames are none of the path: neither where it asks the driver, nor where not."""
+        path = os.path.join(self.folder.name, "a.gct")
+        subprocess.run([sys.executable, "-c", FIRST], text=True, timeout=60, check=True, env={
+            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
+            "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_STACKS": "8"}, stdout=subprocess.DEVNULL)
+        its, events = self.read(path)
+        paths = self.paths(its, events, "ALLOC", "ALLOC_FAST", "ALLOC_FAILED")
+        self.assertEqual([len(path) for path in paths], [8, 8, 16])
+        for names in paths:
+            self.assertRegex(names[0], "ffi")
+            self.assertFalse([name for name in names if "cudart" in name], names)
 
     def test_only_what_is_rare_has_one_without_the_option(self):
         program = self.program(GPUCACHE_MAX_RESERVED="1G")
