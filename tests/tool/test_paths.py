@@ -27,7 +27,8 @@ def take(library=held):
     library.cuMemAlloc_v2(ctypes.byref(block), size_t(size)); line = frame.f_lineno
     while frame:
         code = frame.f_code
-        told.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno if told else line])
+        told.append([getattr(code, "co_qualname", code.co_name), code.co_filename,
+                     frame.f_lineno if told else line])
         frame = frame.f_back
     print(json.dumps([size, told]), flush=True)
 assert not cuda.cuCtxSetCurrent(context)
@@ -144,7 +145,8 @@ class Paths(Traces):
         path = os.path.join(self.folder.name, "a.gct")
         child = "import os, sys\nif os.fork():\n    sys.exit(os.wait()[1])\n" + PROGRAM
         done = subprocess.run([sys.executable, "-c", child], input="take a 1000000\nend\n", env={
-            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY, "GPUCACHE_TRACE": path,
+            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
+            "GPUCACHE_TRACE": path,
             "GPUCACHE_TRACE_STACKS": "8"}, text=True, timeout=60, check=True,
             stdout=subprocess.PIPE)
         self.assertEqual(done.stdout, "ready\ndone\n")
