@@ -108,18 +108,18 @@ static void compare_all(int find(struct dl_phdr_info *, size_t, void *), unsigne
     assert_true(none <= SIGNAL_ROWS_MOST);
 }
 
-static void the_c_librarys(void **state)
+TEST(the_c_librarys)
 {
     compare_all(find_libc, 1000);
 }
 
-static void our_own(void **state)
+TEST(our_own)
 {
     compare_all(find_program, 20);
 }
 #endif
 
-static void code_that_no_call_stands_before_has_none(void **state)
+TEST(code_that_no_call_stands_before_has_none)
 {
     struct cfi_rule rule;
     static char data[16];
@@ -129,14 +129,4 @@ static void code_that_no_call_stands_before_has_none(void **state)
     assert_int_not_equal(cfi_find((uintptr_t)__builtin_return_address(0), &rule), CFI_NO_CALL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-#if defined(__x86_64__)
-        cmocka_unit_test(the_c_librarys),
-        cmocka_unit_test(our_own),
-#endif
-        cmocka_unit_test(code_that_no_call_stands_before_has_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

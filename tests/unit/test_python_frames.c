@@ -133,7 +133,7 @@ static void begin(void)
 }
 
 /* First: what was found good once is not looked at anew. */
-static void other_interpreters_have_no_frames(void **state)
+TEST(other_interpreters_have_no_frames)
 {
     const char *why = "";
     make_all();
@@ -165,7 +165,7 @@ static void other_interpreters_have_no_frames(void **state)
     assert_int_equal(walk(FRAMES), 0);
 }
 
-static void frames_are_found_with_their_names_and_lines(void **state)
+TEST(frames_are_found_with_their_names_and_lines)
 {
     static const unsigned wanted[FRAMES] = {1, 11, 23, 33, 40};
     uint64_t out[FRAMES], key = 0, before;
@@ -190,7 +190,7 @@ static void frames_are_found_with_their_names_and_lines(void **state)
     assert_int_not_equal(key, before);
 }
 
-static void frames_of_the_interpreters_own_are_passed_over(void **state)
+TEST(frames_of_the_interpreters_own_are_passed_over)
 {
     uint64_t out[FRAMES], key = 0;
     make_all();
@@ -205,7 +205,7 @@ static void frames_of_the_interpreters_own_are_passed_over(void **state)
     assert_int_equal(walk(FRAMES), 0);
 }
 
-static void of_a_thread_that_may_lose_its_frames_none(void **state)
+TEST(of_a_thread_that_may_lose_its_frames_none)
 {
     make_all();
     begin();
@@ -219,7 +219,7 @@ static void of_a_thread_that_may_lose_its_frames_none(void **state)
     assert_int_equal(walk(FRAMES), FRAMES);
 }
 
-static void no_frames_prove_nothing(void **state)
+TEST(no_frames_prove_nothing)
 {
     make_all();
     begin();
@@ -233,7 +233,7 @@ static void no_frames_prove_nothing(void **state)
     assert_string_not_equal(said, "");
 }
 
-static void what_is_not_as_expected_ends_it_with_a_line(void **state)
+TEST(what_is_not_as_expected_ends_it_with_a_line)
 {
     for (int i = 0; i < 9; i++) {
         make_all();
@@ -256,15 +256,4 @@ static void what_is_not_as_expected_ends_it_with_a_line(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(other_interpreters_have_no_frames),
-        cmocka_unit_test(frames_are_found_with_their_names_and_lines),
-        cmocka_unit_test(frames_of_the_interpreters_own_are_passed_over),
-        cmocka_unit_test(of_a_thread_that_may_lose_its_frames_none),
-        cmocka_unit_test(no_frames_prove_nothing),
-        cmocka_unit_test(what_is_not_as_expected_ends_it_with_a_line),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -55,7 +55,7 @@ static __attribute__((noinline)) void compare(void)
     __asm__ volatile("");
 }
 
-static void all_frames_of_a_chain_are_found(void **state)
+TEST(all_frames_of_a_chain_are_found)
 {
     for (int depth = 0; depth < 40; depth += 13) {
         chain_without(compare, depth);
@@ -65,7 +65,7 @@ static void all_frames_of_a_chain_are_found(void **state)
     }
 }
 
-static void no_more_frames_than_asked_for(void **state)
+TEST(no_more_frames_than_asked_for)
 {
     for (most_frames = 1; most_frames < 12; most_frames++) {
         chain_without(compare, 3);
@@ -89,13 +89,13 @@ static __attribute__((noinline)) void walk_up_to_a_library(void)
     assert_int_equal(found, all - 1);
 }
 
-static void frames_of_code_that_is_not_wanted_end_the_path(void **state)
+TEST(frames_of_code_that_is_not_wanted_end_the_path)
 {
     chain_without(walk_up_to_a_library, 1);
     assert_true(found >= CHAIN_FRAMES);
 }
 
-static void known_rules_are_not_learned_anew(void **state)
+TEST(known_rules_are_not_learned_anew)
 {
     int (*volatile learned)(void) = learned_in_a_chain;
     for (volatile int i = 0; i < 3; i++) {
@@ -107,7 +107,7 @@ static void known_rules_are_not_learned_anew(void **state)
     }
 }
 
-static void a_caller_that_is_not_there_has_no_path(void **state)
+TEST(a_caller_that_is_not_there_has_no_path)
 {
     assert_int_equal(stack_walk((void *)(uintptr_t)0x1234, 8, (struct stack_code){0}, at), 0);
     assert_int_equal(stack_walk(NULL, 8, (struct stack_code){0}, at), 0);
@@ -129,7 +129,7 @@ static __attribute__((noinline, noreturn)) void never_returns(void)
     walk_and_leave();
 }
 
-static void the_caller_may_end_with_its_call(void **state)
+TEST(the_caller_may_end_with_its_call)
 {
     found = 0;
     if (!setjmp(away))
@@ -148,7 +148,7 @@ static __attribute__((noinline)) void broken(uintptr_t address)
     assert_int_equal(found, 1);
 }
 
-static void a_broken_stack_ends_the_path(void **state)
+TEST(a_broken_stack_ends_the_path)
 {
 #if defined(__x86_64__)
     static char data[64];
@@ -171,7 +171,7 @@ static void *in_a_thread(void *arg)
     return all && found >= CHAIN_FRAMES + 5 ? arg : NULL;
 }
 
-static void threads_have_bounds_of_their_own(void **state)
+TEST(threads_have_bounds_of_their_own)
 {
     pthread_t all[4];
     pthread_attr_t attr;
@@ -202,7 +202,7 @@ static void on_signal(int number)
     chain_without(walk, 1);
 }
 
-static void a_signal_on_a_stack_of_its_own_has_no_path(void **state)
+TEST(a_signal_on_a_stack_of_its_own_has_no_path)
 {
     stack_t other = {.ss_sp = own_stack(), .ss_size = OWN_STACK_BYTES}, before;
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK}, old;
@@ -233,7 +233,7 @@ static void coroutine(void)
     swapcontext(&there, &here);
 }
 
-static void a_coroutine_has_no_path(void **state)
+TEST(a_coroutine_has_no_path)
 {
     void *stack = own_stack();
     chain_without(compare, 1); /* the thread's bounds are known */
@@ -264,7 +264,7 @@ static void *ends_in_a_chain(void *arg)
     return NULL;
 }
 
-static void a_cancelled_thread_leaves_nothing(void **state)
+TEST(a_cancelled_thread_leaves_nothing)
 {
 #if defined(__SANITIZE_ADDRESS__)
     skip(); /* the sanitizer does not see that a cancelled thread's frames are gone */
@@ -286,7 +286,7 @@ static void *walk_on(void *over)
     return NULL;
 }
 
-static void rules_are_forgotten_beside_walks(void **state)
+TEST(rules_are_forgotten_beside_walks)
 {
     pthread_t all[3];
     bool over = false;
@@ -302,21 +302,4 @@ static void rules_are_forgotten_beside_walks(void **state)
         pthread_join(all[i], NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_frames_of_a_chain_are_found),
-        cmocka_unit_test(no_more_frames_than_asked_for),
-        cmocka_unit_test(frames_of_code_that_is_not_wanted_end_the_path),
-        cmocka_unit_test(known_rules_are_not_learned_anew),
-        cmocka_unit_test(a_caller_that_is_not_there_has_no_path),
-        cmocka_unit_test(the_caller_may_end_with_its_call),
-        cmocka_unit_test(a_broken_stack_ends_the_path),
-        cmocka_unit_test(threads_have_bounds_of_their_own),
-        cmocka_unit_test(a_signal_on_a_stack_of_its_own_has_no_path),
-        cmocka_unit_test(a_coroutine_has_no_path),
-        cmocka_unit_test(a_cancelled_thread_leaves_nothing),
-        cmocka_unit_test(rules_are_forgotten_beside_walks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS
