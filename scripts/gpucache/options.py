@@ -34,6 +34,7 @@ VALUES = {
     "SIGNAL": rf"{OFF}|(?:sig)?(?:usr[12]|rtmin(?:\+{INTEGER})?)",
     "STATS": rf"{OFF}|exit(?:-json)?(?::.+)?",
     "LOG": r"(?:off|none|0|error|warning|warn|info|debug)(?::.+)?",
+    "TRACE_STACKS": rf"{OFF}|0+|0*(?:[1-9]|[1-5][0-9]|6[0-4])(?:[ \t\r\n]*,[ \t\r\n]*python)?",
     "PATH": r".+",
     "DIR": r".+",
     "PLACE": r"host|/.*",
@@ -75,7 +76,8 @@ def full(name):
 KINDS = {"LIMIT": "SIZE", "BYTES": "SIZE", "SECONDS": "TIME", "GLOBS": "NAMES", "PATH": "FILE",
          "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "PARK": "WHEN", "STATS": "REPORT",
          "PLACE": "host|FOLDER",
-         "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom"}
+         "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom",
+         "TRACE_STACKS": "N[,python]"}
 
 
 def kind_of(row):

@@ -73,33 +73,32 @@ function showChanges(a, b) {
   body.replaceChildren(...shown);
 }
 
-// The root, libraries, and functions under each; the largest first.
+// The root, libraries, and under each the functions of call paths, from the outermost on.
 function tree(values) {
-  const root = {name: "live", bytes: 0, under: [], owner: -1};
-  const libraries = new Map(), functions = new Map();
+  const root = {name: "live", bytes: 0, under: [], owner: -1, key: ""};
+  const nodes = new Map([["", root]]);
   data.series.forEach((its, i) => {
     if (values[i] <= 0)
       return;
-    const add = (map, key, above, name) => {
-      if (!map.has(key)) {
-        map.set(key, {name, bytes: 0, under: [], owner: its.owner, above});
-        above.under.push(map.get(key));
-      }
-      map.get(key).bytes += values[i];
-      return map.get(key);
-    };
     root.bytes += values[i];
-    const library = add(libraries, its.owner, root, data.owners[its.owner]);
-    add(functions, `${its.owner} ${its.name}`, library, its.name).where = its.where;
+    let above = root;
+    for (const name of [data.owners[its.owner], ...its.callers || [], its.name]) {
+      const key = `${above.key}\n${name}`;
+      if (!nodes.has(key)) {
+        nodes.set(key, {name, bytes: 0, under: [], owner: its.owner, above, key});
+        above.under.push(nodes.get(key));
+      }
+      above = nodes.get(key);
+      above.bytes += values[i];
+    }
+    above.where = its.where;
   });
-  return root;
+  return {root, nodes};
 }
 
 function showFlame(values, chosen) {
-  const root = tree(values), area = find(".flame"), boxes = [];
-  const same = node => chosen && node.name === chosen.name && node.owner === chosen.owner;
-  const all = [root, ...root.under, ...root.under.flatMap(node => node.under)];
-  const top = all.find(same) || root;
+  const {root, nodes} = tree(values), area = find(".flame"), boxes = [];
+  const top = chosen && nodes.get(chosen.key) || root;
   const path = node => node ? [...path(node.above), node] : [];
   let depth = 0;
   const put = (node, row, left, width) => {

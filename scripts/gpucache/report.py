@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report: what a trace says, for people, and for viewers of other formats."""
+import collections
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", 
 ROWS = 10
 BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
+CALLERS = 3         # of a path, in a row
 
 
 seconds = text.seconds  # since the trace began
@@ -31,9 +33,17 @@ class Report:
         self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
         self.beside = [together.Process(its, self.whole_ns) for its in others]
         self.gpus = together.gpus([self, *self.beside]) if others else {}
-        sites = sorted(self.usage.sites, key=lambda site: -self.usage.sites[site].bytes_total)
-        told = [its.site for its in [*self.usage.marks, self.usage.oom] if its]
-        self.symbols = symbols.Symbols(self.trace, {*sites[:PATHS_ENOUGH], *told})
+        self.symbols = symbols.Symbols(self.trace, self._shown())
+
+    def _shown(self):
+        """The sites that the report may name: those of marks, and the largest in any respect."""
+        sites = self.usage.sites
+        found = {its.site for its in [*self.usage.marks, self.usage.oom] if its}
+        found.update(self.usage.at_peak)
+        for figure in "bytes_total", "most", "live", "num_frees":
+            found.update(sorted(sites, key=lambda site, name=figure: -getattr(sites[site], name))
+                         [:PATHS_ENOUGH])
+        return found
 
     def close(self):
         for its in (self, *self.beside):
@@ -165,9 +175,14 @@ class Report:
         return sorted(rows, key=lambda row: -row[1].live)
 
     def where(self, site):
-        """function, object line."""
-        place = self.symbols[site]
-        return str(place), f"{place.object} {place.line}".strip()
+        """function, object line, and who called it."""
+        place, *callers = self.symbols.path(site)
+        where = f"{place.object} {place.line}".strip()
+        callers = [its for its in callers if isinstance(its, symbols.PythonPlace)] or callers
+        if callers:
+            more = ", .." * (len(callers) > CALLERS)
+            where += f", called by {', '.join(map(str, callers[:CALLERS]))}{more}"
+        return str(place), where
 
     def lines(self):
         used = self.usage
@@ -244,6 +259,10 @@ class Report:
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
+    def _names(self, site):
+        """Of a path, outwards."""
+        return " < ".join(map(str, self.symbols.path(site)))
+
     def html(self, out):
         report_page.write(self, out)
 
@@ -274,15 +293,26 @@ class Report:
             what, more = self.mark(mark)
             rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid,
                          "tid": 0, "ts": mark.ns / us})
+            if mark.site:
+                rows[-1]["args"] = {"call path": self._names(mark.site)}
+        if self.usage.peak:
+            held = collections.Counter()
+            for site, size in self.usage.at_peak.items():
+                held[self._names(site)] += size
+            rows.append({"name": "peak", "ph": "i", "s": "p", "pid": pid, "tid": 0,
+                         "ts": self.usage.peak_ns / us, "args": {
+                             names: text.size(size) for names, size in held.most_common(ROWS)}})
         json.dump({"traceEvents": rows, "displayTimeUnit": "ms"}, out)
         out.write("\n")
 
     def collapsed(self, out):
-        """Bytes at the peak, for flame graphs: owner;code bytes."""
+        """Bytes at the peak, for flame graphs: owner;code bytes, or main;..;code bytes."""
         for site, size in sorted(self.usage.at_peak.items(), key=lambda item: -item[1]):
-            place = self.symbols[site]
-            name = str(place).replace(";", ":")
-            out.write(f"{place.object};{name} {size}\n")
+            path = self.symbols.path(site)
+            names = [str(place) for place in reversed(path)]
+            if len(path) == 1:
+                names.insert(0, path[0].object)
+            out.write(f"{';'.join(name.replace(';', ':') for name in names)} {size}\n")
 
     def pytorch(self, out):
         """A memory snapshot of PyTorch."""

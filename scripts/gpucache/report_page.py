@@ -128,8 +128,10 @@ class Page:
         if owner not in self.colour:
             self.colour[owner] = min(len(self.owners), COLOURS)
             self.owners.append(owner)
+        path = [] if isinstance(name, tuple) else \
+            [str(place) for place in reversed(self.report.symbols.path(name)[1:])]
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
-                "held": _steps(held)}
+                "held": _steps(held), **({"callers": path} if path else {})}
 
     def _told(self, marks):
         told = []

@@ -7,7 +7,7 @@ import bisect
 import collections
 import pickle
 
-from gpucache import tables, usage
+from gpucache import symbols, tables, usage
 from gpucache.trace import KIND
 
 EVENTS_MOST = 500_000  # the latest: viewers take them all into their memory
@@ -32,10 +32,14 @@ class Snapshot:
 
     def frames(self, site):
         if site not in self._frames:
-            place = self.report.symbols[site]
-            file, _, line = place.line.rpartition(":")
-            self._frames[site] = [{"filename": file or place.object, "name": str(place),
-                                   "line": int(line) if line.isdecimal() else 0}]
+            self._frames[site] = []
+            for place in self.report.symbols.path(site):
+                file, _, line = place.line.rpartition(":")
+                if isinstance(place, symbols.PythonPlace):
+                    file = place.path
+                self._frames[site].append({"filename": file or place.object,
+                                           "name": place.function or str(place),
+                                           "line": int(line) if line.isdecimal() else 0})
         return self._frames[site]
 
     def device(self, addr):

@@ -6,16 +6,22 @@ Of code without lines these programs name the nearest symbol before it, also whe
 there: a library without its local symbols would show some exported name for all of its code. So
 such a name counts only if nm says that the symbol's bytes hold the address."""
 import bisect
+import itertools
 import os
+import re
 import shutil
 import struct
 import subprocess
 
 from gpucache import text
+from gpucache.trace import PythonFrame
 
 PROGRAMS = ("llvm-symbolizer", "addr2line")
 PATIENCE_S = 30
 PT_LOAD = 1
+INTERPRETER = re.compile(r"(lib)?python[0-9]")
+# Code that calls the first function of a program or a thread.
+BEFORE_MAIN = ("_start", "__libc_start_main", "start_thread", "clone", "clone3")
 
 
 def _segments(path):
@@ -57,33 +63,48 @@ def _functions(path):
 
 
 class Place:
-    """Where a site is. function, line: "" if not known."""
+    """Where a site is. path, function, line: "" if not known."""
 
     def __init__(self, path, offset):
         self.path, self.offset = path, offset
-        self.object = os.path.basename(path)
+        self.object = os.path.basename(path) or "not known"
         self.function = self.line = ""
 
     def __str__(self):
         return self.function or f"{self.object}+0x{self.offset:x}"
 
 
+class PythonPlace:
+    """Where a Python function is: the same members."""
+
+    def __init__(self, frame):
+        self.path, self.function = frame.file, frame.function
+        self.object = os.path.basename(frame.file)
+        self.line = f"{self.object}:{frame.line}"
+
+    def __str__(self):
+        return f"{self.function} ({self.line})"
+
+
 class Symbols:
     """The places of all sites of a trace. with_names: ask a program for functions and lines."""
 
     def __init__(self, its, sites, with_names=True):
-        self.places, asked = {}, {}
-        for site in sites:
-            found = its.object_of(site) if site else None
-            if found is None:
-                self.places[site] = Place("not known", site)
-                continue
-            place = Place(found.path, site - found.start + found.offset)
-            self.places[site] = place
-            asked.setdefault(found.path, []).append(place)
+        self.places, self.trace, asked = {}, its, {}
+        for frame in {frame for site in sites for frame in its.frames(site)}:
+            place = self._place(frame)
+            if isinstance(place, Place) and place.path:
+                asked.setdefault(place.path, []).append(place)
         program = next(filter(shutil.which, PROGRAMS), None) if with_names else None
         for path, places in asked.items() if program else ():
             self._name(program, path, places)
+
+    def _place(self, frame):
+        if frame not in self.places:
+            found = isinstance(frame, int) and frame and self.trace.object_of(frame)
+            self.places[frame] = Place(found.path, frame - found.start + found.offset) if found \
+                else Place("", frame) if isinstance(frame, int) else PythonPlace(frame)
+        return self.places[frame]
 
     @staticmethod
     def _name(program, path, places):
@@ -123,4 +144,19 @@ class Symbols:
                 place.function = ""
 
     def __getitem__(self, site):
-        return self.places.get(site) or Place("not known", site)
+        """Of the code that asked."""
+        return self.path(site)[0]
+
+    def path(self, site):
+        """The places of a site's frames, the innermost first, without those before main. Frames of
+        Python functions stand in place of those of their interpreter."""
+        found = [self._place(frame) for frame in self.trace.frames(site)]
+        python = [place for place in found if isinstance(place, PythonPlace)]
+        if python:
+            native = found[:len(found) - len(python)]
+            return [*itertools.takewhile(lambda its: not INTERPRETER.match(its.object), native),
+                    *python]
+        while len(found) > 1 and (found[-1].function in BEFORE_MAIN or
+                                  found[-1].object.startswith("libc.so")):
+            found.pop()
+        return found

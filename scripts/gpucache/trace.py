@@ -24,14 +24,17 @@ CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace w
 ROWS_ADDED = 2000  # to a chunk
 LONG_RUN = 64  # words
 WIDE_SITE = tables.TRACE_WIDE + KIND["SITE"]
-EVENTS = set(KIND.values()) - {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE",
-                                                        "TIME", "END")}
+EVENTS = set(KIND.values()) - {KIND[name] for name in (
+    "SITE", "STACK", "PYTHON_FRAME", "OBJECT", "THREAD", "LOST", "BASE", "TIME", "END")}
 # The first record that is not of these, or has a wide part.
 OTHER = re.compile(b"[^" + b"".join(re.escape(bytes([KIND[name]]))
                                     for name in ("ALLOC_FAST", "ALLOC", "FREE")) + b"]")
+FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
-# One record. ns: since the trace began. site: an address in the code that asked, 0: not known.
+# One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.
 Event = collections.namedtuple("Event", "ns kind a b aux site context tid text")
+# A place in a Python function. file: its beginning may be missing. line: 0 if not known.
+PythonFrame = collections.namedtuple("PythonFrame", "function file line")
 # Code at start to end. offset: of start in the file.
 Object = collections.namedtuple("Object", "start end offset path")
 
@@ -51,6 +54,7 @@ class Trace:
             raise Fault(f"{path}: {reason(error)}") from None
         self.objects = []
         self.threads = {}   # tid -> name
+        self._paths, self._path_sites = [], {}  # frames, innermost first; their sites
         self.ended = False  # in order
         self.num_lost = self.num_torn = self.num_unknown = 0
         self._sites = collections.defaultdict(dict)
@@ -232,8 +236,8 @@ class Trace:
                 self.num_torn += 1
                 break
             first, second = words[place + 2], words[place + 3]
-            said = data[(place + 4) * WORD:(place + 4) * WORD + size].decode(errors="replace") \
-                if size else ""
+            raw = data[(place + 4) * WORD:(place + 4) * WORD + size]
+            said = raw.decode(errors="replace") if size else ""
             place = behind
             if kind == wide_site:
                 sites[what >> 32 & 0xffffff] = first
@@ -241,6 +245,12 @@ class Trace:
                 add((int((ticks - start) * rate) + lead, kind - wide, first, second,
                      what & 0xffffff, sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid,
                      text.printable(said) if said else ""))
+            elif kind - wide == KIND["STACK"]:
+                site = what >> 32 & 0xffffff
+                sites[site] = self._path_site(sites, site, first, raw)
+            elif kind - wide == KIND["PYTHON_FRAME"]:
+                sites[FIRST_PATH | first] = PythonFrame(
+                    *map(text.printable, said.partition("\0")[::2]), second)
             elif kind - wide == KIND["BASE"]:
                 base = first
             elif kind - wide == KIND["TIME"]:
@@ -282,6 +292,25 @@ class Trace:
         else:
             self.num_unknown += 1
 
+    def _path_site(self, sites, site, number, raw):
+        """The site of a call path. The caller alone, if what is said of it makes no sense."""
+        caller = sites.get(site, 0)
+        if number * WORD != len(raw) or caller >= FIRST_PATH:
+            self.num_torn += 1
+            return caller
+        frames = (sites.get(word) if word >= FIRST_PATH else word
+                  for word in struct.unpack(f"={number}Q", raw))
+        frames = caller, *filter(None, frames)
+        site = self._path_sites.setdefault(frames, FIRST_PATH + len(self._paths))
+        if site == FIRST_PATH + len(self._paths):
+            self._paths.append(frames)
+        return site
+
+    def frames(self, site):
+        """The return addresses of a site's frames, the innermost first, then PythonFrames."""
+        at = site - FIRST_PATH
+        return self._paths[at] if 0 <= at < len(self._paths) else (site,)
+
     def _add_object(self, start, size, said):
         offset, _, path = said.partition(" ")
         try:
@@ -290,7 +319,8 @@ class Trace:
             self.num_torn += 1
 
     def object_of(self, address):
-        """The Object that was loaded last at an address; None: not known."""
+        """The Object that was loaded last at a site; None: not known."""
+        address = self.frames(address)[0]
         for its in reversed(self.objects):
             if its.start <= address < its.end:
                 return its

@@ -78,6 +78,8 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_trace || row == OPTION_ROW_trace_on) {
         if (!tracing_changed())
             g->note = "there is no trace: see the log";
+    } else if (row == OPTION_ROW_trace_stacks) {
+        tracing_stacks_changed();
     } else if (row == OPTION_ROW_park) {
         asleep_options_changed();
     } else if (row == OPTION_ROW_stats) {

@@ -6,12 +6,16 @@
 
 #include "shim/context/context.h"
 #include "shim/control/thread.h"
+#include "shim/framework/python_api.h"
+#include "shim/loader/scope.h"
 #include "shim/option/in_force.h"
 #include "shim/process/clock.h"
+#include "shim/process/log.h"
 #include "shim/trace/dump.h"
 #include "shim/trace/objects.h"
 #include "shim/trace/trace.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,11 +45,27 @@ void tracing_note_options(const struct options *o)
     }
 }
 
+/* In a forked child no stack is walked (shim/trace/stack.h). */
+void tracing_stacks_changed(void)
+{
+    int saved_errno = errno;
+    bool may_walk = !scope_is_forked();
+    struct python_symbols python;
+    const char *why = "";
+    trace_set_depth(in_force()->trace_stacks.frames, may_walk);
+    if (!in_force()->trace_stacks.python)
+        python_frames_end();
+    else if (may_walk && python_api_find_symbols(&python) && !python_frames_begin(&python, &why))
+        log_warn("GPUCACHE_TRACE_STACKS: no frames of Python: %s", why);
+    errno = saved_errno;
+}
+
 /* Rings that are on stay on: only the file of the next dump changes. False: a trace was to begin
  * and did not. */
 static bool begin_in_force(void)
 {
     const char *path = in_force()->trace.path;
+    tracing_stacks_changed();
     if (in_force()->trace_on == TRACE_ON_OOM) {
         trace_dump_set_path(*path ? path : OOM_NAME);
         if (!trace_is_ring(atomic_load(&trace_now)))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * GPUCACHE_TRACE and GPUCACHE_TRACE_ON: begins and ends the trace (shim/trace/trace.h), and keeps
- * it going. Each second a duty of the control thread records what code was loaded, and how much of
- * each GPU is free.
+ * GPUCACHE_TRACE, GPUCACHE_TRACE_ON and GPUCACHE_TRACE_STACKS: begins and ends the trace
+ * (shim/trace/trace.h), and keeps it going. Each second a duty of the control thread records what
+ * code was loaded, and how much of each GPU is free.
  */
 #ifndef SHIM_TRACING_H
 #define SHIM_TRACING_H
@@ -18,6 +18,8 @@ bool tracing_changed(void);
 /* Records what options are in force that are not the defaults. A trace always has one: that which
  * asked for it. */
 void tracing_note_options(const struct options *o);
+/* GPUCACHE_TRACE_STACKS has changed. On the control thread. */
+void tracing_stacks_changed(void);
 /* The process leaves. */
 void tracing_end(void);
 

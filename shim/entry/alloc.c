@@ -181,9 +181,9 @@ static SHIM_COLD void note_alloc(CUresult rc, const CUdeviceptr *dptr, size_t si
     if (rc != CUDA_SUCCESS)
         oom_note(rc, size_bytes, caller, took_ns);
     else if (pool_owns(*dptr))
-        TRACE(ALLOC, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
+        TRACE_CALL(ALLOC, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
     else
-        TRACE(ALLOC_DRIVER, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
+        TRACE_CALL(ALLOC_DRIVER, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
 }
 
 static __attribute__((noinline)) CUresult alloc_traced(CUdeviceptr *dptr, size_t bytesize,
@@ -197,7 +197,7 @@ static __attribute__((noinline)) CUresult alloc_traced(CUdeviceptr *dptr, size_t
         return rc;
     }
     *dptr = addr;
-    trace_note_fast(TRACE_ALLOC_FAST, addr, bytesize, trace_asker ? trace_asker : caller);
+    trace_note_alloc(addr, bytesize, trace_asker ? trace_asker : caller);
     return CUDA_SUCCESS;
 }
 
@@ -360,7 +360,7 @@ static __attribute__((noinline)) CUresult free_traced(CUdeviceptr dptr, const vo
         trace_note_fast(TRACE_FREE, dptr, 0, caller);
     CUresult rc = likely(pool_free_fast(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
     if (unlikely(rc != CUDA_SUCCESS))
-        TRACE(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+        TRACE_CALL(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
     return rc;
 }
 
@@ -405,7 +405,7 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
     TRACE(FREE, .a = dptr, .caller = caller);
     bool served = serve_free(dptr, rc);
     if (!served || *rc != CUDA_SUCCESS)
-        TRACE(FREE_FAILED, .a = dptr, .b = served ? (uint64_t)*rc : 0, .caller = caller);
+        TRACE_CALL(FREE_FAILED, .a = dptr, .b = served ? (uint64_t)*rc : 0, .caller = caller);
     return served;
 }
 
@@ -417,7 +417,7 @@ static CUresult pass_free_async(CUdeviceptr dptr, CUstream stream, const void *c
     TRACE(FREE_ASYNC, .a = dptr, .caller = caller);
     CUresult rc = how(dptr, stream);
     if (rc != CUDA_SUCCESS)
-        TRACE(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+        TRACE_CALL(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
     return rc;
 }
 
@@ -465,7 +465,7 @@ static __attribute__((noinline)) bool runtime_malloc_traced(void **p, size_t siz
         return true;
     }
     *p = (void *)(uintptr_t)addr;
-    trace_note_fast(TRACE_ALLOC_FAST, addr, size_bytes, caller);
+    trace_note_alloc(addr, size_bytes, caller);
     return true;
 }
 

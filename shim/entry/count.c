@@ -83,8 +83,8 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
         CUresult rc = retry_##symbol args;                                                         \
         if (rc == CUDA_SUCCESS) {                                                                  \
             counter_add(COUNTER_##counter, 1);                                                     \
-            TRACE(PASSED, .b = BYTES_OF_##symbol, .aux = COUNTER_##counter,                        \
-                  .caller = __builtin_return_address(0));                                          \
+            TRACE_CALL(PASSED, .b = BYTES_OF_##symbol, .aux = COUNTER_##counter,                   \
+                       .caller = __builtin_return_address(0));                                     \
         } else if (COUNTER_##counter != COUNTER_HOST && rc == CUDA_ERROR_OUT_OF_MEMORY &&          \
                    trace_is_on()) {                                                                \
             oom_note(rc, BYTES_OF_##symbol, __builtin_return_address(0), 0);                       \

@@ -80,8 +80,8 @@ static void add_largest(struct text *t, const struct around *a)
 
 static void note_around(const struct around *a, uint64_t size_bytes, const void *caller)
 {
-    TRACE(OOM, .a = a->free_bytes, .b = size_bytes, .caller = caller,
-          .aux = trace_aux((uint64_t)a->device));
+    TRACE_CALL(OOM, .a = a->free_bytes, .b = size_bytes, .caller = caller,
+               .aux = trace_aux((uint64_t)a->device));
     for (size_t i = 0; i < a->num_neighbours; i++)
         TRACE(NEIGHBOUR, .a = (uint64_t)a->neighbours[i].pid, .b = a->neighbours[i].bytes,
               .text = a->neighbours[i].name, .aux = trace_aux((uint64_t)a->device));
@@ -122,8 +122,8 @@ static bool is_due(uint64_t now_ns)
 void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns)
 {
     int saved_errno = errno, cancel = cancel_forbid();
-    TRACE(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = trace_aux(took_ns),
-          .caller = caller);
+    TRACE_CALL(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = trace_aux(took_ns),
+               .caller = caller);
     if (rc == CUDA_ERROR_OUT_OF_MEMORY && trace_is_ring(atomic_load(&trace_now)) &&
         is_due(clock_now_ns())) {
         unsigned number = atomic_fetch_add(&num_files, 1) + 1;

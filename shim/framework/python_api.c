@@ -9,6 +9,7 @@
 #include "shim/process/fork_gate.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <link.h>
 #include <string.h>
@@ -48,6 +49,48 @@ bool python_api_is_there(void)
     bool there = false;
     dl_iterate_phdr(note_python, &there);
     return there;
+}
+
+/* The C library is one of the objects that the process started with. They come first. */
+static int find_symbols(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct python_symbols *s = arg;
+    struct object object;
+    uintptr_t at[8] = {0};
+    static const char *const names[] = {"PyGILState_GetThisThreadState",
+                                        "Py_Version",
+                                        "_PyRuntime",
+                                        "PyCode_Type",
+                                        "PyUnicode_Type",
+                                        "PyFrame_Type",
+                                        "PyThreadState_GetUnchecked",
+                                        "_PyThreadState_UncheckedGet"};
+    if (!object_read(info, &object))
+        return 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (object_symbol(&object, names[i], &at[i]) != OBJECT_HAS)
+            at[i] = 0;
+    uintptr_t holder = at[6] ? at[6] : at[7];
+    if (!at[0])
+        return object_covers(info, (uintptr_t)__errno_location);
+    s->this_thread = (void *(*)(void))at[0];
+    if (!at[1] || !at[2] || !at[3] || !at[4] || !at[5] || !holder)
+        return 1;
+    s->holder = (void *(*)(void))holder;
+    s->version = (const unsigned long *)at[1];
+    s->runtime = (const void *)at[2];
+    s->code_type = (const void *)at[3];
+    s->unicode_type = (const void *)at[4];
+    s->frame_type = (const void *)at[5];
+    s->code = (struct stack_code){object_segment(info, at[0]), object_segment_end(info, at[0])};
+    return 1;
+}
+
+bool python_api_find_symbols(struct python_symbols *out)
+{
+    *out = (struct python_symbols){0};
+    dl_iterate_phdr(find_symbols, out);
+    return out->this_thread;
 }
 
 void *python_api_open(void)

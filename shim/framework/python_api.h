@@ -7,6 +7,8 @@
 #ifndef SHIM_PYTHON_API_H
 #define SHIM_PYTHON_API_H
 
+#include "shim/trace/python_frames.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -75,6 +77,9 @@ extern struct python_api python_api __attribute__((visibility("hidden")));
 /* Is there an object with an interpreter in the process? Reads tables of the loaded objects, and
  * calls nothing. */
 bool python_api_is_there(void);
+/* What shim/trace/python_frames.h needs, of an interpreter that the process started with, which
+ * stays loaded. False: there is none. Not in a forked child (shim/loader/scope.h, 3). */
+bool python_api_find_symbols(struct python_symbols *out);
 /* A handle that keeps the interpreter's object loaded; NULL: there is none. dlopen waits for the
  * loader's lock, so the object is ready for use afterwards. The run's thread only. */
 void *python_api_open(void);

@@ -26,6 +26,16 @@ uintptr_t object_segment(const struct dl_phdr_info *info, uintptr_t address)
     return 0;
 }
 
+uintptr_t object_segment_end(const struct dl_phdr_info *info, uintptr_t address)
+{
+    uintptr_t start = object_segment(info, address);
+    for (size_t i = 0; start && i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_LOAD &&
+            info->dlpi_addr + info->dlpi_phdr[i].p_vaddr == start)
+            return start + info->dlpi_phdr[i].p_memsz;
+    return 0;
+}
+
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address)
 {
     return object_segment(info, address) != 0;

@@ -39,6 +39,8 @@ bool object_has_counts(size_t size_bytes);
 bool object_covers(const struct dl_phdr_info *info, uintptr_t address);
 /* The start of the loaded segment with this address; 0: the object has none. */
 uintptr_t object_segment(const struct dl_phdr_info *info, uintptr_t address);
+/* And its end. */
+uintptr_t object_segment_end(const struct dl_phdr_info *info, uintptr_t address);
 
 /* What dlsym() without a version finds in this object alone. Hidden versions and undefined symbols
  * are passed over. OBJECT_UNSURE: only the loader can tell (an indirect function, an absolute

@@ -42,6 +42,7 @@
 #define ALLOWED_PATH "the name of a file, or none"
 #define ALLOWED_PLACE "host, or the absolute name of a folder"
 #define ALLOWED_TRACE_ON "start or oom"
+#define ALLOWED_TRACE_STACKS "a number of frames up to 64, with Python's as N,python, or 0"
 #define ALLOWED_DIR "the name of a folder, or none"
 #define ALLOWED_GLOBS "names with * and ?, separated by commas"
 
@@ -96,6 +97,7 @@ bool options_set(struct options *o, size_t row, const char *text)
 #define BY_PATH(value) (&(value))
 #define BY_PLACE(value) (&(value))
 #define BY_TRACE_ON(value) (value)
+#define BY_TRACE_STACKS(value) (&(value))
 #define BY_DIR(value) (&(value))
 #define BY_GLOBS(value) (&(value))
 

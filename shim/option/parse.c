@@ -158,6 +158,28 @@ bool parse_TRACE_ON(const char *text, enum trace_on *out)
     return i >= 0;
 }
 
+bool parse_TRACE_STACKS(const char *text, struct option_trace_stacks *out)
+{
+    struct option_trace_stacks s = {0, false};
+    bool bad, first = true;
+    char item[WORD_ITEM_BYTES];
+    const char *p;
+    uint64_t frames;
+
+    for (; word_next_item(&text, item, &bad); first = false) {
+        p = item;
+        if (first && decimal_read(&p, &frames) && !*p && frames <= OPTION_FRAMES_MOST)
+            s.frames = (unsigned)frames;
+        else if (!first && s.frames && !s.python && word_is(item, "python"))
+            s.python = true;
+        else if (!first || !word_is_off(item))
+            return false;
+    }
+    if (!bad)
+        *out = s;
+    return !bad;
+}
+
 bool parse_SIGNAL(const char *text, int *out)
 {
     char v[WORD_ITEM_BYTES];

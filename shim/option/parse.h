@@ -16,7 +16,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { OPTION_DEVICES = 64, OPTION_GLOBS_MAX = 1024, OPTION_PLACE_BYTES = 256 };
+enum {
+    OPTION_DEVICES = 64,
+    OPTION_GLOBS_MAX = 1024,
+    OPTION_PLACE_BYTES = 256,
+    OPTION_FRAMES_MOST = 64
+};
 
 struct option_bytes {
     struct option_size others;                 /* for all devices not named */
@@ -63,6 +68,12 @@ struct option_place {
 /* GPUCACHE_TRACE_ON: when a trace is written. */
 enum trace_on { TRACE_ON_START, TRACE_ON_OOM };
 
+/* GPUCACHE_TRACE_STACKS. */
+struct option_trace_stacks {
+    unsigned frames;
+    bool python; /* and as many of Python's */
+};
+
 struct option_dir {
     bool none;
     char path[PATH_MAX]; /* absolute; "": the default places */
@@ -87,6 +98,7 @@ bool parse_BYTES(const char *text, struct option_bytes *out);
 bool parse_BACKING(const char *text, enum pool_backing *out);
 bool parse_REUSE(const char *text, enum pool_reuse *out);
 bool parse_TRACE_ON(const char *text, enum trace_on *out);
+bool parse_TRACE_STACKS(const char *text, struct option_trace_stacks *out);
 bool parse_SIGNAL(const char *text, int *out);
 bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out);
 bool parse_PARK(const char *text, struct option_park *out);

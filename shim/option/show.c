@@ -126,6 +126,14 @@ size_t show_TRACE_ON(enum trace_on value, char *out, size_t size_bytes)
     return show_word(parse_trace_on_words[value], out, size_bytes);
 }
 
+size_t show_TRACE_STACKS(const struct option_trace_stacks *value, char *out, size_t size_bytes)
+{
+    struct text t = {out, size_bytes, 0};
+
+    text_add(&t, "%u%s", value->frames, value->python ? ",python" : "");
+    return t.used_bytes;
+}
+
 size_t show_SIGNAL(int number, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};

@@ -23,6 +23,7 @@ size_t show_LIMIT(const struct option_bytes *value, char *out, size_t size_bytes
 size_t show_BACKING(enum pool_backing value, char *out, size_t size_bytes);
 size_t show_REUSE(enum pool_reuse value, char *out, size_t size_bytes);
 size_t show_TRACE_ON(enum trace_on value, char *out, size_t size_bytes);
+size_t show_TRACE_STACKS(const struct option_trace_stacks *value, char *out, size_t size_bytes);
 size_t show_SIGNAL(int number, char *out, size_t size_bytes);
 size_t show_EMPTY_CACHE(const struct empty_cache *value, char *out, size_t size_bytes);
 size_t show_PARK(const struct option_park *value, char *out, size_t size_bytes);

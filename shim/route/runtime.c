@@ -204,6 +204,7 @@ int dlclose(void *handle)
     if (atomic_load(&any_site))
         for (size_t i = 0; i < MAX_SITES; i++)
             atomic_store(&sites[i], 0);
+    stack_forget();
     runtimes_pin();
     int rc = symbol_close(handle);
     atomic_fetch_sub(&closing, 1);

@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { CONTEXTS_KNOWN = 256, SITES = 1 << 12, HOLDERS = 256 };
@@ -171,6 +172,7 @@ static bool begin(unsigned number)
     num_holders = 0;
     find_start();
     begin_header();
+    free(writer.paths);
     memset(&writer, 0, sizeof writer);
     writer.next_chunk = next_page;
     writer.ticks = start_ticks;

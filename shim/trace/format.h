@@ -16,8 +16,8 @@
  *  - at: without a wide part the address, in units of 512 bytes, from BASE on. With one it is
  *    text_bytes.
  *  - what: bits 0 to 23 the size in bytes, or with a wide part `aux`; bits 24 to 31 the kind.
- *  - who: bits 0 to 23 the site, 0: none; bits 24 to 31 the context, which CONTEXT made known; 0:
- * to be told by the address.
+ *  - who: bits 0 to 23 the site, which SITE made known, and STACK behind that its call path; 0:
+ *    none; bits 24 to 31 the context, which CONTEXT made known; 0: to be told by the address.
  *
  * The dump of rings (shim/trace/dump.h) has the same layout. A record of before the header's start
  * is none: what was live then has a record of LIVE or ALLOC_DRIVER at the start.

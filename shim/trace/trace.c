@@ -14,6 +14,7 @@
 #include "shim/process/state.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/file.h"
+#include "shim/trace/python_frames.h"
 #include "shim/trace/ring.h"
 
 #include <errno.h>
@@ -41,7 +42,7 @@ static _Atomic uint64_t lost;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct trace_thread *spare;
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-static pthread_key_t key;
+static pthread_key_t thread_key;
 static bool has_key;
 
 /* The whole file as text, cut to the room. Returns its bytes; 0: it cannot be read. */
@@ -103,6 +104,8 @@ void trace_fill_header(struct trace_header *h)
 static void forget_sites(struct trace_thread *t)
 {
     memset(t->sites, 0, sizeof t->sites);
+    if (t->paths)
+        memset(t->paths, 0, TRACE_PATHS_BYTES);
     t->num_sites = 0;
 }
 
@@ -124,7 +127,7 @@ static void thread_ends(void *arg)
 
 static void make_key(void)
 {
-    has_key = pthread_key_create(&key, thread_ends) == 0;
+    has_key = pthread_key_create(&thread_key, thread_ends) == 0;
 }
 
 /* The calling thread's state. NULL: there is no host memory, or no key. */
@@ -147,7 +150,7 @@ static struct trace_thread *make_state(void)
     t->is_new = true;
     atomic_store(&t->busy, false); /* its thread may have ended in a signal handler */
     forget_sites(t);
-    if (pthread_setspecific(key, t)) {
+    if (pthread_setspecific(thread_key, t)) {
         thread_ends(t);
         return NULL;
     }
@@ -157,7 +160,7 @@ static struct trace_thread *make_state(void)
 
 /* --- records --------------------------------------------------------------------------------- */
 
-/* A wide record, with its text. There is room. */
+/* A wide record, with its text, which may have zeroes. There is room. */
 static void put(struct trace_thread *t, enum trace_kind kind, const struct trace_event *e,
                 uint32_t site, size_t text_bytes)
 {
@@ -256,18 +259,69 @@ static void put_base(struct trace_thread *t, uint64_t addr)
     put(t, TRACE_BASE, &(struct trace_event){.a = t->base_units}, 0, 0);
 }
 
-/* The site's number, with a record that makes it known; 0: there are too many. There is room. */
-static uint32_t site_number(struct trace_thread *t, const void *caller)
+/* The number of a place that has none yet in this table, which then has it. */
+static uint32_t new_number(struct trace_thread *t, struct trace_site *site, uint64_t key)
 {
-    struct trace_site *site = trace_site_of(t, caller);
-    if (!caller || site->caller == caller)
-        return caller ? site->number : 0;
-    if (t->num_sites + 1 >= 1u << 24)
-        return 0;
     site->number = ++t->num_sites;
-    site->caller = caller;
-    put(t, TRACE_SITE, &(struct trace_event){.a = (uintptr_t)caller}, site->number, 0);
+    site->key = key;
     return site->number;
+}
+
+/* What STACK says of a frame of Python's. There is room. */
+static uint64_t python_word(struct trace_thread *t, uint64_t frame)
+{
+    struct python_place place;
+    uint64_t key = python_frame_key(frame);
+    struct trace_site *site = trace_path_of(t, key);
+    if (site->key != key) {
+        python_frame_read(frame, &place);
+        put(t, TRACE_PYTHON_FRAME,
+            &(struct trace_event){
+                .a = new_number(t, site, key), .b = place.line, .text = place.text},
+            0, place.length);
+    }
+    return site->number | UINT64_C(1) << 63;
+}
+
+/* There is room. */
+static void put_stack(struct trace_thread *t, const struct trace_stack *s, uint32_t site)
+{
+    uint64_t words[2 * STACK_FRAMES_MOST];
+    unsigned count = s->count + s->num_python - 1;
+    memcpy(words, &s->at[1], count * sizeof words[0]);
+    for (unsigned i = s->count - 1; i < count; i++)
+        words[i] = python_word(t, words[i]);
+    put(t, TRACE_STACK, &(struct trace_event){.a = count, .text = (const char *)words}, site,
+        count * sizeof words[0]);
+}
+
+/* The bytes of the records that make a path known. */
+static size_t stack_bytes(const struct trace_stack *s)
+{
+    return s ? sizeof(struct trace_wide) + (s->count + s->num_python + 1) * sizeof s->at[0] +
+                   s->num_python * (sizeof(struct trace_wide) + sizeof(struct python_place))
+             : 0;
+}
+
+/* The site's number, with records that make it known; 0: there are too many. There is room. */
+static uint32_t site_number(struct trace_thread *t, const struct trace_event *e)
+{
+    const struct trace_stack *stack = e->stack;
+    if (stack && !t->paths)
+        t->paths = calloc(1, TRACE_PATHS_BYTES);
+    if (!t->paths)
+        stack = NULL;
+    uint64_t key = stack ? stack->key : (uintptr_t)e->caller;
+    struct trace_site *site = stack ? trace_path_of(t, key) : trace_site_of(t, key);
+    if (!key || site->key == key)
+        return key ? site->number : 0;
+    if (t->num_sites + STACK_FRAMES_MOST + 1 >= 1u << 24)
+        return 0;
+    uint32_t number = new_number(t, site, key);
+    put(t, TRACE_SITE, &(struct trace_event){.a = (uintptr_t)e->caller}, number, 0);
+    if (stack)
+        put_stack(t, stack, number);
+    return number;
 }
 
 static bool is_address(enum trace_kind kind)
@@ -280,15 +334,16 @@ static bool note(struct trace_thread *t, uint32_t trace, enum trace_kind kind,
                  const struct trace_event *e)
 {
     size_t text_bytes = e->text ? strnlen(e->text, TRACE_TEXT_MAX) : 0;
-    /* TIME, THREAD with its name, BASE, SITE, and the record itself. */
-    size_t most = 5 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes;
+    /* TIME, THREAD with its name, BASE, SITE, the path, and the record itself. */
+    size_t most = 5 * sizeof(struct trace_wide) + 2 * sizeof(struct trace_record) + text_bytes +
+                  stack_bytes(e->stack);
     if ((t->trace != trace || room_bytes(t) < most) && !add_chunk(t, trace))
         return false;
     if (t->is_new)
         put_thread(t);
     if (is_address(kind) && !t->has_base)
         put_base(t, e->a);
-    put(t, kind, e, site_number(t, e->caller), text_bytes);
+    put(t, kind, e, site_number(t, e), text_bytes);
     return true;
 }
 

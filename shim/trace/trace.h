@@ -27,6 +27,7 @@
 #define SHIM_TRACE_H
 
 #include "shim/trace/format.h"
+#include "shim/trace/stack.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -67,6 +68,20 @@ void trace_leave(void);
 extern __thread const void *trace_asker __attribute__((visibility("hidden")))
 __attribute__((tls_model("initial-exec")));
 
+/* The frames of a call path that an allocation records (GPUCACHE_TRACE_STACKS); 0: the caller
+ * alone. What fails or passes the pool is rare, and has TRACE_DEPTH_RARE of them at least. */
+enum { TRACE_DEPTH_RARE = 16 };
+extern _Atomic uint32_t trace_depth __attribute__((visibility("hidden")));
+/* paths: may stacks be walked at all (shim/trace/stack.h)? */
+void trace_set_depth(unsigned frames, bool paths);
+
+struct trace_stack {
+    uint64_t key; /* of the path; never an address */
+    unsigned count, num_python;
+    /* Return addresses, of which the first is the caller's, then frames of Python's. */
+    uint64_t at[2 * STACK_FRAMES_MOST];
+};
+
 /* What a record says: kinds.def has the meaning. caller: NULL: no site. text: NULL: none. */
 struct trace_event {
     uint64_t a, b;
@@ -74,9 +89,12 @@ struct trace_event {
     const char *text;
     uint32_t aux; /* trace_aux */
     unsigned context;
+    const struct trace_stack *stack; /* NULL: the caller is all that is known */
 };
 /* Records it, if a trace is on. */
 void trace_note(enum trace_kind kind, const struct trace_event *event);
+/* The same of a call of the program's that is under way in this thread: with its path. */
+void trace_note_call(enum trace_kind kind, const struct trace_event *event);
 
 /* A number in 24 bits; more counts as all of them. */
 static inline uint32_t trace_aux(uint64_t value)
@@ -85,10 +103,12 @@ static inline uint32_t trace_aux(uint64_t value)
 }
 
 /* Shorthands; nothing is evaluated while no trace is on. */
-#define TRACE(kind, ...)                                                                           \
+#define TRACE_BY(note, kind, ...)                                                                  \
     do {                                                                                           \
         if (trace_is_on())                                                                         \
-            trace_note(TRACE_##kind, &(const struct trace_event){__VA_ARGS__});                    \
+            note(TRACE_##kind, &(const struct trace_event){__VA_ARGS__});                          \
     } while (0)
+#define TRACE(kind, ...) TRACE_BY(trace_note, kind, __VA_ARGS__)
+#define TRACE_CALL(kind, ...) TRACE_BY(trace_note_call, kind, __VA_ARGS__)
 
 #endif

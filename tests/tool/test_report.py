@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import pathlib
 import pickle
 import shutil
 import subprocess
@@ -108,6 +109,9 @@ class Program(unittest.TestCase):
         class Mapped:  # pylint: disable=too-few-public-methods
             def object_of(self, _):
                 return type("Object", (), {"path": path, "start": 0, "offset": 0})
+
+            def frames(self, site):
+                return (site,)
 
         sites = {name: address - offset + 4 for name, address in at.items()}
         for program in filter(shutil.which, symbols.PROGRAMS):
@@ -219,6 +223,52 @@ class Maps(unittest.TestCase):
         its.take(False, 0, 4 * MIB)
         its.take(True, MIB, MIB)
         self.assertEqual(its.ranges, {0: MIB, 2 * MIB: 2 * MIB})
+
+
+@unittest.skipUnless(shutil.which("addr2line") or shutil.which("llvm-symbolizer"),
+                     "no program that knows functions")
+class Paths(unittest.TestCase):
+    """Of two call paths to the same caller."""
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="report-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.path = os.path.join(cls.folder.name, "a.gct")
+        subprocess.run([WRITER, "paths", cls.path], timeout=100, check=True)
+
+    def out(self, name):
+        path = os.path.join(self.folder.name, name)
+        self.assertEqual(tool("report", self.path, "-o", path).status, 0)
+        return pathlib.Path(path).read_bytes()
+
+    def test_each_path_is_told_apart(self):
+        said = tool("report", self.path).out
+        self.assertRegex(said, r"100 MiB +76% +middle +\S+ \S+, called by loads, ")
+        self.assertRegex(said, r" 32 MiB +24% +middle +\S+ \S+, called by middle, trains, ")
+        self.assertRegex(said, r"\n +100 .* 32 MiB +middle .*called by middle, trains, ")
+        self.assertRegex(said, r"\n +7 MiB +1 +middle +\S+ \S+\n")
+        self.assertNotIn("__libc", said.partition("What happened")[0])
+
+    def test_collapsed_stacks_begin_at_the_outermost(self):
+        rows = [line.rsplit(" ", 1) for line in self.out("a.folded").decode().splitlines()]
+        self.assertEqual([int(size) // MIB for _, size in rows], [100, 32])
+        self.assertTrue(rows[0][0].endswith(";loads;middle"), rows)
+        self.assertTrue(rows[1][0].endswith(";trains;middle;middle"), rows)
+
+    def test_perfetto_has_the_paths_of_the_peak(self):
+        rows = json.loads(self.out("a.json"))["traceEvents"]
+        peak, = (row["args"] for row in rows if row["name"] == "peak")
+        self.assertEqual(list(peak.values()), ["100 MiB", "32 MiB"])
+        self.assertTrue(list(peak)[0].startswith("middle < loads < "), peak)
+        self.assertTrue(any(" < " in row["args"]["call path"] for row in rows
+                            if row["name"].startswith("out of memory")))
+
+    def test_the_snapshot_has_all_frames(self):
+        events, = pickle.loads(self.out("a.pickle"))["device_traces"]
+        names = [[frame["name"] for frame in event["frames"]] for event in events
+                 if event["action"] == "alloc"]
+        self.assertEqual((names[0][:2], names[1][:3], len(names[-1])),
+                         (["middle", "loads"], ["middle", "middle", "trains"], 1))
 
 
 class Words(unittest.TestCase):

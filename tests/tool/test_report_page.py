@@ -247,6 +247,7 @@ class Opened(Pages):
     def setUpClass(cls):
         super().setUpClass()
         cls.page("program")
+        cls.page("paths")
         cls.browser = browser.Browser()
         cls.addClassCleanup(cls.browser.__exit__)
 
@@ -315,6 +316,18 @@ class Opened(Pages):
         self.assertNotIn("spike", self.words(".flame"))
         self.click("#flame [data-at=peak]")
         self.assertIn("spike 200 MiB", self.words(".flame").replace("\n", " "))
+
+    def test_the_flame_graph_has_call_paths(self):
+        """From the outermost function on; a click on one shows what is under it."""
+        self.open("paths")
+        self.click("#flame [data-at=peak]")
+        words = self.words(".flame").replace("\n", " ")
+        self.assertRegex(words, r"loads 100 MiB middle 100 MiB.*trains 32 MiB middle 32 MiB "
+                                r"middle 32 MiB")
+        self.click(".flame button[title^=trains]")
+        words = self.words(".flame")
+        self.assertIn("trains", words)
+        self.assertNotIn("loads", words)
 
     def test_markers_move_by_keys(self):
         page = self.open()

@@ -36,6 +36,9 @@ CANDIDATES = {
     "BACKING": "auto arena Segment driver or none auto,arena x".split() + ["", " auto "],
     "REUSE": "auto order READY wait or none x".split() + ["", " wait\t"],
     "TRACE_ON": "start OOM oom off none x start,oom".split() + ["", " oom "],
+    "TRACE_STACKS": "0 1 8 64 65 08 000 0064 -1 8.0 off none no false x python 8,python 8,PYTHON "
+                    "0,python off,python 8,python,python 8,8 python,8 8, ,python 9999999 8,off "
+                    "999999999999999999999".split() + ["", " 8 ", " 8 , python ", "8 python"],
     "SWITCH": "0 1 on off yes no true false none ON 2 x on,off".split() + ["", " on "],
     "SIGNAL": "USR1 sigusr2 RTMIN rtmin+3 RTMIN+ RTMIN+-3 0 off none no false TERM 9 USR3 "
               "RTMIN+1,2 RTMIN+30 RTMIN+31 RTMIN+99999999999999999999".split()

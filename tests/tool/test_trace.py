@@ -20,7 +20,9 @@ from gpucache import tables, trace, usage  # noqa: E402 # pylint: disable=wrong-
 from gpucache.fault import Fault  # noqa: E402 # pylint: disable=wrong-import-position
 
 WRITER = os.path.realpath(sys.argv[2])
-FIXTURE = pathlib.Path(__file__).with_name("golden") / "trace-1.gct.xz"
+GOLDEN = pathlib.Path(__file__).with_name("golden")
+FIXTURE, WITH_PATHS, WITH_PYTHON = (GOLDEN / f"trace-1{more}.gct.xz"
+                                    for more in ("", "-paths", "-python"))
 FIRST, FAR, MIB = 0x7f0000000000, 0x302000000, 1 << 20
 KIND = trace.KIND
 
@@ -94,6 +96,48 @@ class Recorder(Traces):
                               for i in range(24000)])
             self.assertEqual([e.site for e in its_events[::2]],
                              [FAR + i % 700 * 16 for i in range(12000)])
+
+    def test_call_paths(self):
+        self.write("paths")
+        its, events = self.read()
+        self.assertEqual((its.num_lost, its.num_torn, its.num_unknown), (0, 0, 0))
+        found = {size: [its.frames(e.site) for e in events if e.b == size * MIB and
+                        e.kind == KIND["ALLOC_FAST"]] for size in (1, 5, 7, 32)}
+        one, five, thirty = found[1][0], found[5][0], found[32][0]
+        self.assertEqual([(len(paths), len(set(paths))) for paths in found.values()],
+                         [(100, 1), (1, 1), (1, 1), (100, 1)])
+        self.assertTrue(5 <= len(one) <= 8, one)
+        # The same caller, and behind it a frame more; then another call of the same functions.
+        self.assertEqual((one[0], len(found[7][0])), (thirty[0], 1))
+        self.assertEqual(five[:3], thirty[:3])
+        self.assertNotEqual(five[3], thirty[3])
+        self.assertNotEqual(one[1], thirty[1])
+        self.assertEqual({len(its.frames(e.site)) for e in events if e.kind == KIND["FREE"]}, {1})
+        failed = [len(its.frames(e.site)) for e in events if e.kind == KIND["ALLOC_FAILED"]]
+        self.assertEqual(failed[0], 1)
+        self.assertGreater(failed[1], 1)
+        for path in (one, five, thirty):
+            self.assertTrue(all(map(its.object_of, path)), path)
+
+    def test_deep_call_paths_in_narrow_and_wide_records(self):
+        self.write("many-paths")
+        its, events = self.read()
+        paths = collections.Counter(its.frames(e.site) for e in events)
+        self.assertEqual((len(paths), set(paths.values())), (50, {400}))
+        depths = sorted(map(len, paths))
+        self.assertEqual(depths, list(range(depths[0], depths[0] + 50)))
+        self.assertEqual((its.num_torn, len(events)), (0, 20000))
+
+    def test_each_chunk_of_a_ring_knows_its_call_paths(self):
+        self.write("paths-in-a-ring")
+        its, events = self.read(self.path + ".dump")
+        paths = collections.Counter(its.frames(e.site) for e in events
+                                    if e.kind == KIND["ALLOC_FAST"])
+        self.assertEqual(len(paths), 2)
+        self.assertGreater(sum(paths.values()), 45000)
+        self.assertTrue(all(len(path) > 4 for path in paths))
+        self.assertEqual([len(its.frames(e.site)) > 1 for e in events if e.kind == KIND["OOM"]],
+                         [True])
 
     def test_many_short_threads_make_no_large_file(self):
         self.write("short")
@@ -222,8 +266,8 @@ class Recorder(Traces):
 
 
 class Reader(Traces):
-    def fixture(self):
-        return lzma.decompress(FIXTURE.read_bytes())
+    def fixture(self, path=FIXTURE):
+        return lzma.decompress(path.read_bytes())
 
     def put(self, data):
         with open(self.path, "wb") as file:
@@ -242,6 +286,26 @@ class Reader(Traces):
         self.assertEqual([trace.NAME[e.kind] for e in events[:5]],
                          ["CONTEXT", "SEGMENT", "MAP", "FLUSH", "ALLOC_FAILED"])
         self.assertTrue(all(e.ns >= 0 for e in events))
+
+    def test_call_paths_are_read_for_ever(self):
+        self.put(self.fixture(WITH_PATHS))
+        its, events = self.read()
+        self.assertEqual((len(events), its.ended, its.num_torn, its.num_unknown),
+                         (305, True, 0, 0))
+        self.assertEqual(collections.Counter(len(its.frames(e.site)) for e in events),
+                         {1: 103, 7: 100, 8: 101, 5: 1})
+
+    def test_frames_of_python_are_read_for_ever(self):
+        self.put(self.fixture(WITH_PYTHON))
+        its, events = self.read()
+        paths = {e.b: its.frames(e.site) for e in events if e.kind in usage.ALLOCS}
+        native = [frame for frame in paths[1000] if isinstance(frame, int)]
+        self.assertTrue(all(map(its.object_of, native)), native)
+        self.assertEqual({size: path[len(native):] for size, path in paths.items()}, {
+            size: (("take", "/tmp/p.py", 9), ("Model.forward", "/tmp/p.py", line),
+                   ("<module>", "/tmp/p.py", 19))
+            for size, line in ((1000, 15), (2000, 15), (3000, 16))})
+        self.assertEqual((its.num_torn, its.num_unknown), (0, 0))
 
     def test_foreign_files_get_a_sentence(self):
         data = bytearray(self.fixture())
@@ -272,9 +336,10 @@ class Reader(Traces):
 
     def test_noise_is_read_without_harm(self):
         noise = random.Random(20260101)
-        data = self.fixture()[:tables.TRACE_HEADER_BYTES + 3000]
-        for _ in range(3000):
-            broken = bytearray(data)
+        fixtures = [self.fixture(path)[:tables.TRACE_HEADER_BYTES + 3000]
+                    for path in (FIXTURE, WITH_PATHS, WITH_PYTHON)]
+        for number in range(4500):
+            broken = bytearray(fixtures[number % 3])
             for _ in range(noise.randint(1, 20)):
                 at = noise.randrange(tables.TRACE_HEADER_BYTES, len(broken))
                 broken[at] = noise.choice((0, 1, 0x7f, 0x80, 0xff, noise.randrange(256)))
@@ -283,6 +348,9 @@ class Reader(Traces):
             for event in events:
                 self.assertIn(event.kind, trace.NAME)
                 self.assertTrue(event.text.isprintable())
+                for frame in its.frames(event.site):
+                    if isinstance(frame, trace.PythonFrame):
+                        self.assertTrue(frame.function.isprintable() and frame.file.isprintable())
             self.assertTrue(all(name.isprintable() for name in its.threads.values()))
             its.close()
 

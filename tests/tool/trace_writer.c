@@ -198,6 +198,82 @@ static void cancelled(const char *path)
     alloc(FIRST, 333, AT(cancelled));
 }
 
+/* Functions of a call path, for symbols. */
+__attribute__((noinline)) void ask(uint64_t addr, uint64_t size_bytes);
+__attribute__((noinline)) void middle(uint64_t addr, uint64_t size_bytes, unsigned depth);
+__attribute__((noinline)) void loads(uint64_t addr, uint64_t size_bytes);
+__attribute__((noinline)) void trains(uint64_t addr, uint64_t size_bytes);
+void ask(uint64_t addr, uint64_t size_bytes)
+{
+    if (trace_is_on())
+        trace_note_alloc(addr, size_bytes, __builtin_return_address(0));
+}
+void middle(uint64_t addr, uint64_t size_bytes, unsigned depth)
+{
+    if (depth)
+        middle(addr, size_bytes, depth - 1);
+    else
+        ask(addr, size_bytes);
+    __asm__ volatile("");
+}
+void loads(uint64_t addr, uint64_t size_bytes)
+{
+    middle(addr, size_bytes, 0);
+    __asm__ volatile("");
+}
+void trains(uint64_t addr, uint64_t size_bytes)
+{
+    middle(addr, size_bytes, 1);
+    __asm__ volatile("");
+}
+
+__attribute__((noinline)) static void fails(void)
+{
+    TRACE_CALL(ALLOC_FAILED, .a = 2, .b = 1 << 30, .caller = __builtin_return_address(0));
+}
+
+/* By two paths to the same caller, with small and large sizes; what fails; then without paths. */
+__attribute__((noinline)) static void paths(void)
+{
+    TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 a GPU");
+    fails();
+    trace_set_depth(8, true);
+    for (uint64_t i = 0; i < 100; i++) {
+        loads(FIRST + i * MIB, MIB);
+        trains(FIRST + (200 + i * 32) * MIB, 32 * MIB);
+        give(FIRST + (200 + i * 32) * MIB, AT(trains));
+    }
+    trains(FIRST + 150 * MIB, 5 * MIB);
+    fails();
+    trace_set_depth(8, false);
+    loads(FIRST + 160 * MIB, 7 * MIB);
+}
+
+/* Of deep paths. */
+static void many_paths(void)
+{
+    trace_set_depth(STACK_FRAMES_MOST, true);
+    for (uint64_t i = 0; i < 20000; i++)
+        middle(FIRST + i * 512, 512, i * 7 % 50);
+}
+
+/* A ring whose chunks follow each other: each knows its paths. */
+static void paths_in_a_ring(const char *path)
+{
+    char other[4096], why[200];
+    snprintf(other, sizeof other, "%s.dump", path);
+    trace_dump_set_path(other);
+    trace_begin_ring();
+    trace_set_depth(8, true);
+    for (uint64_t i = 0; i < 50000; i++)
+        (i % 2 ? loads : trains)(FIRST + i * 512, 512);
+    if (trace_dump_begin(1, why, sizeof why)) {
+        trace_dump_now();
+        TRACE_CALL(OOM, .a = MIB, .b = 2 * MIB, .caller = __builtin_return_address(0));
+        trace_dump_end(why, sizeof why);
+    }
+}
+
 enum { OLD = 100, CHURN = 40000 }; /* a ring has some 65,000 records */
 
 static void churn(void)
@@ -396,6 +472,12 @@ int main(int argc, char **argv)
         large(strtoull(scene + 6, NULL, 10));
     else if (strcmp(scene, "short") == 0)
         short_threads();
+    else if (strcmp(scene, "paths") == 0)
+        paths();
+    else if (strcmp(scene, "many-paths") == 0)
+        many_paths();
+    else if (strcmp(scene, "paths-in-a-ring") == 0)
+        paths_in_a_ring(argv[2]);
     else if (strcmp(scene, "killed") == 0)
         killed();
     else if (strcmp(scene, "again") == 0)

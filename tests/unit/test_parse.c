@@ -222,6 +222,21 @@ TEST(parks_take_words_and_times)
             fail_msg("\"%s\" is taken", junk[i]);
 }
 
+TEST(stacks_take_a_number_and_a_word)
+{
+    static const char *const junk[] = {
+        "65", "python", "0,python", "8,8",   "8,python,python", "8 python",
+        "8,", "-1",     "8,off",    "off,8", "8,pythons",       "0x8"};
+    struct option_trace_stacks s;
+
+    assert_true(parse_TRACE_STACKS("64", &s) && s.frames == 64 && !s.python);
+    assert_true(parse_TRACE_STACKS("off", &s) && s.frames == 0 && !s.python);
+    assert_true(parse_TRACE_STACKS(" 8 , PYTHON ", &s) && s.frames == 8 && s.python);
+    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+        if (parse_TRACE_STACKS(junk[i], &s) || s.frames != 8)
+            fail_msg("\"%s\" is taken", junk[i]);
+}
+
 TEST(empty_cache_junk_is_refused)
 {
     static const char *const junk[] = {

@@ -35,6 +35,7 @@ static bool same_empty_cache(const struct empty_cache *a, const struct empty_cac
 #define SAME_EMPTY_CACHE(a, b) same_empty_cache(a, b)
 #define SAME_PARK(a, b)                                                                            \
     ((a)->off == (b)->off && (a)->idle_ns == (b)->idle_ns && (a)->lend_ns == (b)->lend_ns)
+#define SAME_TRACE_STACKS(a, b) ((a)->frames == (b)->frames && (a)->python == (b)->python)
 #define SAME_SECONDS(a, b) (*(a) == *(b))
 #define SAME_SWITCH SAME_SECONDS
 #define SAME_BACKING SAME_SECONDS
@@ -144,6 +145,14 @@ TEST(parks)
     PARK("idle:0.5", "idle:500ms");
     PARK("lend:60", "lend:1m");
     PARK(" lend:5s , idle:1h", "idle:1h,lend:5s");
+}
+
+TEST(stacks)
+{
+#define STACKS(text, plain) CHECK(TRACE_STACKS, struct option_trace_stacks, &, text, plain)
+    STACKS("none", "0");
+    STACKS("16", "16");
+    STACKS("08, Python", "8,python");
 }
 
 TEST(paths_and_patterns)

@@ -140,6 +140,14 @@ void stream_watch_note_unseen(void)
 __thread const void *trace_asker __attribute__((tls_model("initial-exec")));
 _Atomic uint32_t trace_now;
 
+void stack_forget(void)
+{
+}
+
+void trace_note_call(enum trace_kind kind, const struct trace_event *event)
+{
+}
+
 void trace_note(enum trace_kind kind, const struct trace_event *event)
 {
 }
