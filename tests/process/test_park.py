@@ -132,6 +132,20 @@ class Park(Base):
         self.assertEqual(p.do("check"), "right")
         self.assertEqual(p.state()["counters"]["num_wakes"], 1)
 
+    def test_a_request_to_wake_that_meets_a_park_waits_for_it(self):
+        p = self.start(SIM_REALTIME="1", SIM_COST_cuMemRelease="50000000")
+        p.do("make 32 20")
+        full = self.free_mib()
+        at, sequence = p.page.put_ask("park")
+        p.page.ring()
+        self.wait_for(lambda: self.free_mib() > full, "nothing goes away")
+        code, value, reply = p.ask("wake")
+        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
+        self.assertGreater(value, 100 * MIB)
+        self.assertEqual(p.page.await_reply(at, sequence, 60)[0], DONE)
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+        self.assertEqual(p.do("check"), "right")
+
     def test_allocations_and_frees_go_on(self):
         p = self.start()
         nothing = self.free_mib()
