@@ -6,7 +6,7 @@
  *
  *     step                                only if                        driver  counted
  *   1 the thread's magazine (magazine.c)                                         num_hits
- *   2 free blocks and slabs (take)                                               num_hits
+ *   2 free blocks and slabs (take_free)                                          num_hits
  * Nothing is ready (reuse):
  *   3 pending memory that became ready                                           num_hits
  *   4 .. that a question finds complete                                  query   num_hits
@@ -61,7 +61,7 @@ struct request {
  *    the memory is the program's.
  * 3. What lies in magazines has an epoch later than FENCE_READY_LOST. So no thread that is inside
  *    hands memory out once a pool is lost. */
-static bool take(struct pool *p, struct request *r)
+static bool take_free(struct pool *p, struct request *r)
 {
     if (unlikely(p->fences.lost))
         return false;
@@ -106,7 +106,7 @@ static bool take_spare(struct pool *p, struct request *r)
 static bool retire_and_take(struct pool *p, struct request *r)
 {
     while (pending_retire(p)) {
-        if (take(p, r))
+        if (take_free(p, r))
             return true;
         state_yield(p);
     }
@@ -121,10 +121,10 @@ static bool poll_and_take(struct pool *p, struct request *r)
         return false;
     bool retired = pending_retire(p);
     r->addr = pool_alloc_fast(p, r->requested_bytes);
-    return r->addr || (retired && (take(p, r) || retire_and_take(p, r)));
+    return r->addr || (retired && (take_free(p, r) || retire_and_take(p, r)));
 }
 
-static enum grow_result grow(struct pool *p, const struct request *r, int *code)
+static enum grow_result grow_pool(struct pool *p, const struct request *r, int *code)
 {
     uint64_t size_bytes = r->size_bytes, align = r->align;
     if (r->class_index >= 0) {
@@ -201,7 +201,7 @@ static bool reuse(struct pool *p, struct request *r)
     if (!running && poll_and_take(p, r))
         return true;
     /* The decisions below depend on how much is pending. */
-    if (magazines_empty_all(p) && take(p, r))
+    if (magazines_empty_all(p) && take_free(p, r))
         return true;
     if (!p->pendings.head)
         return false;
@@ -227,13 +227,13 @@ static bool reuse(struct pool *p, struct request *r)
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
 {
-    if (retire_and_take(p, r) || take(p, r))
+    if (retire_and_take(p, r) || take_free(p, r))
         return true;
     magazines_empty_all(p);
     release_idle(p, UINT64_MAX, UINT64_MAX);
     uint64_t mine = p->jobs_done + 1; /* growing itself counts once */
     int code;                         /* the first code stays: the program asked once */
-    bool taken = take(p, r) || (grow(p, r, &code) == GROW_OK && take(p, r));
+    bool taken = take_free(p, r) || (grow_pool(p, r, &code) == GROW_OK && take_free(p, r));
     *changed = p->jobs_done > mine;
     return taken;
 }
@@ -345,18 +345,18 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
      * block's record. If there is none for a slab's record, the request is hopeless. */
     while (!is_hopeless(p, r)) {
         /* Empty slabs may be a twentieth of a small program. */
-        if ((magazines_empty_all(p) && take(p, r)) || (slab_release_empty(p) && take(p, r)) ||
-            take_spare(p, r)) {
+        if ((magazines_empty_all(p) && take_free(p, r)) ||
+            (slab_release_empty(p) && take_free(p, r)) || take_spare(p, r)) {
             p->stats.num_hits++;
             return POOL_OK;
         }
-        switch (grow(p, r, code)) {
+        switch (grow_pool(p, r, code)) {
         case GROW_OK:
-            if (take(p, r))
+            if (take_free(p, r))
                 return POOL_OK;
             continue;
         case GROW_FAILED:
-            return take(p, r) ? POOL_OK : POOL_PASS;
+            return take_free(p, r) ? POOL_OK : POOL_PASS;
         case GROW_LIMIT:
             *code = p->backend->nomem_code;
             if (try_all_else(p, r))
@@ -449,7 +449,7 @@ enum pool_status pool_alloc_slowly(struct pool *p, uint64_t size_bytes, uint64_t
     else if (r.class_index < 0 && unlikely(pending_is_much(p, r.zone, r.size_bytes)))
         pending_look(p, r.zone, r.size_bytes,
                      !fence_several_streams(&p->fences) && should_order(p, &r));
-    if (taken || likely(take(p, &r))) {
+    if (taken || likely(take_free(p, &r))) {
         p->stats.num_hits += !r.addr;
         status = POOL_OK;
     } else if (!is_hopeless(p, &r)) {

@@ -134,7 +134,7 @@ static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 }
 
 /* The next chunk for a hole with that much room: an idle one that fits, else a new one. */
-static struct chunk *next_chunk(struct pool *p, struct plan *plan, uint64_t room_bytes)
+static struct chunk *chunk_for_hole(struct pool *p, struct plan *plan, uint64_t room_bytes)
 {
     for (struct chunk **at = &plan->idle; *at; at = &(*at)->plan)
         if ((*at)->size_bytes <= room_bytes) {
@@ -161,7 +161,7 @@ static bool assign(struct pool *p, struct plan *plan)
         if (!b->was_free) {
             struct chunk *c = NULL;
             if (host_cache_ensure(&p->block_cache, 1) && map_ensure(b->addr, b->size_bytes))
-                c = next_chunk(p, plan, b->size_bytes);
+                c = chunk_for_hole(p, plan, b->size_bytes);
             if (!c)
                 return false;
             if (c->size_bytes < b->size_bytes) {
@@ -279,7 +279,7 @@ static void settle_chunk(struct pool *p, struct zone *z, struct chunk *c)
     host_cache_put(&p->chunk_cache, c);
 }
 
-static void settle(struct pool *p, struct zone *z, struct plan *plan)
+static void settle_plan(struct pool *p, struct zone *z, struct plan *plan)
 {
     chunk_unseize(plan->idle);
     while (plan->list) {
@@ -361,8 +361,8 @@ static bool is_too_much(const struct pool *p, uint64_t size_bytes, uint64_t miss
     return s->reserved_bytes + p->planned_bytes + missing_bytes > most;
 }
 
-static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes, uint64_t align,
-                             bool frugal, int *code)
+static enum grow_result grow_window(struct pool *p, struct zone *z, uint64_t size_bytes,
+                                    uint64_t align, bool frugal, int *code)
 {
     struct window w;
     struct plan plan = {.frugal = frugal};
@@ -394,7 +394,7 @@ static enum grow_result grow(struct pool *p, struct zone *z, uint64_t size_bytes
         p->stats.num_backend_failures += result == GROW_FAILED;
     }
 out:
-    settle(p, z, &plan);
+    settle_plan(p, z, &plan);
     if (result != GROW_OK) /* some chunks may have come; the next try may give others back */
         peak_record(p, z, 0, 0);
     state_broadcast(p);
@@ -427,9 +427,9 @@ enum grow_result arena_grow(struct pool *p, struct zone *z, uint64_t size_bytes,
     bool reaped = p->ghost_bytes != ghost_bytes, new_peak = is_new_peak(p, size_bytes);
     chunk_release_dead(p); /* before more is taken: it is of no other use */
     uint64_t before = mapping_calls(p);
-    enum grow_result result = grow(p, z, size_bytes, align, frugal, code);
+    enum grow_result result = grow_window(p, z, size_bytes, align, frugal, code);
     if (!frugal && (result == GROW_NOMEM || result == GROW_LIMIT))
-        result = grow(p, z, size_bytes, align, true, code);
+        result = grow_window(p, z, size_bytes, align, true, code);
     uint64_t took_ns = p->backend->ops->now_ns(p->backend) - start_ns;
     if (reaped || mapping_calls(p) > before + 1)
         time_budget_spend(&p->time_budget, took_ns, new_peak);

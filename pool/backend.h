@@ -44,12 +44,13 @@ struct backend_ops {
 
     /* Physical memory of an arena. create gives a handle of size_bytes. map puts a whole handle at
      * addr. allow makes a mapped range (several handles) accessible. unmap takes away a range of
-     * whole mappings. unmap and release do not wait for GPU work: the caller has fenced. */
+     * whole mappings, or fails and takes none. unmap and release do not wait for GPU work: the
+     * caller has fenced. */
     int (*create)(struct backend *b, uint64_t size_bytes, uint64_t *handle);
     void (*release)(struct backend *b, uint64_t handle, uint64_t size_bytes);
     int (*map)(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle);
     int (*allow)(struct backend *b, uint64_t addr, uint64_t size_bytes);
-    void (*unmap)(struct backend *b, uint64_t addr, uint64_t size_bytes);
+    int (*unmap)(struct backend *b, uint64_t addr, uint64_t size_bytes);
 
     /* One allocation of the driver's own. Freeing may wait for all work of the context, as
      * cuMemFree does. It does not if the allocation is idle, no work in flight uses it, and the

@@ -162,7 +162,7 @@ static const char *check_arena(const struct zone *z, struct sums *sums)
 }
 
 /* NULL: it is an object of a slab. */
-static const struct block *block_of(const struct item *i)
+static const struct block *own_block(const struct item *i)
 {
     return i->slot == PENDING_BLOCK ? list_entry(i, struct block, item) : NULL;
 }
@@ -181,8 +181,8 @@ static const struct block *block_within(const struct zone *z, const struct chunk
         if (lies_on(b, c))
             return b;
     for (const struct item *i = z->pool->pendings.head; i; i = i->next)
-        if (lies_on(block_of(i), c))
-            return block_of(i);
+        if (lies_on(own_block(i), c))
+            return own_block(i);
     for (const struct list *n = z->dead.next; n != &z->dead; n = n->next)
         if (lies_on(list_entry(n, struct block, link), c))
             return list_entry(n, struct block, link);

@@ -230,7 +230,8 @@ static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *
  * by one call. One call takes as long as a call for each: 13 us a mapping, or 20 us while the GPU
  * is busy (H200). But it enters the driver once. No launch waits for it, however long it is.
  * Returns the first chunk after them. */
-static struct chunk *release_run(struct backend *b, struct chunk *first, uint64_t *bytes)
+static struct chunk *release_run(struct backend *b, struct chunk *first, bool may_stay,
+                                 uint64_t *bytes)
 {
     uint64_t start = first->addr, end = start + first->size_bytes;
     struct chunk *after = first->plan;
@@ -242,18 +243,21 @@ static struct chunk *release_run(struct backend *b, struct chunk *first, uint64_
         else
             break;
     }
-    b->ops->unmap(b, start, end - start);
-    for (struct chunk *c = first; c != after; c = c->plan)
-        b->ops->release(b, c->handle, c->size_bytes);
-    *bytes += end - start;
+    bool stays = b->ops->unmap(b, start, end - start) && may_stay;
+    for (struct chunk *c = first; c != after; c = c->plan) {
+        c->outcome = stays ? CHUNK_STAYED : CHUNK_LOST;
+        if (!stays)
+            b->ops->release(b, c->handle, c->size_bytes);
+    }
+    *bytes += stays ? 0 : end - start;
     return after;
 }
 
-uint64_t chunk_give_memory(struct backend *b, struct chunk *list)
+uint64_t chunk_give_memory(struct backend *b, struct chunk *list, bool may_stay)
 {
     uint64_t bytes = 0;
     while (list)
-        list = release_run(b, list, &bytes);
+        list = release_run(b, list, may_stay, &bytes);
     return bytes;
 }
 
@@ -281,7 +285,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     p->unlocked_jobs++;
     state_unlock(p);
     if (p->arena)
-        bytes = chunk_give_memory(p->backend, list);
+        bytes = chunk_give_memory(p->backend, list, false);
     else
         for (struct chunk *c = list; c;)
             c = release_segment(p, c, &bytes);

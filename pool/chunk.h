@@ -82,9 +82,10 @@ void chunk_release_dead(struct pool *p);
 void chunk_unseize(struct chunk *list);
 /* Gives seized chunks back to the driver; returns their bytes. Drops the lock. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
-/* Only the driver's part of that: unmaps and releases the memory of an arena's chunks. Lock not
- * held. */
-uint64_t chunk_give_memory(struct backend *b, struct chunk *list);
+/* Only the driver's part of that: unmaps and releases the memory of an arena's chunks. may_stay:
+ * one that the driver does not unmap keeps its memory, and its outcome is CHUNK_STAYED. Returns the
+ * bytes of the others, whose outcome is CHUNK_LOST. Lock not held. */
+uint64_t chunk_give_memory(struct backend *b, struct chunk *list, bool may_stay);
 /* Takes chunks that are away and wholly free out of the bins, each below one BUSY block. No GPU
  * work may use them. Yields the lock. chunk_unseize puts them back. chunk_drop makes one a hole. */
 void chunk_seize_away(struct pool *p);

@@ -120,7 +120,7 @@ void fence_lose(struct pool *p)
     p->stats.num_backend_failures++;
 }
 
-static void collect(struct fences *f)
+static void collect_done(struct fences *f)
 {
     ring_collect(&f->ring, f->complete_epoch,
                  f->mode == FENCE_SINGLE ? RING_ALL : f->ordered_epoch);
@@ -148,7 +148,7 @@ static bool take_event(struct pool *p, uint64_t *event)
     if (code == 0)
         return true;
     p->stats.num_backend_failures++;
-    collect(f);
+    collect_done(f);
     if (!f->ring.spares)
         ring_thin(&f->ring);
     return take_spare_event(&f->ring, event);
@@ -187,7 +187,7 @@ void fence_seal(struct pool *p)
     if (!fence_is_unsealed(f) || f->lost)
         return;
     if (f->ring.count + f->sealing >= RING_MAX - 1) {
-        collect(f);
+        collect_done(f);
         if (f->ring.count + f->sealing >= RING_MAX - 1)
             ring_thin(&f->ring);
         if (f->ring.count + f->sealing >= RING_MAX - 1) {
@@ -337,7 +337,7 @@ bool fence_poll(struct pool *p)
     }
     if (f->complete_epoch == before)
         return false;
-    collect(f);
+    collect_done(f);
     return true;
 }
 
@@ -396,7 +396,7 @@ bool fence_order(struct pool *p, uint64_t epoch, bool late_too)
         return false;
     f->ordered_epoch = taken.epoch;
     fence_publish(f);
-    collect(f);
+    collect_done(f);
     return true;
 }
 
@@ -418,7 +418,7 @@ bool fence_wait(struct pool *p, uint64_t epoch, bool late_too, uint64_t timeout_
         return false;
     f->complete_epoch = taken.epoch;
     fence_publish(f);
-    collect(f);
+    collect_done(f);
     return true;
 }
 

@@ -161,8 +161,9 @@ static inline __attribute__((always_inline)) uint64_t take_from(const struct poo
     return hand_out(m, row, cell->item, size_bytes);
 }
 
-static inline __attribute__((always_inline)) uint64_t take(const struct pool *p, struct magazine *m,
-                                                           uint64_t size_bytes)
+static inline __attribute__((always_inline)) uint64_t take_item(const struct pool *p,
+                                                                struct magazine *m,
+                                                                uint64_t size_bytes)
 {
     uint64_t units = units_of(size_bytes);
     if (likely(units < sizeof class_rows))
@@ -185,7 +186,7 @@ static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, u
             *at = m->next;
             m->next = magazine_mine;
             magazine_mine = m;
-            return take(p, m, size_bytes);
+            return take_item(p, m, size_bytes);
         }
     return 0;
 }
@@ -193,13 +194,13 @@ static __attribute__((noinline)) uint64_t take_elsewhere(const struct pool *p, u
 uint64_t pool_alloc_fast(struct pool *p, uint64_t size_bytes)
 {
     struct magazine *m = magazine_mine;
-    return likely(m->pool == p) ? take(p, m, size_bytes) : take_elsewhere(p, size_bytes);
+    return likely(m->pool == p) ? take_item(p, m, size_bytes) : take_elsewhere(p, size_bytes);
 }
 
 /* The last step. False: the program does not hold the item any more. */
-static inline __attribute__((always_inline)) bool put(struct magazine *m, struct magazine_row *row,
-                                                      uint64_t newest, struct item *item,
-                                                      uint64_t addr, uint64_t epoch, int64_t cached)
+static inline __attribute__((always_inline)) bool
+put_item(struct magazine *m, struct magazine_row *row, uint64_t newest, struct item *item,
+         uint64_t addr, uint64_t epoch, int64_t cached)
 {
     uint64_t held = addr + ITEM_HELD;
     if (unlikely(!atomic_compare_exchange_strong_explicit(
@@ -234,7 +235,7 @@ static __attribute__((noinline)) bool give_first(struct magazine *m, struct item
                                                  int64_t cached)
 {
     uint64_t epoch = fence_join_unlocked(&m->pool->fences);
-    bool given = put(m, row, row->newest, item, addr, epoch, cached);
+    bool given = put_item(m, row, row->newest, item, addr, epoch, cached);
     magazine_unlock(m);
     return given;
 }
@@ -262,7 +263,7 @@ static __attribute__((noinline)) bool give_carefully(struct magazine *m, struct 
     if (single || (ready != FENCE_READY_LOST && row < &m->rows[MAGAZINE_LARGE])) {
         uint64_t epoch = fence_join_unlocked(f);
         row->units = units;
-        given = put(m, row, row->newest, item, addr, epoch, cached);
+        given = put_item(m, row, row->newest, item, addr, epoch, cached);
         if (given && !single)
             count_epoch(m, epoch, (uint64_t)units << UNIT_SHIFT);
     }
@@ -319,7 +320,7 @@ bool pool_free_fast(uint64_t addr)
     uint64_t epoch = fence_open_epoch(&p->fences);
     if (unlikely(!fence_open_is_on_time(&p->fences)))
         return give_first(m, item, addr, row, cached);
-    if (unlikely(!put(m, row, newest, item, addr, epoch, cached))) {
+    if (unlikely(!put_item(m, row, newest, item, addr, epoch, cached))) {
         magazine_unlock(m);
         return false;
     }

@@ -32,7 +32,7 @@ static __attribute__((cold, noinline)) void lock_slowly(struct magazine *m)
     }
 }
 
-static inline void lock(struct magazine *m)
+static inline void lock_magazine(struct magazine *m)
 {
     if (unlikely(atomic_exchange_explicit(&m->locked, 1, memory_order_acquire)))
         lock_slowly(m);
@@ -66,7 +66,7 @@ void magazines_sync_own(struct pool *p)
     struct magazine *m = magazine_find_mine(p);
     if (!m || (m->serial == m->serial_synced && !m->frees))
         return;
-    lock(m);
+    lock_magazine(m);
     sync_stats(p, m);
     magazine_unlock(m);
 }
@@ -75,7 +75,7 @@ void magazines_sync_stats(struct pool *p)
 {
     list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
-        lock(m);
+        lock_magazine(m);
         sync_stats(p, m);
         magazine_unlock(m);
     }
@@ -122,7 +122,7 @@ void magazines_pass_all(struct pool *p)
 {
     list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
-        lock(m);
+        lock_magazine(m);
         magazine_unlock(m);
     }
 }
@@ -144,7 +144,7 @@ static bool empty_from(struct pool *p, struct magazine *m, uint32_t first)
 {
     if (p->abandoned)
         return false; /* what a late free has left in it is forgotten */
-    lock(m);
+    lock_magazine(m);
     sync_stats(p, m);
     uint32_t before = magazine_units(m);
     for (uint32_t at = first; at < MAGAZINE_ROWS && magazine_units(m); at++) {
@@ -201,7 +201,7 @@ void magazines_forget_all(struct pool *p)
 {
     list_for_each(n, tmp, &p->magazines) {
         struct magazine *m = list_entry(n, struct magazine, link);
-        lock(m);
+        lock_magazine(m);
         sync_stats(p, m);
         for (uint32_t at = MAGAZINE_OBJECTS; at < MAGAZINE_ROWS; at++)
             m->rows[at].newest = 0;

@@ -283,15 +283,30 @@ static void unseize_free(struct chunk *c)
     }
 }
 
+/* Those that the driver did not unmap are here, with their bytes. Returns their bytes. */
+static uint64_t let_stay(struct pool *p, struct chunk *list)
+{
+    uint64_t bytes = 0;
+    for (struct chunk *c = list; c; c = c->plan)
+        if (c->outcome == CHUNK_STAYED) {
+            bytes += c->size_bytes;
+            let_go(c);
+        }
+    chunk_count_away(p, 0, bytes);
+    return bytes;
+}
+
 /* Chunks count as away before they are unmapped: who asks about an address must not learn that it
  * is there when it may be gone (pool_is_away). */
 uint64_t pool_park_end(struct pool *p, bool away)
 {
     struct chunk *list = NULL, **tail = &list;
     uint64_t bytes = 0;
+    bool has_bytes = true; /* the device memory, so it may stay */
     state_enter(p);
     list_for_each(n, tmp, &p->parked) {
         struct chunk *c = parked_chunk(n);
+        has_bytes = has_bytes && c->park != CHUNK_BACK;
         if (c->park == CHUNK_AWAY) {
             unseize_free(c);
             continue;
@@ -310,9 +325,10 @@ uint64_t pool_park_end(struct pool *p, bool away)
         chunk_count_away(p, bytes, 0);
         p->unlocked_jobs++;
         state_unlock(p);
-        chunk_give_memory(p->backend, list);
+        chunk_give_memory(p->backend, list, has_bytes);
         state_lock(p);
         p->unlocked_jobs--;
+        bytes -= let_stay(p, list);
         state_broadcast(p);
     }
     state_leave(p);

@@ -15,7 +15,7 @@ void pending_init(struct pendings *q)
 
 /* The queue is in the order of epochs. An item that comes late, out of a magazine, finds its place
  * within a bounded look, or waits a little longer. */
-static struct item **place_of(struct pendings *q, uint64_t epoch)
+static struct item **place_for(struct pendings *q, uint64_t epoch)
 {
     struct item **at = &q->head;
     if (!q->head || epoch >= q->newest_epoch)
@@ -28,11 +28,11 @@ static struct item **place_of(struct pendings *q, uint64_t epoch)
     return q->tail;
 }
 
-static void add(struct pool *p, struct item *item, struct zone *z, uint64_t size_bytes,
-                uint64_t epoch)
+static void queue_item(struct pool *p, struct item *item, struct zone *z, uint64_t size_bytes,
+                       uint64_t epoch)
 {
     struct pendings *q = &p->pendings;
-    struct item **at = place_of(q, epoch);
+    struct item **at = place_for(q, epoch);
     item->epoch = epoch;
     if (at == q->tail) {
         item->epoch = q->newest_epoch = q->head ? max_u64(epoch, q->newest_epoch) : epoch;
@@ -59,7 +59,7 @@ void pending_settle_block(struct pool *p, struct block *b, uint64_t epoch)
     } else {
         b->state = BLOCK_PENDING;
         b->item.slot = PENDING_BLOCK;
-        add(p, &b->item, b->zone, b->size_bytes, epoch);
+        queue_item(p, &b->item, b->zone, b->size_bytes, epoch);
     }
 }
 
@@ -70,7 +70,7 @@ void pending_settle_object(struct pool *p, struct slab *s, unsigned slot, uint64
     } else {
         s->items[slot].slot = (uint16_t)slot;
         s->items[slot].slab = s;
-        add(p, &s->items[slot], &p->small, s->object_bytes, epoch);
+        queue_item(p, &s->items[slot], &p->small, s->object_bytes, epoch);
     }
 }
 

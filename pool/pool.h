@@ -239,8 +239,9 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
  * named by another park before a wake has ended. */
 bool pool_park_each(struct pool *p, bool (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                     void *arg);
-/* away: unmaps and releases what is held; returns its bytes. Else lets it go, which makes no driver
- * call, and returns 0. */
+/* away: unmaps and releases what is held; returns its bytes. What the driver does not unmap is let
+ * go, whole ranges that touch each other: pool_is_away says so. Else lets it go, which makes no
+ * driver call, and returns 0. */
 uint64_t pool_park_end(struct pool *p, bool away);
 /* Brings all back that is away and not wholly free: creates, maps and allows it, and holds it until
  * pool_wake_end. Memory that is wholly free is not created again. It still counts as away until

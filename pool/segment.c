@@ -28,7 +28,7 @@ static uint64_t excess_bytes(const struct pool *p, uint64_t more_bytes, uint64_t
     return have > fair ? have - fair : 0;
 }
 
-static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_bytes)
+static struct block *take_whole(struct pool *p, uint64_t size_bytes, uint64_t most_bytes)
 {
     struct block *b = zone_take_whole(&p->large, size_bytes, most_bytes, BLOCK_LIVE);
     if (b) {
@@ -40,7 +40,7 @@ static struct block *take(struct pool *p, uint64_t size_bytes, uint64_t most_byt
 
 struct block *segment_take(struct pool *p, uint64_t size_bytes)
 {
-    return take(p, size_bytes, segment_most_bytes(size_bytes));
+    return take_whole(p, size_bytes, segment_most_bytes(size_bytes));
 }
 
 /* The largest segment that a request takes where that saves another one; 0: it saves none. A
@@ -78,7 +78,7 @@ struct block *segment_take_spare(struct pool *p, uint64_t size_bytes)
          may_give_back(p)) ||
         p->fences.lost)
         return NULL;
-    return take(p, size_bytes, spare_bytes(p, size_bytes));
+    return take_whole(p, size_bytes, spare_bytes(p, size_bytes));
 }
 
 /* Shared segments hold at least two blocks, and more as the zone grows: little is lost at their

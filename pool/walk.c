@@ -15,17 +15,17 @@ struct walk {
     const struct chunk *chunk; /* only blocks that start here */
 };
 
-static void add(struct walk *w, uint64_t addr, uint64_t size_bytes)
+static void note_range(struct walk *w, uint64_t addr, uint64_t size_bytes)
 {
     if (w->count < w->max)
         w->out[w->count] = (struct pool_range){addr, size_bytes};
     w->count++;
 }
 
-static void add_held(struct walk *w, const struct item *item)
+static void note_item(struct walk *w, const struct item *item)
 {
     if (item_is_held(item))
-        add(w, item_addr(item), item_requested_bytes(item));
+        note_range(w, item_addr(item), item_requested_bytes(item));
 }
 
 static bool starts_here(const struct walk *w, const struct block *b)
@@ -34,49 +34,49 @@ static bool starts_here(const struct walk *w, const struct block *b)
 }
 
 /* A block, or all objects of a slab. */
-static void add_block(struct walk *w, const struct block *b)
+static void note_block(struct walk *w, const struct block *b)
 {
     if (!starts_here(w, b))
         return;
     if (b->state == BLOCK_LIVE)
-        add_held(w, &b->item);
+        note_item(w, &b->item);
     const struct slab *s = b->state == BLOCK_SLAB ? block_slab(b) : NULL;
     for (unsigned i = 0; s && i < s->object_count; i++)
-        add_held(w, &s->items[i]);
+        note_item(w, &s->items[i]);
 }
 
-static void add_starts(struct walk *w, const _Atomic(struct block *) starts[2],
-                       const _Atomic uint16_t start_units[2])
+static void note_starts(struct walk *w, const _Atomic(struct block *) starts[2],
+                        const _Atomic uint16_t start_units[2])
 {
     for (int i = 0; i < 2; i++)
         if (atomic_load_explicit(&start_units[i], memory_order_acquire))
-            add_block(w, atomic_load_explicit(&starts[i], memory_order_relaxed));
+            note_block(w, atomic_load_explicit(&starts[i], memory_order_relaxed));
 }
 
-static void add_granule(struct walk *w, const struct granule *g, uint64_t addr)
+static void note_granule(struct walk *w, const struct granule *g, uint64_t addr)
 {
     const struct map_page *pages = atomic_load_explicit(&g->pages, memory_order_acquire);
     for (unsigned i = 0; pages && i < GRANULE_PAGES; i++) {
         const struct map_page *page = &pages[i];
         if (atomic_load_explicit(&page->start_units[0], memory_order_acquire) != MAP_SLAB) {
-            add_starts(w, page->starts, page->start_units);
+            note_starts(w, page->starts, page->start_units);
             continue;
         }
         const struct block *b = atomic_load_explicit(&page->starts[0], memory_order_relaxed);
         if (b && b->addr == addr + i * SLAB_PAGE_BYTES) /* the slab's first page */
-            add_block(w, b);
+            note_block(w, b);
     }
-    add_starts(w, g->starts, g->start_units);
+    note_starts(w, g->starts, g->start_units);
 }
 
-static void add_chunk(struct walk *w, const struct pool *p, const struct chunk *c)
+static void note_chunk(struct walk *w, const struct pool *p, const struct chunk *c)
 {
     w->chunk = c;
     for (uint64_t at = round_down(c->addr, GRANULE_BYTES); at < c->addr + c->size_bytes;
          at += GRANULE_BYTES) {
         const struct granule *g = map_find(at);
         if (g && atomic_load_explicit(&g->pool, memory_order_relaxed) == p)
-            add_granule(w, g, at);
+            note_granule(w, g, at);
     }
 }
 
@@ -92,9 +92,9 @@ static size_t list(struct pool *p, struct pool_range *out, size_t max, bool live
         list_for_each(n, tmp, &zones[i]->chunks) {
             const struct chunk *c = list_entry(n, struct chunk, all);
             if (live)
-                add_chunk(&w, p, c);
+                note_chunk(&w, p, c);
             else if (c->park != CHUNK_AWAY)
-                add(&w, c->addr, c->size_bytes);
+                note_range(&w, c->addr, c->size_bytes);
         }
     state_unlock(p);
     return w.count;

@@ -60,11 +60,11 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
     return of(b)->real->allow(b, addr, size_bytes);
 }
 
-static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     atomic_fetch_add(&of(b)->unmaps, 1);
     spend(b, 13, 20, 20, size_bytes);
-    of(b)->real->unmap(b, addr, size_bytes);
+    return of(b)->real->unmap(b, addr, size_bytes);
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)

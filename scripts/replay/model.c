@@ -258,11 +258,13 @@ static uint64_t unmap_one(struct model *m, uint64_t addr, uint64_t room_bytes)
     return size_bytes;
 }
 
-static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     struct model *m = (struct model *)(void *)b;
     if (m->hook_unmap)
         m->hook_unmap(m);
+    if (m->unmap_code)
+        return m->unmap_code;
     enter(b);
     m->unmaps++;
     for (uint64_t end = addr + size_bytes; addr < end;) {
@@ -271,7 +273,7 @@ static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
             break;
         addr += taken_bytes;
     }
-    leave(m, 0);
+    return leave(m, 0);
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)

@@ -97,7 +97,8 @@ struct model {
     bool context_gone;
 
     uint64_t calls[MODEL_ROWS + 1];
-    uint64_t unmaps; /* calls of a row that cannot fail */
+    uint64_t unmaps; /* that took memory away */
+    int unmap_code;  /* 0, or unmap answers this and does nothing */
     struct {
         enum model_row row;
         uint64_t at; /* fail call number at of the row; 0: none */

@@ -33,7 +33,7 @@ static struct cached_wait {
 /* The latest answer, and the last figures of each package; at_ns 0: there are none. */
 static struct framework_cached latest[NUM_FRAMEWORKS], known[NUM_FRAMEWORKS];
 
-static bool is_known(const struct framework_result *r)
+static bool has_figures(const struct framework_result *r)
 {
     return r->state == FRAMEWORK_DONE || r->state == FRAMEWORK_IDLE;
 }
@@ -41,11 +41,11 @@ static bool is_known(const struct framework_result *r)
 static void keep_results(const struct framework_result *results)
 {
     for (int i = 0; i < NUM_FRAMEWORKS; i++)
-        if (is_known(&results[i]))
+        if (has_figures(&results[i]))
             known[i] = latest[i];
 }
 
-static void add_gpus(struct text *t, const struct framework_cached *its)
+static void add_cached_gpus(struct text *t, const struct framework_cached *its)
 {
     bool first = true;
 
@@ -65,16 +65,16 @@ static void add_one(struct text *t, const struct framework_result *now,
                     const struct framework_cached *then, bool first)
 {
     uint64_t now_ns = clock_now_ns();
-    bool has_then = then->at_ns &&
-                    (is_known(now) || now->state == FRAMEWORK_BUSY || now->state == FRAMEWORK_LATE);
+    bool has_then = then->at_ns && (has_figures(now) || now->state == FRAMEWORK_BUSY ||
+                                    now->state == FRAMEWORK_LATE);
 
     text_add(t, "%s{", first ? "" : ",");
     text_add_json_string(t, "name", now->name);
     text_add(t, ",");
     text_add_json_string(t, "state", framework_state_name(now->state));
     if (has_then) {
-        text_add(t, ",\"age_ns\":%" PRIu64, is_known(now) ? 0 : now_ns - then->at_ns);
-        add_gpus(t, then);
+        text_add(t, ",\"age_ns\":%" PRIu64, has_figures(now) ? 0 : now_ns - then->at_ns);
+        add_cached_gpus(t, then);
     }
     text_add(t, "}");
 }
@@ -100,7 +100,7 @@ static enum page_reply write_answer(const struct framework_result *results, uint
             continue;
         add_one(&reply->text, &results[i], &known[i], !any);
         any = true;
-        all = all && is_known(&results[i]);
+        all = all && has_figures(&results[i]);
     }
     text_add(&reply->text, "]}");
     return all ? PAGE_REPLY_DONE : PAGE_REPLY_PARTLY;

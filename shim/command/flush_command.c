@@ -52,7 +52,7 @@ struct receipt {
     uint64_t returned_bytes, reserved_bytes, allocated_bytes, pending_bytes, async_idle_bytes;
 };
 
-static struct receipt sum(int device, const struct flush_wait *w)
+static struct receipt sum_device(int device, const struct flush_wait *w)
 {
     struct receipt r = {0};
 
@@ -180,7 +180,7 @@ static enum page_reply make_receipt(const struct flush_wait *w, bool done,
     for (size_t i = 0; i < w->num_pools; i++) {
         if ((w->e.device >= 0 && pools[i].device != w->e.device) || !is_first_pool_of_device(i))
             continue;
-        struct receipt r = sum(pools[i].device, w);
+        struct receipt r = sum_device(pools[i].device, w);
         reply->value += r.returned_bytes;
         pending_bytes += r.pending_bytes;
         if (add_gpu(&reply->text, &pools[i], &r, w->e.keep_bytes, first))

@@ -22,16 +22,24 @@
 static struct give_wait {
     struct gpu_wait wait;
     uint64_t given_bytes;
-    uint64_t park; /* its number; 0: none */
+    uint64_t park;   /* its number; 0: none */
+    bool has_joined; /* .. which was under way before the request came */
     uint64_t park_until_ns;
 } waiting[PAGE_SLOTS];
 
+/* A park that is under way already, because the process is idle or another one asked, gives this
+ * neighbour memory as well. Without that the request would end with nothing, and its asker would
+ * fail beside memory that is about to be free. */
 static bool begin_to_park(struct give_wait *w, uint64_t missing_bytes)
 {
     const struct park_wish wish = {
         .reason = PARK_LENT, .device = w->wait.device, .most_bytes = missing_bytes};
 
-    if (clock_now_ns() < w->park_until_ns && asleep_may_lend())
+    if (clock_now_ns() >= w->park_until_ns)
+        return false;
+    w->park = park_under_way();
+    w->has_joined = w->park;
+    if (!w->park && asleep_may_lend())
         w->park = park_begin(&wish);
     return w->park;
 }
@@ -47,7 +55,8 @@ static bool has_parked(struct give_wait *w)
     for (unsigned i = 0; i < r.num_gpus; i++)
         bytes += r.gpus[i].parked_bytes;
     w->given_bytes += bytes;
-    lend_given(bytes);
+    if (!w->has_joined)
+        lend_given(bytes);
     return true;
 }
 

@@ -17,7 +17,7 @@ static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static bool key_made;
 
-static void give_back(struct submitter *s)
+static void leave_record(struct submitter *s)
 {
     s->depth = 0;
     atomic_store(&s->stream, SUBMITTER_IDLE);
@@ -30,8 +30,8 @@ static void thread_ends(void *record)
     struct submitter *s = record, *latest = submitter_mine;
     submitter_mine = NULL;
     if (latest && latest != s)
-        give_back(latest);
-    give_back(s);
+        leave_record(latest);
+    leave_record(s);
 }
 
 static void make_key(void)
@@ -41,7 +41,7 @@ static void make_key(void)
 
 /* A walk over the records ends at submitters_end. So it is raised before the record is taken, and
  * so before its first mark. */
-static bool take(size_t i)
+static bool claim(size_t i)
 {
     for (size_t end = atomic_load(&submitters_end); end <= i;)
         if (atomic_compare_exchange_weak(&submitters_end, &end, i + 1))
@@ -52,7 +52,7 @@ static bool take(size_t i)
 static struct submitter *find_free(void)
 {
     for (size_t i = 0; i < SUBMITTERS_MAX; i++)
-        if (!atomic_load_explicit(&submitters[i].taken, memory_order_relaxed) && take(i))
+        if (!atomic_load_explicit(&submitters[i].taken, memory_order_relaxed) && claim(i))
             return &submitters[i];
     return NULL;
 }
@@ -65,7 +65,7 @@ static struct submitter *take_record(void)
         return NULL;
     atomic_store(&s->stream, SUBMITTER_IDLE);
     if (pthread_setspecific(key, s)) {
-        give_back(s);
+        leave_record(s);
         return NULL;
     }
     s->per_thread = atomic_fetch_add(&names, 1) << 3 | 7;

@@ -45,7 +45,7 @@ static bool begin_run(void)
     return true;
 }
 
-static void end(void)
+static void end_run(void)
 {
     call_scope_wait_end();
     call_scope_end(&scope);
@@ -98,16 +98,16 @@ static uint64_t pools_held_bytes(void)
 }
 
 /* The call scope of the framework thread is one of those under way. */
-static bool is_quiet(void)
+static bool no_call_runs(void)
 {
     return atomic_load(&call_scope_count) <= 1 && atomic_load(&call_scope_program_waits) == 0;
 }
 
 static const struct framework_host host = {.begin = begin_run,
-                                           .end = end,
+                                           .end = end_run,
                                            .held_bytes = pools_held_bytes,
                                            .devices = devices,
-                                           .is_quiet = is_quiet};
+                                           .is_quiet = no_call_runs};
 
 uint64_t frameworks_ask(void (*answered)(void))
 {

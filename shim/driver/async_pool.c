@@ -91,7 +91,7 @@ static bool is_on_device(const CUmemPoolProps *props)
 }
 
 /* Lock held. Differs from a mark of before if a thread may have ended the context since. */
-static unsigned mark_of(CUdevice device)
+static unsigned enders_mark(CUdevice device)
 {
     return num_enders[device] - enders[device];
 }
@@ -102,7 +102,7 @@ unsigned async_pool_make_begins(const CUmemPoolProps *props)
     if (!is_on_device(props))
         return mark;
     pthread_mutex_lock(&lock);
-    mark = mark_of(props->location.id);
+    mark = enders_mark(props->location.id);
     pthread_mutex_unlock(&lock);
     return mark;
 }

@@ -113,15 +113,17 @@ static int row_allow(struct backend *b, uint64_t addr, uint64_t size_bytes)
     return (int)rc;
 }
 
-static void row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
+static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     struct call_scope scope;
     uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
-        return;
-    real.cuMemUnmap(addr, size_bytes);
+        return CUDA_ERROR_DEINITIALIZED;
+    CUresult rc = real.cuMemUnmap(addr, size_bytes);
     call_scope_end(&scope);
-    note_memory(b, TRACE_UNMAP, addr, size_bytes, begin_ns);
+    if (rc == CUDA_SUCCESS)
+        note_memory(b, TRACE_UNMAP, addr, size_bytes, begin_ns);
+    return (int)rc;
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)

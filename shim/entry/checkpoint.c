@@ -36,7 +36,7 @@
 #define OWN_WAIT_NS (200 * MS_NS)
 
 /* While a capture is open a wait would break it. */
-static void give_back(const char *why)
+static void release_idle_memory(const char *why)
 {
     static const struct empty_cache all = {.device = -1};
     if (!state_is_on() || capture_open())
@@ -59,7 +59,7 @@ static bool is_running(int pid)
 CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 {
     if (pid == getpid())
-        give_back("lock");
+        release_idle_memory("lock");
     else if (hooks_init() && library_is_started() && is_running(pid))
         lend_flush(pid, OTHER_WAIT_NS);
     CUresult rc = real.cuCheckpointProcessLock(pid, lock);
@@ -71,7 +71,7 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *restore)
 {
     if (pid != getpid())
-        give_back("restore");
+        release_idle_memory("restore");
     return retry_cuCheckpointProcessRestore(pid, restore);
 }
 

@@ -94,7 +94,7 @@ static CUdeviceptr hide_freed(CUdeviceptr dptr)
 }
 
 /* Ends the use or question; `return` it. */
-static CUresult end(const struct gate_use *use, CUresult rc)
+static CUresult end_use(const struct gate_use *use, CUresult rc)
 {
     gate_use_end(use);
     return rc;
@@ -108,7 +108,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr dp
     struct gate_use use;
     CUresult rc = gate_ask_begin(&use, dptr);
     if (rc == CUDA_SUCCESS)
-        rc = end(&use, real.cuMemGetAddressRange_v2(base, size, hide_freed(dptr)));
+        rc = end_use(&use, real.cuMemGetAddressRange_v2(base, size, hide_freed(dptr)));
     if (rc != CUDA_SUCCESS)
         return rc;
     if (import_find(dptr, &opened)) {
@@ -132,7 +132,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     struct gate_use use;
     CUresult rc = gate_ask_begin(&use, ptr);
     if (rc == CUDA_SUCCESS)
-        rc = end(&use, real.cuMemGetAccess(flags, location, hide_freed(ptr)));
+        rc = end_use(&use, real.cuMemGetAccess(flags, location, hide_freed(ptr)));
     if (rc == CUDA_SUCCESS && (import_find(ptr, &opened) || find_live_block(ptr, &block)))
         *flags = 0;
     return rc;
@@ -282,7 +282,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
     struct gate_use use;
     CUresult rc = gate_ask_begin(&use, ptr);
-    return rc == CUDA_SUCCESS ? end(&use, get_attribute(data, attribute, ptr)) : rc;
+    return rc == CUDA_SUCCESS ? end_use(&use, get_attribute(data, attribute, ptr)) : rc;
 }
 
 /* Asked for several attributes at once, the driver leaves 0 where the single question is refused.
@@ -313,7 +313,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 {
     struct gate_use use;
     CUresult rc = gate_ask_begin(&use, ptr);
-    return rc == CUDA_SUCCESS ? end(&use, get_attributes(count, attributes, data, ptr)) : rc;
+    return rc == CUDA_SUCCESS ? end_use(&use, get_attributes(count, attributes, data, ptr)) : rc;
 }
 
 /* A program can always take SYNC_MEMOPS off an allocation of its own. A segment or chunk keeps it,
@@ -347,7 +347,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 {
     struct gate_use use;
     CUresult rc = gate_ask_begin(&use, ptr);
-    return rc == CUDA_SUCCESS ? end(&use, set_attribute(value, attribute, ptr)) : rc;
+    return rc == CUDA_SUCCESS ? end_use(&use, set_attribute(value, attribute, ptr)) : rc;
 }
 
 static bool any_live(CUdeviceptr at, CUdeviceptr end)
@@ -407,5 +407,6 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
 {
     struct gate_use use;
     CUresult rc = gate_use_begin(&use);
-    return rc == CUDA_SUCCESS ? end(&use, get_range_handle(handle, dptr, size, type, flags)) : rc;
+    return rc == CUDA_SUCCESS ? end_use(&use, get_range_handle(handle, dptr, size, type, flags))
+                              : rc;
 }

@@ -68,7 +68,7 @@ struct task {
 };
 
 /* The first call holds the list still for the inner walk and for all that follows. */
-static int hold(struct dl_phdr_info *info, size_t size, void *arg)
+static int run_held(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct task *task = arg;
     dl_iterate_phdr(add_object, &task->list);
@@ -92,7 +92,7 @@ static bool run_task(struct task *task)
         list->objects = memory;
         list->scope = list->objects + list->capacity;
         list->in_scope = (bool *)(list->scope + list->capacity);
-        dl_iterate_phdr(hold, task);
+        dl_iterate_phdr(run_held, task);
         free(memory);
     }
     errno = saved_errno;

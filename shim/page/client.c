@@ -198,7 +198,7 @@ static enum life look_at_process(const struct loan_request *q, uint64_t pid, int
 }
 
 /* GONE: no reply comes while it is so. */
-static enum life look_at(const struct loan_request *q)
+static enum life life_of(const struct loan_request *q)
 {
     char path[40];
     struct page_id its;
@@ -227,7 +227,7 @@ static bool look_again(struct watch *w, struct page *page, const struct loan_req
 {
     w->is_there = doorbell_has_waiter(page);
     if (!w->is_there && ++w->misses >= 2) {
-        enum life life = look_at(q);
+        enum life life = life_of(q);
         if (life == GONE)
             return false;
         w->is_there = life == LIVES;

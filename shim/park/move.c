@@ -276,9 +276,11 @@ static void end_holds(bool away, struct park_receipt *r)
     num_held = 0;
 }
 
+/* Rows of memory that the driver did not unmap would be there twice after the next park. */
 void move_release(struct park_receipt *r)
 {
     end_holds(true, r);
+    store_keep(&store, before, pool_is_away);
 }
 
 void move_settle(void)

@@ -471,6 +471,11 @@ uint64_t park_begin_wake(void)
     return begin(NULL);
 }
 
+uint64_t park_under_way(void)
+{
+    return atomic_load(&asked) != atomic_load(&done) && !job.wakes ? job.number : 0;
+}
+
 bool park_is_over(uint64_t number, struct park_receipt *out)
 {
     if (atomic_load(&done) < number)

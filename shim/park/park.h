@@ -115,10 +115,12 @@ struct park_receipt {
 };
 
 /* Begins a park, or a wake, on the park thread. Returns its number; 0: another one is under way, or
- * the process leaves, so ask again. park_is_over: has it ended? Then *out says how. All three on
- * the control thread, and none waits. */
+ * the process leaves, so ask again. park_under_way: the number of the park that is under way; 0:
+ * none, or it is a wake. park_is_over: has it ended? Then *out says how. All four on the control
+ * thread, and none waits. */
 uint64_t park_begin(const struct park_wish *wish);
 uint64_t park_begin_wake(void);
+uint64_t park_under_way(void);
 bool park_is_over(uint64_t number, struct park_receipt *out);
 
 /* The last park and the last wake: when they ended (0: there was none), and what both took. Any

@@ -12,6 +12,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/device.h"
 #include "shim/driver/device_fence.h"
+#include "shim/driver/error.h"
 #include "shim/park/gate.h"
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
@@ -33,6 +34,7 @@ static const char NO_EVENTS[] = "the driver has no events of contexts (CUDA 12.5
 static const char PEERS[] = "more contexts have access to each other than the library knows";
 static const char REGISTERED[] = "memory may be registered with a network card";
 static const char RUNS[] = "GPU work still runs";
+static const char UNTOLD[] = "the driver does not say whether GPU work runs";
 
 /* Files of drivers that reach device memory without CUDA. Who has registered memory there has such
  * a file open. */
@@ -79,7 +81,7 @@ static const char *refusal_of(const struct context *c)
 {
     if (atomic_load(&c->lost_code))
         return LOST;
-    if (!atomic_load(&c->backend.base.has_order))
+    if (!device_fence_has_events())
         return NO_EVENTS;
     return c->redzone_bytes ? "GPUCACHE_REDZONE is on" : NULL;
 }
@@ -119,22 +121,11 @@ const char *quiet_refusal(void)
     return why ? why : refusal_of_libraries();
 }
 
-static const char *look_at_pool(struct context *c)
+/* By an event of its own. */
+static const char *look_at_context(CUcontext ctx)
 {
-    if (!context_pin(c))
-        return ENDS;
-    bool idle = pool_is_idle(c->pool);
-    context_unpin(c);
-    if (atomic_load(&c->lost_code))
-        return LOST;
-    if (!atomic_load(&c->backend.base.has_order)) /* then the pool does not know, and says idle */
-        return NO_EVENTS;
-    return idle ? NULL : RUNS;
-}
-
-static const char *look_at_accessor(CUcontext ctx)
-{
-    switch (device_fence_ask(ctx)) {
+    CUresult rc = device_fence_ask(ctx);
+    switch (rc) {
     case CUDA_SUCCESS:
         return NULL;
     case CUDA_ERROR_NOT_READY:
@@ -144,8 +135,22 @@ static const char *look_at_accessor(CUcontext ctx)
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
         return CAPTURES;
     default:
-        return LOST;
+        return error_is_loss(rc) ? LOST : UNTOLD;
     }
+}
+
+/* By the events of the pool. One that could not be recorded ended those (device_fence.c). */
+static const char *look_at_pool(struct context *c)
+{
+    const char *why = NULL;
+    if (!context_pin(c))
+        return ENDS;
+    if (!pool_is_idle(c->pool))
+        why = RUNS;
+    else if (!atomic_load(&c->backend.base.has_order)) /* then the pool does not know */
+        why = look_at_context(atomic_load(&c->ctx));
+    context_unpin(c);
+    return atomic_load(&c->lost_code) ? LOST : why;
 }
 
 /* A primary context without a pool, on the device of another context's pool. */
@@ -158,7 +163,7 @@ static const char *look_at_primary(CUdevice device)
         if (atomic_load(&c->ctx) == primary)
             return NULL;
     }
-    return look_at_accessor(primary);
+    return look_at_context(primary);
 }
 
 const char *quiet_look(void)
@@ -173,7 +178,7 @@ const char *quiet_look(void)
     if (!peer_accessors(accessors, ACCESSORS_MAX, &count))
         return PEERS;
     for (size_t i = 0; i < count && !why; i++)
-        why = look_at_accessor(accessors[i]);
+        why = look_at_context(accessors[i]);
     return why;
 }
 

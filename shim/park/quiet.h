@@ -15,8 +15,10 @@
  *  4. Work that the library does not see, accesses of other devices than GPUs, and contexts without
  *     such events are beyond 3. quiet_refusal refuses where a process may have them.
  *  5. What may come after quiet_refusal and needs no loader's lock is looked at again by
- *     quiet_await: events that cease to work, captures, lost contexts. Between closing and opening
- *     the gate nobody takes the loader's lock, which a thread at the gate may hold.
+ *     quiet_await: captures, lost contexts. Between closing and opening the gate nobody takes the
+ *     loader's lock, which a thread at the gate may hold.
+ *  6. If the driver does not record such an event, nobody knows what runs: quiet_await says so. The
+ *     next park asks anew, by events of its own where the pool has given up its events.
  *
  * Not covered: a library that is loaded while the process is parked, and submits work that is not
  * seen before the program makes any use.

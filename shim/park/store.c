@@ -102,11 +102,8 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
     }
 }
 
-const char *store_root = "";
-
-uint64_t store_room(void)
+uint64_t store_room(const char *root)
 {
-    const char *root = store_root;
     static char text[TEXT_BYTES];
     char path[PATH_BYTES];
     uint64_t kib, room = UINT64_MAX;
@@ -133,7 +130,7 @@ static bool has_room(const struct store *s, uint64_t awaited_bytes, char *why, s
 
     if (s->folder[0] && !store_file_is_memory(s->folder))
         return true;
-    room = store_room();
+    room = store_room("");
     if (room >= needed)
         return true;
     struct figure has = text_fixed(room, 1024 * MIB, 1), wants = text_fixed(needed, 1024 * MIB, 1);
@@ -308,6 +305,16 @@ const struct store_row *store_find(struct store *s, uint64_t addr, uint64_t end)
             low = middle + 1;
     }
     return low < s->num_rows && s->rows[low].addr < end ? &s->rows[low] : NULL;
+}
+
+void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_t addr))
+{
+    size_t kept = mark.num_rows;
+
+    for (size_t i = kept; i < s->num_rows; i++)
+        if (is_kept(s->rows[i].addr))
+            s->rows[kept++] = s->rows[i];
+    s->num_rows = kept;
 }
 
 struct store_mark store_mark(const struct store *s)

@@ -49,10 +49,9 @@ struct store_mark {
     unsigned num_files;
 };
 
-/* What store_room takes for the root of the file system: "". A test's may be a folder. */
-extern const char *store_root __attribute__((visibility("hidden")));
-/* Bytes that the host has for the process; UINT64_MAX: not known. */
-uint64_t store_room(void);
+/* Bytes that the host has for the process; UINT64_MAX: not known. root: "", or a folder that stands
+ * for the root of the file system. */
+uint64_t store_room(const char *root);
 
 /* Makes the store if there is none, in a folder or ("") in host memory, with addresses for so many
  * bytes. One that is there stays where it is. Announces so many more bytes of rows. False: `why`
@@ -69,6 +68,9 @@ bool store_make_usable(struct store *s, char *why, size_t why_bytes);
 /* The row with the lowest address that shares bytes with the range from addr to end. NULL: there is
  * none. Sorts the rows first, if needed. */
 const struct store_row *store_find(struct store *s, uint64_t addr, uint64_t end);
+
+/* Keeps those of the rows behind the mark of which is_kept is true. */
+void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_t addr));
 
 struct store_mark store_mark(const struct store *s);
 /* Forgets what came behind the mark. */

@@ -23,6 +23,7 @@ static struct {
     int device;
     uint64_t bytes;
     struct neighbour_needs others;
+    int code; /* the driver's, although the device seems to have the memory; 0: it has not */
 } waiting;
 
 static uint64_t run_tell(uint64_t now_ns)
@@ -31,7 +32,10 @@ static uint64_t run_tell(uint64_t now_ns)
                   has = text_fixed(waiting.others.most_bytes, UINT64_C(1) << 30, 1);
 
     (void)now_ns;
-    if (waiting.others.most_pid)
+    if (waiting.code)
+        log_warn("the program waits for its device memory: the driver gives error %d",
+                 waiting.code);
+    else if (waiting.others.most_pid)
         log_warn("the program waits for %s GiB of device %d, whose memory is full: PID %llu holds "
                  "%s GiB",
                  wants.text, waiting.device, (unsigned long long)waiting.others.most_pid, has.text);
@@ -129,8 +133,9 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
         if (!waits)
             publish_needs(needs, since_ns);
         waits = true;
-        if (!told && now_ns - since_ns >= WAKE_TELL_NS && device >= 0) {
+        if (!told && now_ns - since_ns >= WAKE_TELL_NS) {
             told = true;
+            waiting.code = device < 0 ? code : 0;
             control_due(&tell, 0);
         }
         get_memory(device, missing_bytes, &pause_ns);

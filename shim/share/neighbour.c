@@ -251,7 +251,7 @@ struct look {
     size_t count, most;
 };
 
-static bool look_at(void *arg, int folder, const char *name)
+static bool read_neighbour(void *arg, int folder, const char *name)
 {
     struct look *l = arg;
     struct page_id its;
@@ -264,7 +264,7 @@ static bool look_at(void *arg, int folder, const char *name)
     return true;
 }
 
-static void look_around(const char *path, struct look *l, uint64_t wait_ns)
+static void read_neighbours(const char *path, struct look *l, uint64_t wait_ns)
 {
     struct stat folder_stat;
     const char *why;
@@ -272,7 +272,7 @@ static void look_around(const char *path, struct look *l, uint64_t wait_ns)
         return;
     int folder = page_dir_open(path, &why);
     if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
-        each_entry(folder, look_at, l);
+        each_entry(folder, read_neighbour, l);
         kernel_close_own(folder, &folder_stat);
     }
     pthread_mutex_unlock(&asking);
@@ -298,7 +298,7 @@ void neighbour_needs(const char *path, const struct page_id *self, const unsigne
     struct look l = {
         .self = self, .uuid = uuid, .take = take_needs, .since_ns = since_ns, .needs = out};
     *out = (struct neighbour_needs){0};
-    look_around(path, &l, LOCKED_WAIT_NS);
+    read_neighbours(path, &l, LOCKED_WAIT_NS);
     cancel_allow(cancel);
     errno = saved_errno;
 }
@@ -405,8 +405,8 @@ static void read_name(struct neighbour_held *its)
 }
 
 /* Adds it in its place, if it is one of the largest. */
-static size_t add_held(struct neighbour_held *out, size_t count, size_t most,
-                       const struct neighbour_held *its)
+static size_t insert_held(struct neighbour_held *out, size_t count, size_t most,
+                          const struct neighbour_held *its)
 {
     size_t at = count < most ? count : most;
     for (; at > 0 && out[at - 1].bytes < its->bytes; at--)
@@ -422,7 +422,7 @@ static void take_held(struct look *l, const struct page_id *its, const struct pa
     const struct neighbour_held held = {.pid = (int)its->pid,
                                         .bytes = g->reserved_bytes + g->async_idle_bytes};
     if (held.bytes && its->pid_namespace == l->self->pid_namespace)
-        l->count = add_held(l->held, l->count, l->most, &held);
+        l->count = insert_held(l->held, l->count, l->most, &held);
 }
 
 size_t neighbour_list(const char *folder_name, const struct page_id *self,
@@ -430,7 +430,7 @@ size_t neighbour_list(const char *folder_name, const struct page_id *self,
 {
     int saved_errno = errno, cancel = cancel_forbid();
     struct look l = {.self = self, .uuid = uuid, .take = take_held, .held = out, .most = most};
-    look_around(folder_name, &l, LIST_WAIT_NS);
+    read_neighbours(folder_name, &l, LIST_WAIT_NS);
     for (size_t i = 0; i < l.count; i++)
         read_name(&out[i]);
     cancel_allow(cancel);

@@ -36,11 +36,10 @@ static struct options {
     double work_ms; /* --busy: each block is used by work of this length up to its free */
     double load;    /* --busy: or, if not 0, work is submitted for this part of the time */
     double rate;    /* --busy: or, if not 0, of so many GB each second of what is freed */
-    double part;    /* recorded work takes this part of the time that it may have taken */
     double speed;   /* the program runs so many times as fast as it was recorded */
     enum pool_reuse reuse;
     double max_ratio;
-} options = {.backing = BACKING_ARENA, .streams = 1, .work_ms = 1, .part = 1, .speed = 1};
+} options = {.backing = BACKING_ARENA, .streams = 1, .work_ms = 1, .speed = 1};
 
 struct run {
     const struct trace *trace;
@@ -82,36 +81,6 @@ static unsigned stream_of(const struct run *r, uint32_t at)
     return at % options.streams;
 }
 
-static void wait_for_work(struct run *r, int stream)
-{
-    struct model *m = r->on.model;
-    for (uint64_t end_ns = 1; end_ns;) {
-        end_ns = 0;
-        pthread_mutex_lock(&m->lock);
-        for (uint32_t i = 0; i < m->work_count; i++)
-            if ((stream < 0 || m->works[i].stream == (unsigned)stream) &&
-                m->works[i].end_ns > m->now_ns)
-                end_ns = m->works[i].end_ns - m->now_ns;
-        pthread_mutex_unlock(&m->lock);
-        if (end_ns)
-            model_advance(m, end_ns);
-    }
-}
-
-/* A trace with the launches of its program: its work is what the program submitted. */
-static void follow(struct run *r, const struct trace_event *e)
-{
-    unsigned stream = e->stream % MODEL_STREAMS;
-    if (e->action == TRACE_WAIT || e->action == TRACE_WAIT_ALL)
-        wait_for_work(r, e->action == TRACE_WAIT ? (int)stream : -1);
-    if (e->action != TRACE_LAUNCH)
-        return;
-    player_submit(&r->on, stream);
-    wait_for_queue(r->on.model);
-    model_submit(r->on.model, stream, (uint64_t)((double)e->work_ns * options.part / options.speed),
-                 0, 0, 0);
-}
-
 /* Lets the time since the event before pass. The program has submitted work meanwhile: what it
  * frees was in use up to now. With --load the streams share the GPU. */
 static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
@@ -121,15 +90,10 @@ static void keep_busy(struct run *r, uint32_t at, const struct trace_event *e)
     uint64_t work_ns = (uint64_t)(options.work_ms * 1e6);
     if (r->trace->streams > 1)
         streams = r->trace->streams;
-    if (!r->trace->launches)
-        player_submit(&r->on, stream);
+    player_submit(&r->on, stream);
     passed_ns = (uint64_t)((double)passed_ns / options.speed);
     if (passed_ns)
         model_advance(r->on.model, passed_ns);
-    if (r->trace->launches) {
-        follow(r, e);
-        return;
-    }
     if (options.rate > 0)
         work_ns = (uint64_t)((double)e->size_bytes / options.rate * streams);
     if (options.load > 0)
@@ -363,7 +327,6 @@ static int usage(const char *name)
             "  --rate G                 or: the work on a block takes a second for each G GB\n"
             "  --streams N              with --busy: work goes to N streams in turn (1), where\n"
             "                           the trace has none of its own\n"
-            "  --part P                 recorded work takes this part of the time up to the wait\n"
             "                           for it, at most 1 (1)\n"
             "  --speed F                the program is F times as fast as it was recorded\n"
             "  --reuse order|ready|wait what to do with pending memory (auto)\n"
@@ -416,7 +379,6 @@ int main(int argc, char **argv)
         {"work", .real = &options.work_ms, .most = 1e9},
         {"load", .real = &options.load, .most = 1e9},
         {"rate", .real = &options.rate, .most = 1e9},
-        {"part", .real = &options.part, .most = 1},
         {"speed", .real = &options.speed, .most = 1e9},
         {"max-ratio", .real = &options.max_ratio, .most = 1e9},
         {0},

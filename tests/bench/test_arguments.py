@@ -10,8 +10,8 @@ import sys
 
 REFUSED = {
     "replay": ("--streams 0", "--streams x", "--streams -1", "--speed 0", "--speed -1",
-               "--speed fast", "--work soon", "--work -1", "--load 2x", "--rate -4", "--part 1.5",
-               "--part nan", "--max-ratio 1,05", "--max-ratio 0", "--reuse nosuch"),
+               "--speed fast", "--work soon", "--work -1", "--load 2x", "--rate -4",
+               "--rate nan", "--max-ratio 1,05", "--max-ratio 0", "--reuse nosuch"),
     "latency": ("--rounds 0", "--rounds -1", "--rounds x", "--scale 0", "--scale 1e9", "--only x",
                 "--host-memory 0", "--host-memory much", "--nosuch", "word"),
     "pair": ("--live 0", "--live x", "--live 99999", "--batches 0", "--batches -1", "--pairs -1",

@@ -109,34 +109,6 @@ class Replay(unittest.TestCase):
         self.assertAlmostEqual(ends[0], 200, delta=5)
         self.assertAlmostEqual(ends[1], 100, delta=5)
 
-    def test_recorded_work_is_done_when_the_program_has_waited(self):
-        """Times in nanoseconds. The second block can have the first one's memory after the wait,
-        not before."""
-        begin = [f"0,0,allocate,0x1000,{64 * MIB},0x0", "0,1000,launch,0x0,3,0x7",
-                 "0,2000,free,0x1000,0,0x0"]
-        wait, again = "0,90000000,wait,0x0,80000000,0x7", f"allocate,0x2000,{64 * MIB},0x0"
-        for name, rows, reserved in (
-                ("before", [*begin, "0,3000," + again, wait], 128),
-                ("after", [*begin, wait, "0,90001000," + again], 64),
-                ("of-all", [*begin, wait.replace("wait,0x0", "wait,0x1").replace("0x7", "0x0"),
-                            "0,90001000," + again], 64)):
-            path = self.write(f"{name}.csv", self.rows(*rows))
-            self.assertEqual(int(self.numbers("--busy", "--reuse", "ready", path)[3]),
-                             reserved * MIB, name)
-
-    def test_recorded_work_may_take_a_part_of_its_time(self):
-        """The wait says when the work was done at the latest. A program whose GPU is faster finds
-        the first block's memory before the wait."""
-        path = self.write("early.csv", self.rows(
-            f"0,0,allocate,0x1000,{64 * MIB},0x0", "0,1000,launch,0x0,3,0x7",
-            "0,2000,free,0x1000,0,0x0", f"0,50000000,allocate,0x2000,{64 * MIB},0x0",
-            "0,90000000,wait,0x0,40000000,0x7"))
-        for part, reserved, questions in (("1", 128, 2), ("0.4", 64, 1)):
-            done = self.replay("--busy", "--reuse", "ready", "--part", part, "--explain", path)
-            self.assertEqual(int(LINE.match(done.stdout).group(4)), reserved * MIB, part)
-            self.assertIn(f"fences: 1 recorded, {questions} questions, 0 orders, 0 waits",
-                          done.stdout)
-
     def test_explain_adds_up(self):
         done = self.replay("--single", "--explain", self.trace)
         self.assertEqual(done.returncode, 0, done.stderr)

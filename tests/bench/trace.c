@@ -135,16 +135,10 @@ static bool action_of(const struct row *r, enum trace_action *action)
     static const struct {
         const char *name;
         enum trace_action action;
-    } names[] = {{"allocate", TRACE_ALLOCATE},
-                 {"free", TRACE_FREE},
-                 {"deallocate", TRACE_FREE},
-                 {"launch", TRACE_LAUNCH},
-                 {"wait", TRACE_WAIT}};
+    } names[] = {{"allocate", TRACE_ALLOCATE}, {"free", TRACE_FREE}, {"deallocate", TRACE_FREE}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(r->action, names[i].name)) {
             *action = names[i].action;
-            if (*action == TRACE_WAIT && r->pointer)
-                *action = TRACE_WAIT_ALL;
             return true;
         }
     return false;
@@ -187,52 +181,11 @@ static bool add(struct trace *t, const struct row *r, void **tree, struct ids *t
         return false;
     e->thread = number_of(threads, r->thread);
     e->stream = number_of(streams, r->stream);
-    t->launches += e->action == TRACE_LAUNCH;
-    if (e->action <= TRACE_FREE && !follow_block(t, r, tree, e, &keep))
+    if (!follow_block(t, r, tree, e, &keep))
         return false;
     t->count += keep;
     t->skipped += !keep;
     return true;
-}
-
-/* What a stream was given since the program waited for it last. */
-struct given {
-    uint64_t since_ns, pieces;
-    uint32_t first; /* event */
-};
-
-/* The launches of a stream up to a wait: done when the wait ends, not before. */
-static void share_time(struct trace *t, uint32_t stream, struct given *g, uint32_t wait)
-{
-    uint64_t end_ns = t->events[wait].time_ns;
-    uint64_t each_ns = g->pieces && end_ns > g->since_ns ? (end_ns - g->since_ns) / g->pieces : 0;
-    for (uint32_t i = g->first; g->pieces && i < wait; i++) {
-        struct trace_event *e = &t->events[i];
-        if (e->action == TRACE_LAUNCH && e->stream == stream)
-            e->work_ns = each_ns * e->size_bytes;
-    }
-    *g = (struct given){.since_ns = end_ns};
-}
-
-static void share_times(struct trace *t)
-{
-    struct given *streams = calloc(t->streams, sizeof *streams);
-    for (uint32_t i = 0; i < t->count; i++) {
-        const struct trace_event *e = &t->events[i];
-        struct given *g = &streams[e->stream];
-        if (e->action == TRACE_LAUNCH) {
-            if (!g->pieces) {
-                g->first = i;
-                g->since_ns = e->time_ns;
-            }
-            g->pieces += e->size_bytes;
-        }
-        if (e->action == TRACE_WAIT)
-            share_time(t, e->stream, g, i);
-        for (uint32_t s = 0; e->action == TRACE_WAIT_ALL && s < t->streams; s++)
-            share_time(t, s, &streams[s], i);
-    }
-    free(streams);
 }
 
 bool trace_read(struct trace *t, const char *path)
@@ -259,8 +212,6 @@ bool trace_read(struct trace *t, const char *path)
     }
     t->threads = threads.count;
     t->streams = streams.count;
-    if (good && t->launches)
-        share_times(t);
     while (tree) {
         struct held *held = *(struct held **)tree;
         tdelete(held, &tree, by_pointer);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A recorded program: its allocations and frees in RMM's CSV form (columns Thread, Time, Action,
- * Pointer, Size, Stream), plain or compressed with xz. Names end in .csv or .csv.xz. Those that
- * tests/gpu/record.c writes have the program's launches and waits, too.
+ * Pointer, Size, Stream), plain or compressed with xz. Names end in .csv or .csv.xz.
  */
 #ifndef TESTS_BENCH_TRACE_H
 #define TESTS_BENCH_TRACE_H
@@ -11,12 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum trace_action { TRACE_ALLOCATE, TRACE_FREE, TRACE_LAUNCH, TRACE_WAIT, TRACE_WAIT_ALL };
+enum trace_action { TRACE_ALLOCATE, TRACE_FREE };
 
 struct trace_event {
-    uint64_t size_bytes; /* as asked for; of a launch: the pieces of work */
-    uint64_t work_ns;    /* of a launch: so long that it is done when the program has waited for it,
-                            each piece as long as any other on the stream since the wait before */
+    uint64_t size_bytes; /* as asked for */
     uint64_t time_ns;    /* since the trace's midnight */
     uint32_t alloc;  /* index of the event that allocated the block; its own for an allocation */
     uint32_t thread; /* from 0 in order of appearance */
@@ -27,8 +24,7 @@ struct trace_event {
 struct trace {
     struct trace_event *events;
     uint32_t count, threads, streams;
-    uint64_t launches; /* rows */
-    uint64_t skipped;  /* rows without effect: size 0, frees of what was never allocated */
+    uint64_t skipped; /* rows without effect: size 0, frees of what was never allocated */
 };
 
 /* false, with a line on stderr, if the file cannot be read or a row not understood. */

@@ -1,32 +1,25 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The driver's checkpoint of the own process, with an arena that is away.
+ * The driver's checkpoint of the own process, with an arena that is away as a parked one is.
+ *   self    the process locks, checkpoints, restores and unlocks itself, twice. Its bytes must be
+ *           right, its graph must run, and memory must be mappable in the reserved range.
+ *   full    another process takes the whole device while this one is checkpointed. What does a
+ *           restore answer without room, and again with room?
+ * What it means: if self fails, a parked process's context can leave the GPU only with the help of
+ * another process. If full gives no success later, a wake must never restore without room.
  *
- * The questions:
- *   self    can a process lock, checkpoint, restore and unlock itself? Are its bytes right
- *           afterwards, do its graphs run, can a reserved range without memory be mapped?
- *   calls   which calls block while the process is locked, or checkpointed, and which answer?
- *   full    what does a restore do on a device that has no room? Does a later one succeed?
- * What it means:
- *   self fails: the context of a parked process can leave the GPU only with the help of another
- *           process, which needs the right to do so.
- *   calls   a call that answers is safe while checkpointed. A call that blocks must not be made by
- *           the library's own threads; if the library wraps it, the wrapper wakes the process first
- *           or answers from its records; if not, the process sleeps there until somebody else wakes
- *           it. cuCtxGetCurrent blocks: allocations must stay off it.
- *   full    an error, and success later: a wake may try again. No success later, no end: a wake
- *           must never try without room.
- *
- *   park_checkpoint [--limit MS] [--each] [--other] [--bytes N] self|calls|full ..
- * --limit: a call that takes longer blocks (default 150). --each: a checkpoint for each call, so
- * that no call waits for another one's lock (a second for each). --bytes: what `full` saves
- * (default 2 GiB). Each part is a process of its own with a time limit. Exit status: 0, 1 if what
- * was saved is wrong or lost, 77 without checkpoints.
+ *   park_checkpoint self|full [BYTES]
+ * BYTES: what `full` saves (default 2 GiB). Exit status: 0, 1 if what was saved is wrong or lost,
+ * 77 without checkpoints.
  */
-#include "tests/gpu/park_checkpoint.h"
-
 #include "tests/gpu/child.h"
+#include "tests/gpu/driver.h"
+#include "tests/preload/kernels.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,154 +27,226 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PART_S = 80 };
+enum { PART_S = 80, STEP_S = 20, RUNNING = 0 };
+#define MIB ((size_t)1 << 20)
+#define PATTERN 0x5a5a1234u
+#define AWAY_BYTES (64 * MIB)
 
-struct options options = {.limit_ms = 150, .bytes = 2048 * MIB};
-struct shared *shared;
+enum { LOCK, CHECKPOINT, RESTORE, UNLOCK, STATE, CALLS };
+static const char *const names[CALLS] = {"Lock", "Checkpoint", "Restore", "Unlock", "GetState"};
+static int (*calls[CALLS])(int pid, void *args);
 
-/* --- self ------------------------------------------------------------------------------------ */
+static CUstream stream;
+static CUgraphExec exec;
+static CUdeviceptr block, away;
+static size_t block_bytes = 2048 * MIB;
+
+/* Between this process and the one that fills the device */
+static struct shared {
+    atomic_bool may_fill, is_full, may_end;
+} *shared;
+
+/* --- what the process has -------------------------------------------------------------------- */
+
+static CUresult map_away(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAccessDesc access = {.location = prop.location,
+                              .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUresult rc = driver.cuMemCreate(&handle, AWAY_BYTES, &prop, 0);
+
+    rc = rc ? rc : driver.cuMemMap(away, AWAY_BYTES, 0, handle, 0);
+    rc = rc ? rc : driver.cuMemSetAccess(away, AWAY_BYTES, &access, 1);
+    rc = rc ? rc : driver.cuMemRelease(handle);
+    rc = rc ? rc : driver.cuMemsetD32_v2(away, 2, AWAY_BYTES / 4);
+    return rc ? rc : driver.cuCtxSynchronize();
+}
+
+/* A graph of one kernel, which writes the pattern into the block. */
+static void make_graph(void)
+{
+    uint64_t n_words = 1024;
+    uint32_t v = PATTERN;
+    CUfunction fill;
+    CUmodule module;
+    CUgraph graph;
+
+    DRIVER_CHECK(driver.cuModuleLoadData(&module, kernels_ptx));
+    DRIVER_CHECK(driver.cuModuleGetFunction(&fill, module, "fill"));
+    DRIVER_CHECK(driver.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    DRIVER_CHECK(driver.cuLaunchKernel(fill, 1, 1, 1, 64, 1, 1, 0, stream,
+                                       (void *[]){&block, &n_words, &v}, NULL));
+    DRIVER_CHECK(driver.cuStreamEndCapture(stream, &graph));
+    DRIVER_CHECK(driver.cuGraphInstantiateWithFlags(&exec, graph, 0));
+}
+
+static void prepare(void)
+{
+    char symbol[64];
+
+    driver_start(0);
+    for (int i = 0; i < CALLS; i++) {
+        snprintf(symbol, sizeof symbol, "cuCheckpointProcess%s", names[i]);
+        *(void **)&calls[i] = dlsym(driver.handle, symbol);
+        if (!calls[i]) {
+            printf("skip: the driver has no checkpoints\n");
+            exit(EXIT_SKIP);
+        }
+    }
+    DRIVER_CHECK(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DRIVER_CHECK(driver.cuMemAlloc_v2(&block, block_bytes));
+    DRIVER_CHECK(driver.cuMemsetD32_v2(block, PATTERN, block_bytes / 4));
+    make_graph();
+    DRIVER_CHECK(driver.cuMemAddressReserve(&away, AWAY_BYTES, 0, 0, 0));
+    DRIVER_CHECK(map_away());
+    DRIVER_CHECK(driver.cuMemUnmap(away, AWAY_BYTES));
+}
+
+static unsigned wrong_words(void)
+{
+    uint32_t *seen = malloc(block_bytes);
+    unsigned wrong = 0;
+
+    DRIVER_CHECK(driver.cuMemcpyDtoH_v2(seen, block, block_bytes));
+    for (size_t i = 0; i < block_bytes / 4; i++)
+        wrong += seen[i] != PATTERN;
+    free(seen);
+    return wrong;
+}
+
+/* --- a step, on a thread of its own ---------------------------------------------------------- */
+
+static struct step {
+    int which;
+    atomic_int rc; /* -1: not yet */
+} step;
+
+static void *make_call(void *unused)
+{
+    /* Headers before 12.8 do not declare this: the time limit, and what is reserved. */
+    struct {
+        unsigned timeout_ms, reserved;
+        uint64_t more[7];
+    } lock = {.timeout_ms = 5000};
+
+    step.rc = calls[step.which]((int)getpid(), step.which == LOCK ? &lock : NULL);
+    return unused;
+}
+
+static int await_step(void)
+{
+    uint64_t end_ns = driver_now_ns() + STEP_S * UINT64_C(1000000000);
+
+    while (step.rc < 0 && driver_now_ns() < end_ns)
+        usleep(200);
+    return step.rc;
+}
+
+/* The code, which is printed with the time; -1: no return in STEP_S, and the thread stays. */
+static int take_step(const char *when, int which)
+{
+    uint64_t start_ns = driver_now_ns();
+    pthread_t thread;
+
+    step.which = which;
+    step.rc = -1;
+    if (pthread_create(&thread, NULL, make_call, NULL))
+        return -1;
+    pthread_detach(thread);
+    await_step();
+    printf("%s: %s %d in %.1f ms\n", when, names[which], step.rc,
+           (double)(driver_now_ns() - start_ns) / 1e6);
+    fflush(stdout);
+    return step.rc;
+}
+
+/* --- the parts ------------------------------------------------------------------------------- */
 
 static int play_self(void *unused)
 {
-    bool is_good = true;
-
     (void)unused;
-    prepare(64 * MIB);
+    block_bytes = 64 * MIB;
+    prepare();
     for (int cycle = 0; cycle < 2; cycle++) {
         unsigned wrong;
         CUresult mapped, launched;
 
-        printf("self, cycle %d:", cycle + 1);
-        for (int which = LOCK; which <= UNLOCK; which++) {
-            int rc = take_step(which);
-
-            if (rc < 0) {
-                printf(" %s does not return\n", step_names[which]);
+        for (int which = LOCK; which <= UNLOCK; which++)
+            if (take_step("self", which))
                 return 1;
-            }
-            printf(" %s %d in %.1f ms,", step_names[which], rc, step_ms());
-        }
-        wrong = wrong_words(64 * MIB);
-        launched = driver.cuGraphLaunch(prepared.exec, prepared.stream);
+        wrong = wrong_words();
+        launched = driver.cuGraphLaunch(exec, stream);
         launched = launched ? launched : driver.cuCtxSynchronize();
-        mapped = map_at(prepared.away, 64 * MIB);
-        mapped = mapped ? mapped : driver.cuMemsetD32_v2(prepared.away, 2, 64 * MIB / 4);
-        mapped = mapped ? mapped : driver.cuCtxSynchronize();
-        printf(" wrong words %u, graph %d, the range mapped again %d\n", wrong, launched, mapped);
-        is_good &= !wrong && !launched && !mapped;
-        if (mapped)
-            break;
-        DRIVER_CHECK(driver.cuMemUnmap(prepared.away, 64 * MIB));
+        mapped = map_away();
+        printf("self: wrong words %u, graph %d, the range mapped again %d\n", wrong, launched,
+               mapped);
+        if (wrong || launched || mapped)
+            return 1;
+        DRIVER_CHECK(driver.cuMemUnmap(away, AWAY_BYTES));
     }
-    return is_good ? 0 : 1;
+    return 0;
 }
 
-/* --- full ------------------------------------------------------------------------------------ */
-
-/* Takes what is free, down to pieces of 2 MiB, and holds it. Another process than the one that
- * restores. */
+/* Takes what is free, down to pieces of 2 MiB, and holds it. */
 static void fill_device(void)
 {
-    size_t sizes[] = {1024 * MIB, 64 * MIB, 2 * MIB}, sum = 0;
-    CUdeviceptr block;
+    size_t sizes[] = {1024 * MIB, 64 * MIB, 2 * MIB};
+    CUdeviceptr taken;
 
     while (!shared->may_fill)
         usleep(1000);
     driver_start(0);
     for (int i = 0; i < 3; i++)
-        while (!driver.cuMemAlloc_v2(&block, sizes[i]))
-            sum += sizes[i];
-    shared->filled_bytes = sum;
+        while (!driver.cuMemAlloc_v2(&taken, sizes[i]))
+            ;
     shared->is_full = true;
     while (!shared->may_end)
         usleep(1000);
 }
 
-/* The code; -1: no return. */
-static int print_step(const char *when, int which)
-{
-    int rc = take_step(which);
-
-    if (rc < 0)
-        printf("  %s: %s does not return in %d s\n", when, step_names[which], STEP_S);
-    else
-        printf("  %s: %s %d in %.1f ms\n", when, step_names[which], rc, step_ms());
-    fflush(stdout);
-    return rc;
-}
-
 static int play_full(void *unused)
 {
-    int state = STATE_FAILED;
-    int tight, roomy;
+    int state = -1, tight, roomy;
     unsigned wrong;
-    pid_t filler;
+    pid_t filler = fork();
 
     (void)unused;
-    filler = fork();
     if (filler == 0) {
         fill_device();
         _exit(0);
     }
-    prepare(options.bytes);
-    printf("full: a process with %zu MiB\n", options.bytes / MIB);
-    if (!take_steps(LOCK, CHECKPOINT))
+    prepare();
+    if (take_step("full", LOCK) || take_step("full", CHECKPOINT))
         return 1;
     shared->may_fill = true;
     while (!shared->is_full && waitpid(filler, NULL, WNOHANG) == 0)
         usleep(1000);
-    printf("  another one has taken %zu MiB\n", shared->filled_bytes / MIB);
-    tight = print_step("no room", RESTORE);
+    tight = take_step("no room", RESTORE);
     shared->may_end = true;
     waitpid(filler, NULL, 0);
     /* One that has not returned goes on by itself, or never. */
-    roomy = tight < 0 ? await_step() : tight == 0 ? 0 : print_step("with room", RESTORE);
+    roomy = tight < 0 ? await_step() : tight == 0 ? 0 : take_step("with room", RESTORE);
     if (roomy >= 0)
-        print_step("with room", UNLOCK);
-    call.cuCheckpointProcessGetState((int)getpid(), &state);
-    wrong = state == STATE_RUNNING ? wrong_words(options.bytes) : 0;
+        take_step("with room", UNLOCK);
+    calls[STATE]((int)getpid(), &state);
+    wrong = state == RUNNING ? wrong_words() : 0;
     printf("restore without room %d, with room %d, then state %d, wrong words %u\n", tight, roomy,
            state, wrong);
-    return state != STATE_RUNNING || wrong;
-}
-
-/* --------------------------------------------------------------------------------------------- */
-
-static int part(const char *name, int (*play)(void *unused))
-{
-    int status = child_run(play, NULL, PART_S);
-
-    if (status > 1 && status != EXIT_SKIP)
-        printf("%s: %s\n", name, child_words(status));
-    return status;
+    return state != RUNNING || wrong;
 }
 
 int main(int argc, char **argv)
 {
-    static const struct {
-        const char *name;
-        int (*play)(void *unused);
-    } parts[] = {{"self", play_self}, {"calls", play_calls}, {"full", play_full}};
-    int worst = 0;
+    bool is_full = argc > 1 && !strcmp(argv[1], "full");
+    int status;
 
+    if (argc > 2)
+        block_bytes = strtoull(argv[2], NULL, 0);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    for (int i = 1; i < argc; i++) {
-        bool has_value = i + 1 < argc;
-
-        if (!strcmp(argv[i], "--each"))
-            options.is_each = true;
-        else if (!strcmp(argv[i], "--other"))
-            options.is_other = true;
-        else if (!strcmp(argv[i], "--limit") && has_value)
-            options.limit_ms = (unsigned)atoi(argv[++i]);
-        else if (!strcmp(argv[i], "--bytes") && has_value)
-            options.bytes = strtoull(argv[++i], NULL, 0);
-        else
-            for (size_t j = 0; j < sizeof parts / sizeof *parts; j++)
-                if (!strcmp(argv[i], parts[j].name)) {
-                    int status = part(parts[j].name, parts[j].play);
-                    worst = status > worst ? status : worst;
-                }
-    }
-    return worst > EXIT_SKIP ? 1 : worst;
+    status = child_run(is_full ? play_full : play_self, NULL, PART_S);
+    if (status > 1 && status != EXIT_SKIP)
+        printf("%s\n", child_words(status));
+    return status > EXIT_SKIP ? 1 : status;
 }

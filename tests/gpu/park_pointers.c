@@ -1,250 +1,332 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * Which calls of the driver look at the memory that an address names, before any work runs. While
- * a process is parked its addresses stay reserved, but nothing is mapped there.
+ * Which calls look at the memory that an address names, before any work runs. While a process is
+ * parked its addresses stay reserved, but nothing is mapped there.
  *
- * The question: what does each call answer for an arena address
- *   mapped   where memory is mapped;
- *   away     where it was, and is unmapped and released now;
- *   again    where other memory has been mapped since?
- * What it means: a call that answers the same mapped and away may pass while parked. One that
- * differs must wake the process first (submissions do so in any case), or the library answers it
- * from its own records. One that differs again keeps something of the memory itself, which a park
- * then changes for the program.
+ * Each call is made twice: where memory is mapped, and where it is away, which means unmapped and
+ * released. A call whose code or answer differs has to be gated: a row of submit.def, a HOOK_NAMES
+ * or HOOK_QUESTION row of hooks.def, or a wrapper that calls gate_use_begin. All others the library
+ * passes while the process is parked, so they must not differ.
  *
- *   park_pointers [--seconds S] [--all]
- * prints the calls that differ (--all: every call): the code, what the call gave, the code of the
- * wait behind it, and "sticks" if later calls fail as well. Each case has a time limit; the whole
- * has S seconds (default 60). Exit status 0; 1 if a call makes no difference that must make one.
+ *   park_pointers
+ * prints the calls that differ. Exit status 0; 1 if a call differs that is passed, or none does
+ * that is gated; 77 without a GPU.
  */
-#include "tests/gpu/park_pointers.h"
-
-#include "tests/gpu/child.h"
+#include "tests/gpu/driver.h"
 #include "tests/preload/kernels.h"
 
-#include <stdarg.h>
+#include <dlfcn.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-/* No case reads or writes behind the first bytes of the arena. */
-enum { CASES_MAX = 128, CASE_S = 15, TOUCHED_BYTES = 128 << 10 };
-enum { MAPPED, AWAY, AGAIN, STATES };
-static const char *const state_names[] = {"mapped", "away", "again"};
+/* Texture references are deprecated, and programs use them. */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* What the child has found; the parent reads it when the child has ended. */
-struct answer {
-    bool is_known;
-    int rc, sync, later;
-    char out[OUT_BYTES];
-    char end[64]; /* the child ended in this case */
+#define ARENA_BYTES ((size_t)8 << 20)
+#define NOT_HERE ((CUresult) - 1) /* the driver has no such function */
+
+static const char *const gated[] = {
+#define SUBMIT(symbol, ...) #symbol,
+#include "shim/driver/submit.def"
+#define HOOK_NAMES(symbol, ...) #symbol,
+#define HOOK_QUESTION(symbol, ...) #symbol,
+#include "shim/driver/hooks.def"
+    /* By hand (shim/entry/info.c) */
+    "cuPointerGetAttribute",
+    "cuMemGetAddressRange_v2",
+    "cuMemGetAccess",
 };
-static struct shared {
-    int next; /* the case that runs */
-    struct answer answers[STATES][CASES_MAX];
-} *shared;
 
-static const struct pointer_case *cases[CASES_MAX];
-static int num_cases;
+/* What a call needs before it. Those from GRAPH on have a graph, those from COPY on a node in it,
+ * and those from COPY_EXEC on an executable graph. */
+enum before {
+    NOTHING,
+    TEXTURE,
+    REFERENCE,
+    BOUND,
+    GRAPH,
+    COPY,
+    MEMSET,
+    BATCH,
+    KERNEL,
+    COPY_EXEC,
+    MEMSET_EXEC,
+    BATCH_EXEC,
+    KERNEL_EXEC
+};
 
-void look_say(struct look *l, const char *format, ...)
+/* What a call gives. All of it is compared. */
+struct answer {
+    CUresult rc;
+    CUdeviceptr at;
+    size_t bytes;
+    unsigned long long value;
+    CUDA_MEMCPY3D copy;
+    CUDA_MEMSET_NODE_PARAMS set;
+    CUDA_RESOURCE_DESC resource;
+    CUtensorMap map;
+};
+
+static struct look {
+    CUdeviceptr at; /* the arena */
+    CUcontext context;
+    CUstream stream;
+    CUgraph graph, other;
+    CUgraphNode node, new_node;
+    CUgraphExec exec;
+    CUtexObject texture, new_texture;
+    CUtexref reference;
+    CUmemLocation location;
+    CUmemGenericAllocationHandle handle;
+    /* Arguments, which name the arena */
+    CUDA_MEMCPY3D copy;
+    CUDA_MEMSET_NODE_PARAMS set;
+    CUstreamBatchMemOpParams op;
+    CUDA_BATCH_MEM_OP_NODE_PARAMS batch, got_batch;
+    CUDA_KERNEL_NODE_PARAMS kernel;
+    CUgraphNodeParams any;
+    CUDA_RESOURCE_DESC linear;
+    CUDA_TEXTURE_DESC texels;
+    CUDA_ARRAY_DESCRIPTOR plane;
+    CUgraphExecUpdateResultInfo update;
+    CUstreamAttrValue window;
+    CUmemPoolPtrExportData exported;
+    void *host; /* pinned */
+    uint64_t n_words;
+    uint32_t v;
+    void *kernel_args[3];
+} l;
+static struct answer *answer;
+
+/* The function by its exact name; NULL: the driver has none. */
+#define FUNCTION(name, symbol)                                                                     \
+    __typeof__(symbol) *name;                                                                      \
+    *(void **)&name = dlsym(driver.handle, #symbol)
+
+#define MAKE(symbol, args)                                                                         \
+    do {                                                                                           \
+        FUNCTION(call_, symbol);                                                                   \
+        if (call_)                                                                                 \
+            call_ args;                                                                            \
+    } while (0)
+
+/* CASE(symbol, before, (arguments)) */
+#define CASES                                                                                      \
+    CASE(cuMemGetAddressRange_v2, NOTHING, (&answer->at, &answer->bytes, l.at))                    \
+    CASE(cuMemGetAccess, NOTHING, (&answer->value, &l.location, l.at))                             \
+    CASE(cuPointerGetAttribute, NOTHING, (&answer->value, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, l.at)) \
+    CASE(cuMemHostGetFlags, NOTHING, ((unsigned *)&answer->value, (void *)(uintptr_t)l.at))        \
+    CASE(cuMemPoolExportPointer, NOTHING, (&l.exported, l.at))                                     \
+    CASE(cuMemAdvise_v2, NOTHING, (l.at, 4096, CU_MEM_ADVISE_SET_READ_MOSTLY, l.location))         \
+    CASE(cuMemRangeGetAttribute, NOTHING,                                                          \
+         (&answer->value, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, l.at, 4096))                      \
+    CASE(cuMemRangeGetAttributes, NOTHING,                                                         \
+         ((void *[]){&answer->value}, (size_t[]){4},                                               \
+          (CUmem_range_attribute[]){CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY}, 1, l.at, 4096))           \
+    CASE(cuStreamSetAttribute, NOTHING,                                                            \
+         (l.stream, CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW, &l.window))                          \
+    CASE(cuTensorMapEncodeTiled, NOTHING,                                                          \
+         (&answer->map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, (void *)(uintptr_t)l.at,                \
+          (cuuint64_t[]){64, 64}, (cuuint64_t[]){1024}, (cuuint32_t[]){16, 16},                    \
+          (cuuint32_t[]){1, 1}, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,         \
+          CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))                     \
+    CASE(cuTexObjectCreate, NOTHING, (&l.new_texture, &l.linear, &l.texels, NULL))                 \
+    CASE(cuTexObjectGetResourceDesc, TEXTURE, (&answer->resource, l.texture))                      \
+    CASE(cuTexObjectDestroy, TEXTURE, (l.texture))                                                 \
+    CASE(cuTexRefSetAddress_v2, REFERENCE, (&answer->bytes, l.reference, l.at, 65536))             \
+    CASE(cuTexRefSetAddress2D_v3, REFERENCE, (l.reference, &l.plane, l.at, 1024))                  \
+    CASE(cuTexRefGetAddress_v2, BOUND, (&answer->at, l.reference))                                 \
+    CASE(cuGraphAddMemcpyNode, GRAPH, (&l.new_node, l.graph, NULL, 0, &l.copy, l.context))         \
+    CASE(cuGraphAddMemsetNode, GRAPH, (&l.new_node, l.graph, NULL, 0, &l.set, l.context))          \
+    CASE(cuGraphAddBatchMemOpNode, GRAPH, (&l.new_node, l.graph, NULL, 0, &l.batch))               \
+    CASE(cuGraphAddKernelNode_v2, GRAPH, (&l.new_node, l.graph, NULL, 0, &l.kernel))               \
+    CASE(cuGraphAddMemFreeNode, GRAPH, (&l.new_node, l.graph, NULL, 0, l.at))                      \
+    CASE(cuGraphAddNode_v2, GRAPH, (&l.new_node, l.graph, NULL, NULL, 0, &l.any))                  \
+    CASE(cuGraphMemcpyNodeSetParams, COPY, (l.node, &l.copy))                                      \
+    CASE(cuGraphMemsetNodeSetParams, MEMSET, (l.node, &l.set))                                     \
+    CASE(cuGraphBatchMemOpNodeSetParams, BATCH, (l.node, &l.batch))                                \
+    CASE(cuGraphKernelNodeSetParams_v2, KERNEL, (l.node, &l.kernel))                               \
+    CASE(cuGraphNodeSetParams, COPY, (l.node, &l.any))                                             \
+    CASE(cuGraphMemcpyNodeGetParams, COPY, (l.node, &answer->copy))                                \
+    CASE(cuGraphMemsetNodeGetParams, MEMSET, (l.node, &answer->set))                               \
+    CASE(cuGraphBatchMemOpNodeGetParams, BATCH, (l.node, &l.got_batch))                            \
+    CASE(cuGraphClone, COPY, (&l.other, l.graph))                                                  \
+    CASE(cuGraphDebugDotPrint, COPY, (l.graph, "/dev/null", 1))                                    \
+    CASE(cuGraphDestroy, COPY, (l.graph))                                                          \
+    CASE(cuGraphInstantiateWithFlags, COPY, (&l.exec, l.graph, 0))                                 \
+    CASE(cuGraphInstantiateWithFlags, MEMSET, (&l.exec, l.graph, 0))                               \
+    CASE(cuGraphInstantiateWithFlags, KERNEL, (&l.exec, l.graph, 0))                               \
+    CASE(cuGraphExecMemcpyNodeSetParams, COPY_EXEC, (l.exec, l.node, &l.copy, l.context))          \
+    CASE(cuGraphExecMemsetNodeSetParams, MEMSET_EXEC, (l.exec, l.node, &l.set, l.context))         \
+    CASE(cuGraphExecBatchMemOpNodeSetParams, BATCH_EXEC, (l.exec, l.node, &l.batch))               \
+    CASE(cuGraphExecKernelNodeSetParams_v2, KERNEL_EXEC, (l.exec, l.node, &l.kernel))              \
+    CASE(cuGraphExecNodeSetParams, COPY_EXEC, (l.exec, l.node, &l.any))                            \
+    CASE(cuGraphExecUpdate_v2, COPY_EXEC, (l.exec, l.graph, &l.update))                            \
+    CASE(cuGraphExecDestroy, COPY_EXEC, (l.exec))
+
+#define CASE(symbol, before, args)                                                                 \
+    static CUresult call_##symbol##_##before(void)                                                 \
+    {                                                                                              \
+        FUNCTION(call_, symbol);                                                                   \
+        return call_ ? call_ args : NOT_HERE;                                                      \
+    }
+CASES
+#undef CASE
+
+static const struct pointer_case {
+    const char *symbol;
+    enum before before;
+    CUresult (*call)(void);
+} cases[] = {
+#define CASE(symbol, before, args) {#symbol, before, call_##symbol##_##before},
+    CASES
+#undef CASE
+};
+
+/* --- the arena, and what a call needs -------------------------------------------------------- */
+
+static void map(void)
 {
-    size_t used = strlen(l->out);
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(l->out + used, sizeof l->out - used, format, args);
-    va_end(args);
-}
-
-void look_say_address(struct look *l, const char *name, CUdeviceptr at)
-{
-    if (at >= l->at && at <= l->at + ARENA_BYTES)
-        look_say(l, "%s +%zu", name, (size_t)(at - l->at));
-    else
-        look_say(l, "%s %s", name, at ? "elsewhere" : "0");
-}
-
-/* --- one process's cases --------------------------------------------------------------------- */
-
-static CUmemGenericAllocationHandle handle;
-
-static void map(struct look *l)
-{
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = l.location};
     CUmemAccessDesc access = {.location = prop.location,
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
-    DRIVER_CHECK(driver.cuMemCreate(&handle, ARENA_BYTES, &prop, 0));
-    DRIVER_CHECK(driver.cuMemMap(l->at, ARENA_BYTES, 0, handle, 0));
-    DRIVER_CHECK(driver.cuMemSetAccess(l->at, ARENA_BYTES, &access, 1));
+    DRIVER_CHECK(driver.cuMemCreate(&l.handle, ARENA_BYTES, &prop, 0));
+    DRIVER_CHECK(driver.cuMemMap(l.at, ARENA_BYTES, 0, l.handle, 0));
+    DRIVER_CHECK(driver.cuMemSetAccess(l.at, ARENA_BYTES, &access, 1));
 }
 
-static void unmap(struct look *l)
+static void unmap(void)
 {
-    DRIVER_CHECK(driver.cuCtxSynchronize());
-    DRIVER_CHECK(driver.cuMemUnmap(l->at, ARENA_BYTES));
-    DRIVER_CHECK(driver.cuMemRelease(handle));
+    DRIVER_CHECK(driver.cuMemUnmap(l.at, ARENA_BYTES));
+    DRIVER_CHECK(driver.cuMemRelease(l.handle));
 }
 
-/* Whether a context works: the code of the first call that fails. */
-static CUresult later_code(void)
-{
-    CUdeviceptr block;
-    CUresult rc = driver.cuMemAlloc_v2(&block, 4096);
-
-    rc = rc ? rc : driver.cuMemsetD32_v2(block, 1, 64);
-    rc = rc ? rc : driver.cuCtxSynchronize();
-    return rc ? rc : driver.cuMemFree_v2(block);
-}
-
-static void start(struct look *l)
+static void start(void)
 {
     CUmodule module;
 
-    l->context = driver_start(0);
-    question_functions();
-    graph_functions();
-    DRIVER_CHECK(driver.cuModuleLoadData(&module, kernels_ptx));
-    DRIVER_CHECK(driver.cuModuleGetFunction(&l->fill, module, "fill"));
-    DRIVER_CHECK(driver.cuMemAllocHost_v2(&l->host, 65536));
-    DRIVER_CHECK(driver.cuMemAddressReserve(&l->at, 64 << 20, 0, 0, 0));
-}
-
-/* Runs the case; false: the context is of no use any more. */
-static bool run_case(const struct look *base, const struct pointer_case *c, int state,
-                     struct answer *a)
-{
-    struct look l = *base;
-
+    l.context = driver_start(0);
+    l.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    DRIVER_CHECK(driver.cuMemAddressReserve(&l.at, ARENA_BYTES, 0, 0, 0));
     DRIVER_CHECK(driver.cuStreamCreate(&l.stream, CU_STREAM_NON_BLOCKING));
-    map(&l);
-    DRIVER_CHECK(driver.cuMemsetD32_v2(l.at, 0, TOUCHED_BYTES / 4));
+    DRIVER_CHECK(driver.cuMemAllocHost_v2(&l.host, 4096));
+    DRIVER_CHECK(driver.cuModuleLoadData(&module, kernels_ptx));
+    DRIVER_CHECK(driver.cuModuleGetFunction(&l.kernel.func, module, "fill"));
+    l.kernel.gridDimX = l.kernel.gridDimY = l.kernel.gridDimZ = 1;
+    l.kernel.blockDimX = l.kernel.blockDimY = l.kernel.blockDimZ = 1;
+    l.kernel_args[0] = &l.at;
+    l.kernel_args[1] = &l.n_words;
+    l.kernel_args[2] = &l.v;
+    l.kernel.kernelParams = l.kernel_args;
+    l.copy = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_HOST,
+                             .srcHost = l.host,
+                             .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                             .WidthInBytes = 4096,
+                             .Height = 1,
+                             .Depth = 1};
+    l.set = (CUDA_MEMSET_NODE_PARAMS){.elementSize = 4, .width = 64, .height = 1};
+    l.op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    l.batch = (CUDA_BATCH_MEM_OP_NODE_PARAMS){.ctx = l.context, .count = 1, .paramArray = &l.op};
+    l.any.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    l.any.memcpy.copyCtx = l.context;
+    l.linear.resType = CU_RESOURCE_TYPE_LINEAR;
+    l.linear.res.linear.devPtr = l.at;
+    l.linear.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32;
+    l.linear.res.linear.numChannels = 1;
+    l.linear.res.linear.sizeInBytes = 65536;
+    l.texels.flags = CU_TRSF_READ_AS_INTEGER;
+    l.plane = (CUDA_ARRAY_DESCRIPTOR){
+        .Width = 64, .Height = 64, .Format = CU_AD_FORMAT_UNSIGNED_INT32, .NumChannels = 1};
+    l.window.accessPolicyWindow.base_ptr = (void *)(uintptr_t)l.at;
+    l.window.accessPolicyWindow.num_bytes = 65536;
+    l.window.accessPolicyWindow.hitRatio = 1;
+    l.window.accessPolicyWindow.hitProp = CU_ACCESS_PROPERTY_PERSISTING;
+    l.window.accessPolicyWindow.missProp = CU_ACCESS_PROPERTY_STREAMING;
+}
+
+/* The arguments of nodes name the arena's byte at `offset`. */
+static void name(size_t offset)
+{
+    l.copy.dstDevice = l.set.dst = l.op.writeValue.address = l.at + offset;
+    l.any.memcpy.copyParams = l.copy;
+}
+
+/* What a driver refuses here, the call behind it shows in both states alike. */
+static void prepare(enum before before)
+{
+    if (before == TEXTURE)
+        MAKE(cuTexObjectCreate, (&l.texture, &l.linear, &l.texels, NULL));
+    if (before == REFERENCE || before == BOUND) {
+        MAKE(cuTexRefCreate, (&l.reference));
+        MAKE(cuTexRefSetFormat, (l.reference, CU_AD_FORMAT_UNSIGNED_INT32, 1));
+    }
+    if (before == BOUND)
+        MAKE(cuTexRefSetAddress_v2, (&(size_t){0}, l.reference, l.at, 65536));
+    if (before < GRAPH)
+        return;
+    MAKE(cuGraphCreate, (&l.graph, 0));
+    if (before == COPY || before == COPY_EXEC)
+        MAKE(cuGraphAddMemcpyNode, (&l.node, l.graph, NULL, 0, &l.copy, l.context));
+    if (before == MEMSET || before == MEMSET_EXEC)
+        MAKE(cuGraphAddMemsetNode, (&l.node, l.graph, NULL, 0, &l.set, l.context));
+    if (before == BATCH || before == BATCH_EXEC)
+        MAKE(cuGraphAddBatchMemOpNode, (&l.node, l.graph, NULL, 0, &l.batch));
+    if (before == KERNEL || before == KERNEL_EXEC)
+        MAKE(cuGraphAddKernelNode_v2, (&l.node, l.graph, NULL, 0, &l.kernel));
+    if (before >= COPY_EXEC)
+        driver.cuGraphInstantiateWithFlags(&l.exec, l.graph, 0);
+}
+
+/* --- the comparison -------------------------------------------------------------------------- */
+
+static void make(const struct pointer_case *c, bool is_away, struct answer *a)
+{
+    memset(a, 0, sizeof *a);
+    answer = a;
+    map();
+    name(0);
+    prepare(c->before);
+    name(65536);
+    if (is_away)
+        unmap();
+    a->rc = c->call();
     DRIVER_CHECK(driver.cuCtxSynchronize());
-    if (c->before)
-        c->before(&l);
-    if (state != MAPPED)
-        unmap(&l);
-    if (state == AGAIN)
-        map(&l);
-    alarm(CASE_S);
-    a->rc = (int)c->call(&l);
-    a->sync = (int)driver.cuCtxSynchronize();
-    a->later = (int)later_code();
-    alarm(0);
-    memcpy(a->out, l.out, sizeof a->out);
-    a->is_known = true;
-    if (a->sync || a->later)
-        return false;
-    driver.cuStreamDestroy_v2(l.stream);
-    if (state != AWAY)
-        unmap(&l);
-    return true;
+    if (!is_away)
+        unmap();
 }
 
-static int run_cases(void *arg)
+static bool is_gated(const char *symbol)
 {
-    int state = *(int *)arg;
-    struct look base = {0};
-
-    start(&base);
-    for (; shared->next < num_cases; shared->next++)
-        if (!run_case(&base, cases[shared->next], state, &shared->answers[state][shared->next])) {
-            shared->next++;
-            return 0;
-        }
-    return 0;
-}
-
-/* A new process goes on behind the case that ended the last one. */
-static bool run_state(int state, uint64_t end_ns)
-{
-    shared->next = 0;
-    while (shared->next < num_cases) {
-        int status;
-
-        if (driver_now_ns() > end_ns)
+    for (size_t i = 0; i < sizeof gated / sizeof *gated; i++)
+        if (!strcmp(gated[i], symbol))
             return true;
-        status = child_run(run_cases, &state, 60);
-        if (status == EXIT_SKIP)
-            return false;
-        if (status) {
-            struct answer *a = &shared->answers[state][shared->next++];
-            snprintf(a->end, sizeof a->end, "%s", child_words(status));
-        }
+    return false;
+}
+
+int main(void)
+{
+    unsigned asked = 0, differ = 0, passed = 0;
+
+    start();
+    alarm(60);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct answer mapped, away;
+        bool wakes = is_gated(cases[i].symbol);
+
+        make(&cases[i], false, &mapped);
+        make(&cases[i], true, &away);
+        asked += mapped.rc != NOT_HERE;
+        if (!memcmp(&mapped, &away, sizeof mapped))
+            continue;
+        differ += wakes;
+        passed += !wakes;
+        printf("%-36s  %d mapped, %d away%s\n", cases[i].symbol, (int)mapped.rc, (int)away.rc,
+               wakes ? "" : ": not gated");
     }
-    return true;
-}
-
-/* --- the table ------------------------------------------------------------------------------- */
-
-static void words_of(const struct answer *a, char *words, size_t size)
-{
-    if (a->end[0])
-        snprintf(words, size, "%s", a->end);
-    else if (!a->is_known)
-        snprintf(words, size, "not asked");
-    else if (a->rc == (int)NOT_HERE)
-        snprintf(words, size, "no such function");
-    else
-        snprintf(words, size, "%d%s%s%s", a->rc, a->out[0] ? " (" : "", a->out,
-                 a->out[0] ? ")" : "");
-    if (a->is_known && a->sync)
-        snprintf(words + strlen(words), size - strlen(words), ", sync %d%s", a->sync,
-                 a->later ? " sticks" : "");
-}
-
-static void print_case(int i, bool is_all, int *differ)
-{
-    char words[STATES][320];
-    bool is_same = true;
-
-    for (int state = 0; state < STATES; state++) {
-        words_of(&shared->answers[state][i], words[state], sizeof words[state]);
-        is_same &= !strcmp(words[state], words[MAPPED]);
-    }
-    *differ += !is_same;
-    if (!is_same || is_all)
-        printf("%-44s  %-30s  %-30s  %s\n", cases[i]->name, words[MAPPED], words[AWAY],
-               strcmp(words[AGAIN], words[MAPPED]) ? words[AGAIN] : "as mapped");
-}
-
-static void take(const struct pointer_case *list)
-{
-    for (; list->name && num_cases < CASES_MAX; list++)
-        cases[num_cases++] = list;
-}
-
-int main(int argc, char **argv)
-{
-    double seconds = 60;
-    bool is_all = false;
-    int differ = 0;
-    uint64_t end_ns;
-
-    for (int i = 1; i < argc; i++) {
-        is_all |= !strcmp(argv[i], "--all");
-        if (!strcmp(argv[i], "--seconds") && i + 1 < argc)
-            seconds = atof(argv[++i]);
-    }
-    end_ns = driver_now_ns() + (uint64_t)(seconds * 1e9);
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
-        return 2;
-    take(question_cases);
-    take(graph_cases);
-    for (int state = 0; state < STATES; state++)
-        if (!run_state(state, end_ns))
-            return EXIT_SKIP;
-    printf("%-44s  %-30s  %-30s  %s\n", "call", state_names[MAPPED], state_names[AWAY],
-           state_names[AGAIN]);
-    for (int i = 0; i < num_cases; i++)
-        print_case(i, is_all, &differ);
-    printf("%d of %d calls differ\n", differ, num_cases);
-    /* A question about the range must differ, or the arena was not away. */
-    return differ > 0 ? 0 : 1;
+    printf("of %u calls %u gated ones differ, %u passed ones\n", asked, differ, passed);
+    return passed || !differ;
 }

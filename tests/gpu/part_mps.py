@@ -125,8 +125,8 @@ def mps(suite):
         raise base.Skip(f"no {CONTROL}")
     demo = suite.compile("demo-mps", ["demo.c"], static_cudart=True)
     canary = suite.small("canary")
-    steps = ["--steps", "10", "--words", "4096"] if suite.simulate else ["--steps", "100"]
-    rounds = "20" if suite.quick or suite.simulate else "100"
+    steps = ["--steps", "3", "--words", "4096"] if suite.simulate else ["--steps", "100"]
+    rounds = "4" if suite.simulate else "20" if suite.quick else "100"
     with Service(suite, control) as service:
         two_at_once(suite, service, "demo", [demo, *steps])
         two_at_once(suite, service, "canary", [canary, "--rounds", rounds, "--size", "1048576"])

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a real driver does where memory of a process leaves the GPU while the process sleeps: four
-questions, each a program of its own. Each program's header says what its answers mean. The tables
-also go to park-NAME.txt of the build folder."""
+"""What a real driver does where memory of a process leaves the GPU while the process sleeps: three
+questions, each a program of its own. Each program's header says what its answers mean."""
 import collections
 import glob
 import os
 import re
 import shutil
-import sys
 import time
 
 import part_frameworks as frameworks
@@ -15,112 +13,33 @@ import part_libraries
 import part_profile
 import suite as base
 
-SOURCES = {"park_quiet": ["park_quiet.c", "park_quiet_common.c", "park_quiet_kernels.c",
-                          "park_quiet_copies.c", "park_quiet_graphs.c", "child.c", "driver.c"],
-           "park_pointers": ["park_pointers.c", "park_pointers_questions.c",
-                             "park_pointers_graphs.c", "child.c", "driver.c"],
-           "park_checkpoint": ["park_checkpoint.c", "park_checkpoint_calls.c",
-                               "park_checkpoint_steps.c", "child.c", "driver.c"]}
-
-
-def program(suite, name):
-    return suite.compile(name, SOURCES[name])
-
-
-def played(suite, name, command, timeout, env=None):
-    """Runs a program bare; its table goes to the log and to a file. base.Skip: not possible."""
-    result = suite.run(command, dict(suite.bare_env, **(env or {})), timeout)
-    path = os.path.join(suite.build, f"park-{name}.txt")
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(result.out)
-    suite.log(result.out.rstrip())
-    if result.rc == base.EXIT_SKIP:
-        raise base.Skip(last_words(result).removeprefix("skip: "))
-    return result
-
 
 def last_words(result):
     return ((result.out.strip() or result.err.strip() or "no output").splitlines())[-1][:160]
 
 
-# --- what still runs behind a context's event
-
-def architecture(suite):
-    """The GPU's, as nvcc names it."""
-    code = ("import ctypes, sys; c = ctypes.CDLL(sys.argv[1]); c.cuInit(0); n = ctypes.c_int(); "
-            "major = c.cuDeviceGetAttribute(ctypes.byref(n), 75, 0) or n.value; "
-            "c.cuDeviceGetAttribute(ctypes.byref(n), 76, 0); print(f'sm_{major}{n.value}')")
-    return suite.run([sys.executable, "-c", code, suite.libcuda]).out.strip()
-
-
-def cubin(suite):
-    """park_quiet.cu as a file to load; None: no nvcc here, and one row says so."""
-    if not suite.nvcc:
-        suite.row("kernels of nvcc", verdict="skip: no nvcc, or no use for it")
-        return None
-    out = os.path.join(suite.build, "park_quiet.cubin")
-    suite.must([suite.nvcc, "-O2", "-std=c++17", f"-arch={architecture(suite)}", "-rdc=true",
-                "-cubin", "-dlink", "-o", out, os.path.join(base.HERE, "park_quiet.cu"),
-                "-lcudadevrt"], "compiling park_quiet.cu")
-    return out
-
-
-def park_quiet(suite):
-    path = program(suite, "park_quiet")
-    loaded = cubin(suite)
-    more = ["--cubin", loaded] if loaded else []
-    small = suite.simulate or suite.quick
-    command = [path, *more, "--seconds", "2" if small else "15", "--alone",
-               "0.1" if small else "0.3"]
-    result = played(suite, "quiet", command, 150)
-    for line in result.out.splitlines()[1:]:
-        name, verdict = line[:30].strip(), re.split(r"\s{2,}", line.strip())[-1]
-        if not verdict.startswith("ok"):
-            suite.row(name, verdict=verdict.replace("HOLE", "FAIL: HOLE"))
-    ran = [line for line in result.out.splitlines()
-           if line.endswith("  ok") and not line.startswith("all together")]
-    suite.row("work behind the event", verdict=f"ok: {len(ran)} kinds" if result.rc == 0
-              else f"FAIL: {last_words(result)}")
-    broken = suite.run([path, *more, "--broken", "--alone", "0", "--seconds", "2"])
-    suite.row("without the event", verdict="ok: work still ran" if broken.rc == 1 else
-              f"FAIL: exit {broken.rc}: {last_words(broken)}")
-
-
-# --- which calls look at an address's memory
-
-def park_pointers(suite):
-    result = played(suite, "pointers", [program(suite, "park_pointers"), "--seconds", "60"], 100)
-    suite.row("calls with an address that is away",
-              verdict=f"measured: {last_words(result)}" if result.rc == 0
-              else f"FAIL: {last_words(result)}")
-
-
-# --- the driver's checkpoint
-
-def checkpoint(suite, part, more):
-    """One part of the program; True: what was asked of it held."""
-    env = {}
+def played(suite, row, name, *arguments):
+    """A row for a program that asks the driver, bare. Its lines go to the log."""
+    env = dict(suite.bare_env)
     if suite.simulate:
         env["SIM_SHARED"] = f"gpucache-park-{os.getpid()}-{time.monotonic_ns()}"
-    name = " ".join(["checkpoint:", part, *(["by another process"] if "--other" in more else [])])
-    try:
-        result = played(suite, f"checkpoint-{part}", [program(suite, "park_checkpoint"), *more,
-                                                      part], 90, env)
-        suite.row(name, verdict=f"{'measured' if result.rc == 0 else 'FAIL'}: "
-                                f"{last_words(result)}")
-        return result.rc == 0
-    finally:
-        for left in glob.glob(f"/dev/shm/simulated-gpu-{env.get('SIM_SHARED', 'none')}"):
-            os.unlink(left)
+    result = suite.run([suite.small(name), *arguments], env, 100)
+    for left in glob.glob(f"/dev/shm/simulated-gpu-{env.get('SIM_SHARED', 'none')}"):
+        os.unlink(left)
+    suite.log(result.out.rstrip())
+    words = last_words(result)
+    suite.row(row, verdict=f"ok: {words}" if result.rc == 0 else
+              words if result.rc == base.EXIT_SKIP else f"FAIL: {words}")
+
+
+def park_pointers(suite):
+    played(suite, "calls with an address that is away", "park_pointers")
 
 
 def park_checkpoint(suite):
-    """If a process cannot do it by itself, the rest is seen with another one's help."""
-    by = [] if checkpoint(suite, "self", []) else ["--other"]
-    if by:
-        checkpoint(suite, "self", by)
-    checkpoint(suite, "calls", [*by, "--limit", "60" if suite.simulate else "80"])
-    checkpoint(suite, "full", [*by, "--bytes", str(64 << 20 if suite.simulate else 2 << 30)])
+    played(suite, "checkpoint of oneself", "park_checkpoint", "self")
+    played(suite, "restore on a full device", "park_checkpoint", "full",
+           str(64 << 20 if suite.simulate else 2 << 30))
 
 
 # --- whether all work goes through the wrappers

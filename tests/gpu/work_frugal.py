@@ -4,10 +4,9 @@ much an allocator reserves for what such programs hold. The shapes depend on --s
 each repetition of a workload adds 1.
 
 work_frugal.py [--turns] [--seed N] [--steps N] [--warm N] [--small] [--device NAME]
-               [--record FOLDER] WORKLOAD..
+               WORKLOAD..
   --turns   speaks the protocol of trainer.py; --steps are those of one turn, and the first turn
             begins with the --warm ones
-  --record  names a file of the folder in RECORD, for record.c: WORKLOAD.csv
   --small   sizes for a CPU
 
 The packages are imported once. Each workload is a process of its own, forked before CUDA starts.
@@ -204,8 +203,6 @@ def play(workload, step, warm):
 
 def run(workload, seed, build):
     """One workload in a process of its own."""
-    if OPTIONS.record:
-        os.environ["RECORD"] = os.path.join(OPTIONS.record, f"{workload}.csv")
     torch.manual_seed(seed)
     step = build()
     seconds = []
@@ -243,7 +240,6 @@ def main():
     parser.add_argument("--warm", type=int, default=20)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--record", metavar="FOLDER")
     parser.add_argument("workloads", choices=WORKLOADS, nargs="+")
     parser.parse_args(namespace=OPTIONS)
     # Each has imported its packages before the first is forked.

@@ -79,12 +79,10 @@ class Order:
                 'room': ['.def', '.h', '-*.S', '.c'],
             }[kind]
             names = [item + name for name in names]
-        found = [
-            path
-            for name in names
-            for path in sorted(self.files)
-            if fnmatch.fnmatch(path, f'{folder}/{name}')
-        ]
+        paths = [f'{folder}/{name}' for name in names]
+        found = [found for path in paths
+                 for found in (fnmatch.filter(sorted(self.files), path) if '*' in path
+                               else [path] * (path in self.files))]
         if not found:
             self.faults.append(f'{folder}/{item}: stands in the order, and does not exist')
         return found

@@ -7,11 +7,13 @@
  * park thread wait longer.
  *
  * NESTS: a signal handler makes a use inside a use of thread 0, and one while that thread sleeps at
- * the gate. FAILS: so many wakes find no memory. JOINS: more memory goes while the process is
- * parked. WITH_.. and WITHOUT_..: a step done wrong, which has to be noticed.
+ * the gate. FAILS: so many wakes find no memory. JOINS: a second park, which looks at the state and
+ * acts on it later, sends more memory away. ASKS: a request wakes, or meets a use's wake, and is
+ * answered. WITH_.. and WITHOUT_..: a step done wrong, which has to be noticed.
  *
  * Promises: no work is given to the driver, or runs, while the memory is away; what comes back is
- * what was written last; every thread comes to its end.
+ * what was written last; who hears that the process is awake finds its memory there; every thread
+ * comes to its end.
  */
 #define N 2
 #ifndef RUNS
@@ -214,10 +216,28 @@ inline open_gate()
     turn++
 }
 
+/* Between the look and the step a use may come. Then its wake is next. */
+inline second_park()
+{
+    if
+    :: state == PARKED ->
+        if
+        :: atomic { state == PARKED -> state = LEAVING };
+            is_parked()
+        :: atomic { state != PARKED -> skip };
+#ifdef WITH_OPEN_AFTER_JOIN
+            open_gate()
+#endif
+        fi
+    :: state != PARKED
+    fi
+}
+
 active proctype park()
 {
     byte tries = PARKS;
-    bit joins;
+    bit joins, asks; /* what is to come */
+    bit asked, heard; /* a request made the wake, or met it */
 
     do
     :: tries == 0 -> break
@@ -255,15 +275,34 @@ active proctype park()
 #ifdef JOINS
         joins = 1;
 #endif
+#ifdef ASKS
+        asks = 1;
+#endif
 asleep:
-        /* The tool asks for a wake only once no thread is left to do it. */
+        /* In the end somebody asks for a wake: no thread is left to do it. */
         if
         :: state == WAKING
         :: atomic { state == PARKED && ended == N -> state = WAKING }
-        :: atomic { joins && state == PARKED -> joins = 0; state = LEAVING };
-            is_parked();
+        :: joins ->
+            joins = 0;
+            second_park();
             goto asleep
+        :: asks ->
+            asks = 0;
+            if
+            :: atomic { state == PARKED -> state = WAKING; asked = 1 }
+            :: atomic { state == WAKING -> heard = 1 } /* the use's wake is the answer */
+            fi;
+#ifdef WITH_EARLY_ANSWER
+            assert(!heard || mapped);
+#endif
         fi;
+#ifdef ASKS
+        if
+        :: asked -> asked = 0; is_parked(); goto asleep /* no use gets an error */
+        :: true
+        fi;
+#endif
 #ifdef FAILS
         if
         :: failures < FAILS ->
@@ -272,6 +311,8 @@ asleep:
 #endif
             failures++;
             is_parked();
+            asks = asks || heard; /* it meets the next wake, or makes one */
+            heard = 0;
             goto asleep
         :: true
         fi;
@@ -282,7 +323,10 @@ asleep:
         mapped = 1;
         assert(saved == version);
 undo:
-        open_gate()
+        open_gate();
+        assert(!(asked || heard) || mapped);
+        asked = 0;
+        heard = 0
     od;
     done = 1
 }

@@ -241,7 +241,7 @@ static int early_launches_in_two_contexts(void)
  */
 
 /* A real driver takes its time for each. */
-enum { LIVES = 500, LIVES_REAL = 20, LIFE_BLOCKS = 4 };
+enum { LIVES = 200, LIVES_REAL = 20, LIFE_BLOCKS = 4 };
 static const uint64_t nowhere = 0x1000;
 static atomic_bool is_broken, over;
 
@@ -344,7 +344,7 @@ static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
 /* The same, where the driver goes on for long after it has given the addresses back. */
 static int memory_in_stream_order_is_known_beside_contexts_that_take_long(void)
 {
-    int num_contexts = 10;
+    int num_contexts = 4;
     contexts_take_ns("200000000");
     scene_start(1, 60);
     printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, &num_contexts));

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-enum { ENDING_BLOCKS = 10, ENDING_CONTEXTS = 400 };
+enum { ENDING_BLOCKS = 10, ENDING_CONTEXTS = 100 };
 
 /* Before scene_start. The simulated driver sleeps once it has given a context's addresses back. So
  * other threads get some of them before the cache has forgotten the context. */
@@ -25,10 +25,10 @@ static inline void contexts_end_slowly(void)
 }
 
 /* Makes and ends one context after the other, of which some still have live blocks. A real driver
- * takes some 100 ms for each, and gets a tenth of the contexts. */
+ * takes some 100 ms for each, and gets fewer. */
 static inline void end_contexts(int count)
 {
-    for (int left = scene_simulated() ? count : (count + 9) / 10; left > 0; left--) {
+    for (int left = scene_simulated() ? count : count * 2 / 5; left > 0; left--) {
         CUcontext ctx = NULL;
         uint64_t own[ENDING_BLOCKS] = {0};
         REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));

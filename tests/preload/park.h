@@ -35,6 +35,8 @@ static inline void park(void)
 static inline void expect_refused(const char *why)
 {
     expect_code(asker_ask("park wait=20"), PAGE_REPLY_REFUSED);
+    if (asker_page() && !strstr(asker_reply(), why))
+        fprintf(stderr, "%s\n", asker_reply());
     EXPECT(!asker_page() || strstr(asker_reply(), why));
     expect_parked(false);
 }

@@ -178,5 +178,60 @@ static int without_memory_the_use_fails_and_later_ones_are_right(void)
     return scene_wrong_words(blocks[0], WORDS, 1, NULL) != 0;
 }
 
-SCENE_ACTS(ACT(no_byte_is_lost), ACT(a_handler_may_launch_while_its_thread_waits),
+/* One block, filled. False: bare, or another driver than the simulated one; *rc is the act's. */
+static bool begin_one(int *rc)
+{
+    scene_start(1, 300);
+    blocks[0] = NEW_BLOCK(4 * WORDS);
+    REQUIRE(gpu_fill(blocks[0], WORDS, 1, NULL));
+    REQUIRE(gpu_sync());
+    *rc = asker_page() && !scene_simulated() ? SCENE_SKIP : 0;
+    return asker_page() && scene_simulated();
+}
+
+/* The driver records an event of the context no more, and later again. */
+static int an_event_that_fails_ends_no_later_park(void)
+{
+    int rc;
+    if (!begin_one(&rc))
+        return rc;
+    park();
+    wake();
+    fail_from("cuCtxRecordEvent:1+:1");
+    expect_refused("the driver does not say whether GPU work runs");
+    fail_no_more();
+    for (int i = 0; i < 2; i++) {
+        park();
+        EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
+    }
+    REQUIRE(gpu_spin_fill(blocks[0], WORDS, 2, 3000 * MS_NS, NULL));
+    expect_refused("GPU work still runs");
+    REQUIRE(gpu_sync());
+    park();
+    return scene_wrong_words(blocks[0], WORDS, 2, NULL) != 0;
+}
+
+/* What the driver does not unmap stays on the device, so the next use need not wait for it. */
+static int memory_that_the_driver_does_not_unmap_stays(void)
+{
+    int rc;
+    if (!begin_one(&rc))
+        return rc;
+    fail_from("cuMemUnmap:1+:1");
+    expect_code(asker_ask("park"), PAGE_REPLY_PARTLY);
+    EXPECT(strstr(asker_reply(), "\"other\""));
+    expect_parked(false);
+    uint64_t start_ns = scene_now_ns();
+    EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
+    EXPECT(scene_now_ns() - start_ns < 5000 * MS_NS);
+    fail_no_more();
+    park();
+    EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
+    REQUIRE(gpu_free(blocks[0]));
+    return 0;
+}
+
+SCENE_ACTS(ACT(no_byte_is_lost), ACT(an_event_that_fails_ends_no_later_park),
+           ACT(memory_that_the_driver_does_not_unmap_stays),
+           ACT(a_handler_may_launch_while_its_thread_waits),
            ACT(without_memory_the_use_fails_and_later_ones_are_right))

@@ -16,16 +16,24 @@
  *   mend, forget     .. and no more; or they are gone by now
  *   work THREADS     threads begin to fill, copy and check blocks of their own
  *   rest             they end; "right", or how many words were wrong
+ *   load FILE        opens a library
  *   reset, exit      the context, or the process, ends */
 #include "tests/preload/scene.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { BLOCKS_MAX = 4096, THREADS_MAX = 16, WORK_WORDS = 64 * 1024, CUTS_MAX = 8 };
+enum {
+    BLOCKS_MAX = 4096,
+    THREADS_MAX = 16,
+    WORK_WORDS = 64 * 1024,
+    LINE_BYTES = 512,
+    CUTS_MAX = 8
+};
 
 static struct block {
     uint64_t addr;
@@ -226,7 +234,7 @@ static void say_wrong(uint64_t wrong)
 static bool obey(const char *line)
 {
     unsigned mib, count;
-    char folder[256];
+    char folder[256], file[LINE_BYTES];
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
     } else if (sscanf(line, "work %u", &count) == 1) {
@@ -263,6 +271,8 @@ static bool obey(const char *line)
         swap(*line == 's');
     } else if (!strncmp(line, "drop", 4)) {
         drop();
+    } else if (sscanf(line, "load %s", file) == 1) {
+        EXPECT(dlopen(file, RTLD_NOW));
     } else if (!strncmp(line, "reset", 5)) {
         REQUIRE(gpu_reset());
         num_blocks = 0;
@@ -276,7 +286,7 @@ static bool obey(const char *line)
 
 int main(void)
 {
-    char line[300];
+    char line[LINE_BYTES];
     scene_start(1, 600);
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin) && obey(line))

@@ -39,6 +39,8 @@ static _Atomic int state = FRESH;
 static _Atomic uint64_t calls[FUNCTION_COUNT];
 static uint64_t cost_ns[FUNCTION_COUNT], mib_ns[FUNCTION_COUNT];
 static bool cancels[FUNCTION_COUNT];
+static atomic_bool holds[FUNCTION_COUNT];
+static atomic_uint held;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
@@ -167,12 +169,34 @@ bool api_used(void)
     return now == READY || now == GONE;
 }
 
-CUresult api_enter(enum function function)
+/* What may happen at the beginning of a call. */
+static void begin_call(enum function function)
 {
-    const struct row *row = &rows[function];
     atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
     if (cancels[function])
         pthread_testcancel();
+    if (!atomic_load_explicit(&holds[function], memory_order_relaxed))
+        return;
+    atomic_fetch_add(&held, 1);
+    while (atomic_load(&holds[function]))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    atomic_fetch_sub(&held, 1);
+}
+
+void api_hold(enum function function, bool on)
+{
+    atomic_store(&holds[function], on);
+}
+
+unsigned api_held(void)
+{
+    return atomic_load(&held);
+}
+
+CUresult api_enter(enum function function)
+{
+    const struct row *row = &rows[function];
+    begin_call(function);
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY && !(row->flags & ANYTIME))
         return refuse(now);
@@ -201,9 +225,7 @@ CUresult api_leave(CUresult result)
 
 CUresult api_touch(enum function function)
 {
-    atomic_fetch_add_explicit(&calls[function], 1, memory_order_relaxed);
-    if (cancels[function])
-        pthread_testcancel();
+    begin_call(function);
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY)
         return refuse(now);

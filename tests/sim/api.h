@@ -86,6 +86,9 @@ const char *api_name(enum function function);
 /* Returns FUNCTION_COUNT if no function has this symbol. */
 enum function api_by_name(const char *symbol);
 uint64_t api_calls(enum function function);
+/* Calls of the function wait at their beginning, without the lock; how many do at present. */
+void api_hold(enum function function, bool on);
+unsigned api_held(void);
 /* Charges the extra virtual time of a call whose cost depends on a size. The caller holds the
  * lock. */
 void api_charge_size(enum function function, uint64_t size_bytes);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/kernel.h"
 #include "tests/sim/memory.h"
@@ -52,6 +53,8 @@ const char *command_name(const struct command *command)
         return "host function";
     case COMMAND_WAIT_VALUE:
         return "wait value";
+    case COMMAND_WAIT_MEMORY:
+        return "wait value in memory";
     case COMMAND_POOL_FREE:
         return "async free";
     }
@@ -71,7 +74,8 @@ uint64_t command_duration_ns(const struct command *command)
         return bytes / BYTES_PER_NS +
                (command->kind == COMMAND_KERNEL
                     ? kernel_busy_ns(command->launch.kernel, command->launch.args)
-                    : COPY_NS);
+                    : COPY_NS) +
+               (command->kind == COMMAND_COPY && command->copy.staging ? config.upload_ns : 0);
     default:
         return 0;
     }
@@ -79,7 +83,7 @@ uint64_t command_duration_ns(const struct command *command)
 
 bool command_condition(const struct command *command)
 {
-    return command->kind == COMMAND_WAIT_VALUE ||
+    return command->kind == COMMAND_WAIT_VALUE || command->kind == COMMAND_WAIT_MEMORY ||
            (command->kind == COMMAND_KERNEL && command->launch.kernel == KERNEL_wait_flag);
 }
 
@@ -90,8 +94,12 @@ bool command_holds(const struct command *command, struct CUctx_st *context)
         bool gone = memory_find((uint64_t)(uintptr_t)command->wait.word) == NULL;
         return gone || atomic_load(command->wait.word) >= command->wait.value;
     }
-    const uint32_t *at = memory_at(context, command->launch.args[0], false, &room);
+    bool waits = command->kind == COMMAND_WAIT_MEMORY;
+    uint64_t addr = waits ? command->wait_memory.addr : command->launch.args[0];
+    const uint32_t *at = memory_at(context, addr, false, &room);
     /* If there is no word, the command ends. Running it then reports the fault. */
+    if (waits && at != NULL && room >= 4)
+        return __atomic_load_n(at, __ATOMIC_ACQUIRE) >= command->wait_memory.value;
     return at == NULL || room < 4 || __atomic_load_n(at, __ATOMIC_ACQUIRE) != 0;
 }
 
@@ -154,6 +162,12 @@ CUresult command_run(struct command *command, struct CUctx_st *context)
         if (healthy)
             rc = run_set(command, context);
         break;
+    case COMMAND_WAIT_MEMORY: {
+        size_t room;
+        if (healthy && memory_at(context, command->wait_memory.addr, false, &room) == NULL)
+            rc = CUDA_ERROR_ILLEGAL_ADDRESS;
+        break;
+    }
     case COMMAND_POOL_FREE:
         mempool_reclaim(command->pool_free.addr);
         break;

@@ -13,6 +13,7 @@ enum command_kind {
     COMMAND_SET,
     COMMAND_HOST_FUNCTION, /* hostcall.h */
     COMMAND_WAIT_VALUE,    /* for a word of 64 bits to be at least the value */
+    COMMAND_WAIT_MEMORY,   /* for 32 bits of memory to be at least the value */
     COMMAND_POOL_FREE,     /* cuMemFreeAsync: gives the memory back when it is reached */
 };
 
@@ -55,6 +56,10 @@ struct command {
             const _Atomic uint64_t *word;
             uint64_t value;
         } wait;
+        struct {
+            uint64_t addr;
+            uint32_t value;
+        } wait_memory;
         struct {
             uint64_t addr;
         } pool_free;

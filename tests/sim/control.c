@@ -13,6 +13,7 @@
 #include "tests/sim/context.h"
 #include "tests/sim/device.h"
 #include "tests/sim/fault.h"
+#include "tests/sim/graph.h"
 #include "tests/sim/hazard.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/owner.h"
@@ -130,6 +131,36 @@ void simFailClear(const char *symbol)
     api_lock();
     fault_clear(symbol != NULL ? api_by_name(symbol) : FUNCTION_COUNT);
     api_unlock();
+}
+
+static int hold(const char *symbol, bool on)
+{
+    enum function function = api_by_name(symbol);
+    if (function == FUNCTION_COUNT)
+        return -1;
+    api_hold(function, on);
+    return 0;
+}
+
+int simHold(const char *symbol)
+{
+    return hold(symbol, true);
+}
+
+void simLetGo(const char *symbol)
+{
+    hold(symbol, false);
+}
+
+unsigned simHeld(void)
+{
+    return api_held();
+}
+
+int simDeviceLaunch(void *exec, void *stream)
+{
+    api_lock();
+    return (int)api_leave(graph_launch(exec, stream));
 }
 
 static void print_calls(void)

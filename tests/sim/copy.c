@@ -7,6 +7,7 @@
 
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"
+#include "tests/sim/config.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/thread.h"
 
@@ -84,7 +85,13 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
             return rc;
     }
     if (stream->capture == NULL && copy->src_host && pageable(src)) {
-        if (!synchronous && size <= STAGING_BYTES_MAX) {
+        bool goes_on = synchronous && config.upload_ns > 0; /* documented */
+        if (goes_on)
+            rc = stream_wait(stream);
+        if (rc != CUDA_SUCCESS)
+            return rc;
+        synchronous = synchronous && !goes_on;
+        if (!synchronous && (goes_on || size <= STAGING_BYTES_MAX)) {
             copy->staging = malloc(size);
             if (copy->staging == NULL)
                 return CUDA_ERROR_OUT_OF_MEMORY;

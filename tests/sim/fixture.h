@@ -4,17 +4,12 @@
 #ifndef SIM_FIXTURE_H
 #define SIM_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/sim/sim.h"
+#include "tests/unit/cases.h"
 
 #include <cuda.h>
-#include <cmocka.h>
-
-#include "tests/sim/sim.h"
+#include <stdlib.h>
+#include <string.h>
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -64,7 +59,8 @@ void allow(CUdeviceptr at, size_t bytes, int device, CUmemAccess_flags flags);
 /* Undoes map. */
 void unmap(CUdeviceptr at, size_t bytes, CUmemGenericAllocationHandle handle);
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_clean, fixture_clean)
-#define RUN(tests) cmocka_run_group_tests(tests, fixture_start, NULL)
+/* Each test begins without faults, and ends without a hazard. */
+#undef TEST
+#define TEST(name) TEST_WITH(name, fixture_clean, fixture_clean)
 
 #endif

@@ -154,7 +154,7 @@ static bool exec_valid(CUgraphExec exec)
     return (uintptr_t)exec >= 4096 && exec->magic == EXEC_MAGIC;
 }
 
-static CUresult launch(CUgraphExec exec, CUstream handle)
+CUresult graph_launch(CUgraphExec exec, CUstream handle)
 {
     CUstream stream;
     CUresult rc = stream_resolve(handle, &stream);
@@ -346,7 +346,7 @@ API(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
 API(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph graph, unsigned long long flags),
     instantiate(out, graph, flags))
 API_BOTH(cuGraphLaunch, cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream handle),
-         launch(exec, STREAM(handle)))
+         graph_launch(exec, STREAM(handle)))
 API(cuGraphExecDestroy, (CUgraphExec exec), exec_destroy(exec))
 API(cuGraphAddEmptyNode, (NODE), add_empty(out, graph, before, count))
 API(cuGraphAddChildGraphNode, (NODE, CUgraph child), add_child(out, graph, before, count, child))

@@ -28,6 +28,8 @@ void graph_destroy(CUgraph graph);
 CUgraphNode graph_add(CUgraph graph, const struct command *command, CUgraphNode const *before,
                       size_t before_count);
 
+CUresult graph_launch(CUgraphExec exec, CUstream handle);
+
 /* `node` is one of `ends`, or one of `ends` depends on it. */
 bool graph_leads(CUgraph graph, CUgraphNode node, CUgraphNode const *ends, size_t end_count);
 

@@ -53,6 +53,16 @@ SIM_EXPORT int simFail(const char *symbol, unsigned nth, int code);
 /* Adds a fault as in SIM_FAIL: "symbol:N:code", "symbol:N+:code" or "symbol:pP:code". With a '!'
  * behind the code the error sticks to the current context. Returns 0 or -1. */
 SIM_EXPORT int simFailSpec(const char *spec);
+/* Calls of a symbol wait before the driver does anything, until simLetGo. How many do at present:
+ * simHeld. -1 for an unknown symbol, else 0. */
+SIM_EXPORT int simHold(const char *symbol);
+SIM_EXPORT void simLetGo(const char *symbol);
+SIM_EXPORT unsigned simHeld(void);
+
+/* What a kernel in the stream does with an instantiated graph: launches it from the device, in no
+ * call of the program's. exec, stream: CUgraphExec, CUstream. Returns the driver's code. */
+SIM_EXPORT int simDeviceLaunch(void *exec, void *stream);
+
 /* Forgets the faults of a symbol, or all for NULL. */
 SIM_EXPORT void simFailClear(const char *symbol);
 

@@ -87,6 +87,28 @@ static CUresult get_contexts(CUstream handle, CUcontext *out, CUgreenCtx *green)
     return rc;
 }
 
+/* At least, the default, is the only way that is simulated. */
+static CUresult wait_value(CUstream handle, uint64_t addr, uint32_t value, unsigned flags)
+{
+    CUstream stream;
+    struct command command = {.kind = COMMAND_WAIT_MEMORY,
+                              .wait_memory = {.addr = addr, .value = value}};
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc == CUDA_SUCCESS && (flags != CU_STREAM_WAIT_VALUE_GEQ || addr % 4 != 0))
+        rc = CUDA_ERROR_INVALID_VALUE;
+    return rc == CUDA_SUCCESS ? stream_submit(stream, &command) : rc;
+}
+
+static CUresult launch_host_function(CUstream handle, CUhostFn function, void *data)
+{
+    CUstream stream;
+    struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {function, data}};
+    CUresult rc = stream_resolve(handle, &stream);
+    if (rc == CUDA_SUCCESS && function == NULL)
+        rc = CUDA_ERROR_INVALID_VALUE;
+    return rc == CUDA_SUCCESS ? stream_submit(stream, &command) : rc;
+}
+
 API(cuStreamCreate, (CUstream * out, unsigned flags), create(out, flags))
 API(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority), create(out, flags))
 API(cuStreamDestroy_v2, (CUstream handle), destroy(handle))
@@ -100,3 +122,8 @@ API_BOTH(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream handle, CUcontext *out),
 API_BOTH(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
          (CUstream handle, CUcontext *out, CUgreenCtx *green),
          get_contexts(STREAM(handle), out, green))
+API_BOTH(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz,
+         (CUstream handle, CUdeviceptr addr, cuuint32_t value, unsigned flags),
+         wait_value(STREAM(handle), addr, value, flags))
+API_BOTH(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream handle, CUhostFn function, void *data),
+         launch_host_function(STREAM(handle), function, data))

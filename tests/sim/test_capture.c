@@ -114,7 +114,7 @@ static const struct rule {
 static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                             CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, RELAXED};
 
-static void calls_follow_the_rules_of_their_modes(void **state)
+TEST(calls_follow_the_rules_of_their_modes)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules * 18; i++) {
         const struct rule *rule = &rules[i / 18];
@@ -140,7 +140,7 @@ static void calls_follow_the_rules_of_their_modes(void **state)
     }
 }
 
-static void another_context_is_not_concerned(void **state)
+TEST(another_context_is_not_concerned)
 {
     CUcontext other;
     CUevent fence;
@@ -155,7 +155,7 @@ static void another_context_is_not_concerned(void **state)
     end_capture(on, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
-static void legacy_stream_conflicts_with_blocking_captures(void **state)
+TEST(legacy_stream_conflicts_with_blocking_captures)
 {
     CUstream blocking = stream(CU_STREAM_DEFAULT);
     CUstreamCaptureStatus status;
@@ -175,7 +175,7 @@ static void legacy_stream_conflicts_with_blocking_captures(void **state)
     OK(cuStreamDestroy(blocking));
 }
 
-static void capture_is_bound_to_its_stream_and_thread(void **state)
+TEST(capture_is_bound_to_its_stream_and_thread)
 {
     CUstream other = stream(CU_STREAM_NON_BLOCKING);
     CUgraph graph;
@@ -220,7 +220,7 @@ static void capture_is_bound_to_its_stream_and_thread(void **state)
 
 /* A late fill, a copy of it on a side stream, a smaller fill behind that, and a word behind all; by
  * a capture, and as a child of another graph, in which one more word comes behind it. */
-static void captured_work_runs_in_order_at_each_launch(void **state)
+TEST(captured_work_runs_in_order_at_each_launch)
 {
     CUstream side = stream(CU_STREAM_NON_BLOCKING);
     CUdeviceptr a = alloc(WORDS * 4), b = alloc(WORDS * 4);
@@ -291,12 +291,5 @@ static int set_up(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(calls_follow_the_rules_of_their_modes),
-        TEST(another_context_is_not_concerned),
-        TEST(legacy_stream_conflicts_with_blocking_captures),
-        TEST(capture_is_bound_to_its_stream_and_thread),
-        TEST(captured_work_runs_in_order_at_each_launch),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    return play_tests(set_up, NULL);
 }

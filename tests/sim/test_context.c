@@ -28,7 +28,7 @@ static uint64_t cpu_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void contexts_stack_and_are_several(void **state)
+TEST(contexts_stack_and_are_several)
 {
     CUcontext a, b, now;
     unsigned long long id_a, id_b;
@@ -56,7 +56,7 @@ static void contexts_stack_and_are_several(void **state)
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxSetCurrent((CUcontext)(uintptr_t)0x1234000));
 }
 
-static void attached_contexts_end_with_their_last_use(void **state)
+TEST(attached_contexts_end_with_their_last_use)
 {
     CUcontext own, same;
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxAttach(&same, 0)); /* primary */
@@ -81,7 +81,7 @@ static void attached_contexts_end_with_their_last_use(void **state)
 }
 
 /* The driver recognises every stale handle, and a context that ended costs nothing. */
-static void any_number_of_contexts_may_end(void **state)
+TEST(any_number_of_contexts_may_end)
 {
     enum { CONTEXTS = 20000 };
     CUcontext first = NULL, own;
@@ -98,7 +98,7 @@ static void any_number_of_contexts_may_end(void **state)
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy((CUcontext)(void *)((char *)own + 8)));
 }
 
-static void destruction_frees_all(void **state)
+TEST(destruction_frees_all)
 {
     CUcontext own;
     CUdeviceptr at;
@@ -127,7 +127,7 @@ static int active(void)
     return is;
 }
 
-static void primary_context_lives_again(void **state)
+TEST(primary_context_lives_again)
 {
     CUcontext first, second;
     unsigned long long id, new_id;
@@ -151,7 +151,7 @@ static void primary_context_lives_again(void **state)
     OK(cuDevicePrimaryCtxReset(1)); /* of an inactive one: nothing */
 }
 
-static void peers_need_to_be_enabled(void **state)
+TEST(peers_need_to_be_enabled)
 {
     CUcontext other;
     CUdeviceptr at = alloc(4096);
@@ -176,7 +176,7 @@ static void peers_need_to_be_enabled(void **state)
 }
 
 /* As natively, the child of a process that has initialised CUDA cannot use it. */
-static void a_forked_child_is_not_initialised(void **state)
+TEST(a_forked_child_is_not_initialised)
 {
     int status = 0, version;
     pid_t child = fork();
@@ -194,7 +194,7 @@ static void a_forked_child_is_not_initialised(void **state)
     OK(cuMemFree(alloc(MIB)));
 }
 
-static void faults_strike_as_told(void **state)
+TEST(faults_strike_as_told)
 {
     static const struct {
         const char *spec, *calls; /* x: the call fails */
@@ -241,7 +241,7 @@ static CUstream green_stream(void)
 
 /* Work on a green stream and on one of the primary context, the later of them behind an event of
  * the primary context. */
-static void primary_events_order_green_work(void **state)
+TEST(primary_events_order_green_work)
 {
     for (int green_first = 0; green_first < 2; green_first++) {
         CUdeviceptr at = alloc(WORDS * 4);
@@ -260,7 +260,7 @@ static void primary_events_order_green_work(void **state)
     }
 }
 
-static void green_events_cover_green_work_only(void **state)
+TEST(green_events_cover_green_work_only)
 {
     CUdeviceptr at = alloc(WORDS * 4), other = alloc(WORDS * 4);
     CUevent fence;
@@ -277,7 +277,7 @@ static void green_events_cover_green_work_only(void **state)
     OK(cuMemFree(other));
 }
 
-static void green_contexts_are_parts_of_the_primary(void **state)
+TEST(green_contexts_are_parts_of_the_primary)
 {
     CUcontext owner;
     CUgreenCtx seen = NULL;
@@ -332,18 +332,5 @@ int main(void)
     CUdeviceptr at;
     if (cuMemAlloc(&at, 1) != CUDA_ERROR_NOT_INITIALIZED || cuInit(1) != CUDA_ERROR_INVALID_VALUE)
         return 1;
-    const struct CMUnitTest tests[] = {
-        TEST(contexts_stack_and_are_several),
-        TEST(attached_contexts_end_with_their_last_use),
-        TEST(any_number_of_contexts_may_end),
-        TEST(destruction_frees_all),
-        TEST(primary_context_lives_again),
-        TEST(peers_need_to_be_enabled),
-        TEST(a_forked_child_is_not_initialised),
-        TEST(faults_strike_as_told),
-        TEST(primary_events_order_green_work),
-        TEST(green_events_cover_green_work_only),
-        TEST(green_contexts_are_parts_of_the_primary),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    return play_tests(set_up, NULL);
 }

@@ -222,7 +222,7 @@ static void play_all(const char *rows, bool whole)
         play(row, whole);
 }
 
-static void hazards_are_reported(void **state)
+TEST(hazards_are_reported)
 {
     play_all(/* writes, reads and updates of the same bytes */
              "aw bw =1/ar bw =1/aw br =1/aw bc =1/ac bw =1/bm ac =1/ar bu =1/au br =1/ar br =0/"
@@ -242,7 +242,7 @@ static void hazards_are_reported(void **state)
              false);
 }
 
-static void every_way_to_order_is_known(void **state)
+TEST(every_way_to_order_is_known)
 {
     play_all("av >ab bw/av $a bw/av ?a bw/av .a bw/av ,a bw/av * bw/av @ bw/av >ac >cb bw/av F bw/"
              "xv nw/nv xw/pv nw/nv pw/xv x- nw/xv as x- nw/av a- @ bw/av bs a- b- @ cw/"
@@ -251,7 +251,7 @@ static void every_way_to_order_is_known(void **state)
 }
 
 /* Long chains of owners without a host wait are checked exactly, at little cost. */
-static void many_owners_in_stream_order_are_fine(void **state)
+TEST(many_owners_in_stream_order_are_fine)
 {
     CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
     blocks[0] = alloc(64);
@@ -270,7 +270,7 @@ static void many_owners_in_stream_order_are_fine(void **state)
 }
 
 /* All that use it are. The checker does not watch the host's memory. */
-static void unmapping_memory_in_use_is_reported(void **state)
+TEST(unmapping_memory_in_use_is_reported)
 {
     CUmemGenericAllocationHandle handle;
     CUstream both[] = {stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING)};
@@ -294,7 +294,7 @@ static void unmapping_memory_in_use_is_reported(void **state)
     OK(cuMemFree(to));
 }
 
-static void freeing_memory_that_a_peer_uses_is_reported(void **state)
+TEST(freeing_memory_that_a_peer_uses_is_reported)
 {
     CUcontext other;
     CUdeviceptr at = alloc(2 * MIB), from;
@@ -312,7 +312,7 @@ static void freeing_memory_that_a_peer_uses_is_reported(void **state)
     OK(cuDevicePrimaryCtxRelease(1));
 }
 
-static void async_pool_orders_its_own_reuse(void **state)
+TEST(async_pool_orders_its_own_reuse)
 {
     CUstream both[] = {stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING)};
     for (int i = 0; i < 20; i++) {
@@ -334,13 +334,5 @@ static int set_up(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(hazards_are_reported),
-        TEST(every_way_to_order_is_known),
-        TEST(many_owners_in_stream_order_are_fine),
-        TEST(unmapping_memory_in_use_is_reported),
-        TEST(freeing_memory_that_a_peer_uses_is_reported),
-        TEST(async_pool_orders_its_own_reuse),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    return play_tests(set_up, NULL);
 }

@@ -7,7 +7,7 @@
 
 static uint8_t host[MIB], back[MIB];
 
-static void misuse_gives_the_measured_codes(void **state)
+TEST(misuse_gives_the_measured_codes)
 {
     const size_t pitch_width = 1000;
     CUmemGenericAllocationHandle handle;
@@ -58,7 +58,7 @@ static void misuse_gives_the_measured_codes(void **state)
     OK(cuMemFree(live));
 }
 
-static void launches_are_checked(void **state)
+TEST(launches_are_checked)
 {
     CUdeviceptr at = alloc(400);
     uint64_t words = 100;
@@ -101,7 +101,7 @@ static void launches_are_checked(void **state)
     OK(cuMemFree(at - 2));
 }
 
-static void sizes_are_rounded_as_measured(void **state)
+TEST(sizes_are_rounded_as_measured)
 {
     size_t before = used(), pitch;
     CUdeviceptr a = alloc(1), b = alloc(513), c = alloc(1), rows;
@@ -124,7 +124,7 @@ static void sizes_are_rounded_as_measured(void **state)
     OK(cuMemFree(rows));
 }
 
-static void capacity_is_what_fits(void **state)
+TEST(capacity_is_what_fits)
 {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle;
@@ -149,7 +149,7 @@ static void capacity_is_what_fits(void **state)
     OK(cuMemFree(alloc(2 * MIB)));
 }
 
-static void free_waits_for_its_own_device(void **state)
+TEST(free_waits_for_its_own_device)
 {
     CUcontext other;
     CUstream streams[] = {stream(CU_STREAM_DEFAULT), stream(CU_STREAM_NON_BLOCKING), NULL};
@@ -175,7 +175,7 @@ static void free_waits_for_its_own_device(void **state)
 }
 
 /* When freed memory is allocated again, its contents have changed. */
-static void freed_memory_is_gone(void **state)
+TEST(freed_memory_is_gone)
 {
     CUdeviceptr keep = alloc(512);
     for (size_t size = 4 * KIB; size < 8 * MIB; size *= 1024) {
@@ -192,7 +192,7 @@ static void freed_memory_is_gone(void **state)
     OK(cuMemFree(keep));
 }
 
-static void dma_bufs_are_of_whole_pages_with_memory(void **state)
+TEST(dma_bufs_are_of_whole_pages_with_memory)
 {
     CUdeviceptr small = alloc(5000), large = alloc(3 * MIB), page = small & ~UINT64_C(4095);
     const CUmemRangeHandleType type = CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
@@ -218,7 +218,7 @@ static uint64_t ask(CUpointer_attribute which, CUdeviceptr at)
 }
 #define ASK(which, at) ask(CU_POINTER_ATTRIBUTE_##which, at)
 
-static void attributes_tell_the_allocation(void **state)
+TEST(attributes_tell_the_allocation)
 {
     static const size_t sizes[] = {512, 700 * KIB, 3 * MIB};
     CUmemGenericAllocationHandle handle;
@@ -276,7 +276,7 @@ static void attributes_tell_the_allocation(void **state)
     }
 }
 
-static void host_and_managed_memory_are_the_kernels_too(void **state)
+TEST(host_and_managed_memory_are_the_kernels_too)
 {
     const CUmemLocation device = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
     CUdeviceptr managed, plain = alloc(4096);
@@ -321,7 +321,7 @@ static void free_async(CUdeviceptr at)
 }
 
 /* Freed memory of a pool stays taken up to the threshold, serves the pool, and goes by a trim. */
-static void pools_keep_what_their_threshold_says(void **state)
+TEST(pools_keep_what_their_threshold_says)
 {
     CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                             .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
@@ -364,7 +364,7 @@ static void pools_keep_what_their_threshold_says(void **state)
 }
 
 /* What is freed in a stream serves an allocation that finds no other memory. */
-static void a_full_device_waits_for_frees_in_streams(void **state)
+TEST(a_full_device_waits_for_frees_in_streams)
 {
     CUdeviceptr at, next;
     size_t available;
@@ -377,7 +377,7 @@ static void a_full_device_waits_for_frees_in_streams(void **state)
 }
 
 /* Peer access between contexts does not matter for memory of a pool. */
-static void memory_of_a_pool_is_for_its_device(void **state)
+TEST(memory_of_a_pool_is_for_its_device)
 {
     CUcontext other;
     CUmemoryPool pool;
@@ -397,7 +397,7 @@ static void memory_of_a_pool_is_for_its_device(void **state)
     free_async(at);
 }
 
-static void copies_move_every_byte(void **state)
+TEST(copies_move_every_byte)
 {
     static const size_t sizes[] = {1, 3, 64, 4097, MIB};
     static const uint8_t want[] = {0, 0, 7, 7, 0, 0, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0};
@@ -437,7 +437,7 @@ static void copies_move_every_byte(void **state)
     OK(cuMemFree(a));
 }
 
-static void what_is_synchronous(void **state)
+TEST(what_is_synchronous)
 {
     CUdeviceptr a = alloc(MIB), b = alloc(MIB);
     uint8_t *pinned;
@@ -476,21 +476,5 @@ static void what_is_synchronous(void **state)
 int main(void)
 {
     setenv("SIM_CAPACITY", "512M", 1);
-    const struct CMUnitTest tests[] = {
-        TEST(misuse_gives_the_measured_codes),
-        TEST(launches_are_checked),
-        TEST(sizes_are_rounded_as_measured),
-        TEST(capacity_is_what_fits),
-        TEST(free_waits_for_its_own_device),
-        TEST(freed_memory_is_gone),
-        TEST(dma_bufs_are_of_whole_pages_with_memory),
-        TEST(attributes_tell_the_allocation),
-        TEST(host_and_managed_memory_are_the_kernels_too),
-        TEST(pools_keep_what_their_threshold_says),
-        TEST(a_full_device_waits_for_frees_in_streams),
-        TEST(memory_of_a_pool_is_for_its_device),
-        TEST(copies_move_every_byte),
-        TEST(what_is_synchronous),
-    };
-    return RUN(tests);
+    return play_tests(fixture_start, NULL);
 }

@@ -120,7 +120,7 @@ static void play(const struct kind *kind, enum order how)
     OK(cuEventDestroy(fence));
 }
 
-static void later_writes_are_ordered_by_a_wait_and_reported_without(void **state)
+TEST(later_writes_are_ordered_by_a_wait_and_reported_without)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (enum order how = NONE; how <= HOST_WAIT; how++)
@@ -129,7 +129,7 @@ static void later_writes_are_ordered_by_a_wait_and_reported_without(void **state
 
 /* A record covers the work that was submitted before it, but not the work between it and the
  * wait. */
-static void work_between_record_and_wait_is_not_covered(void **state)
+TEST(work_between_record_and_wait_is_not_covered)
 {
     CUevent fence = event();
     OK(cuCtxRecordEvent(context, fence));
@@ -143,7 +143,7 @@ static void work_between_record_and_wait_is_not_covered(void **state)
 }
 
 /* The event of one device's context orders the work of another device. */
-static void wait_for_an_event_of_another_device_orders(void **state)
+TEST(wait_for_an_event_of_another_device_orders)
 {
     CUcontext other;
     CUevent fence = event();
@@ -163,10 +163,5 @@ static void wait_for_an_event_of_another_device_orders(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(later_writes_are_ordered_by_a_wait_and_reported_without),
-        TEST(work_between_record_and_wait_is_not_covered),
-        TEST(wait_for_an_event_of_another_device_orders),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
+    return play_tests(set_up, NULL);
 }

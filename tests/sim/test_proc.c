@@ -54,7 +54,7 @@ static const struct {
     {NULL, 12000, 0, REFUSED, NULL},
 };
 
-static void version_and_flag_choose_the_variant(void **state)
+TEST(version_and_flag_choose_the_variant)
 {
     CUresult (*first)(const char *, void **, int, cuuint64_t);
     void *found = dlsym(driver, "cuGetProcAddress");
@@ -86,7 +86,7 @@ static void not_simulated(void *function)
 
 /* What the runtimes of every release ask for at start. Each answer is a variant of that name and
  * default stream, and none is newer than what was asked for. */
-static void the_query_lists_of_runtimes_are_answered(void **state)
+TEST(the_query_lists_of_runtimes_are_answered)
 {
     static const struct {
         const char *name;
@@ -138,7 +138,7 @@ static void *look_up(const char *name, int version, cuuint64_t flags)
 }
 
 /* Each variant is a function of its own. Private tables do not exist. */
-static void functions_that_are_not_simulated_say_so(void **state)
+TEST(functions_that_are_not_simulated_say_so)
 {
     const void *table = NULL;
     CUuuid id = {{1, 2, 3}};
@@ -155,10 +155,5 @@ static void functions_that_are_not_simulated_say_so(void **state)
 int main(void)
 {
     driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    const struct CMUnitTest tests[] = {
-        TEST(version_and_flag_choose_the_variant),
-        TEST(the_query_lists_of_runtimes_are_answered),
-        TEST(functions_that_are_not_simulated_say_so),
-    };
-    return driver == NULL ? 1 : RUN(tests);
+    return driver == NULL ? 1 : play_tests(fixture_start, NULL);
 }

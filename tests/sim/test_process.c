@@ -327,7 +327,7 @@ static const struct {
              ROLE(leave),          ROLE(look_back),     ROLE(add_one),      ROLE(testator),
              ROLE(from_afar),      ROLE(import),        ROLE(follow),       ROLE(share)};
 
-static void the_environment_has_its_effects(void **state)
+TEST_WITH(the_environment_has_its_effects, NULL, NULL)
 {
     static const struct {
         const char *role, *variable, *value;
@@ -383,7 +383,7 @@ static int other(const char *role)
     return status;
 }
 
-static void legacy_handles_arrive_at_their_own_allocation(void **state)
+TEST(legacy_handles_arrive_at_their_own_allocation)
 {
     CUdeviceptr large = alloc(8 * MIB), first = alloc(5000), second = alloc(600), at;
     CUipcMemHandle old, same;
@@ -417,7 +417,7 @@ static void legacy_handles_arrive_at_their_own_allocation(void **state)
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
 }
 
-static void shareable_handles_show_the_same_bytes(void **state)
+TEST(shareable_handles_show_the_same_bytes)
 {
     CUmemAllocationProp prop = on_device(1);
     CUmemGenericAllocationHandle handle;
@@ -441,7 +441,7 @@ static void shareable_handles_show_the_same_bytes(void **state)
     assert_int_equal(simDeviceBytesUsed(1), 0);
 }
 
-static void interprocess_events_order_processes(void **state)
+TEST(interprocess_events_order_processes)
 {
     CUevent fence;
     CUdeviceptr at = alloc(4 * MIB);
@@ -458,7 +458,7 @@ static void interprocess_events_order_processes(void **state)
     OK(cuMemFree(at));
 }
 
-static void capacity_is_one_for_all_processes(void **state)
+TEST(capacity_is_one_for_all_processes)
 {
     CUdeviceptr at = alloc(100 * MIB);
     gift->used_bytes = used();
@@ -491,14 +491,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
         if (strcmp(argv[1], roles[i].name) == 0)
             return fixture_start(NULL) != 0 ? 98 : roles[i].play();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_environment_has_its_effects),
-        TEST(legacy_handles_arrive_at_their_own_allocation),
-        TEST(shareable_handles_show_the_same_bytes),
-        TEST(interprocess_events_order_processes),
-        TEST(capacity_is_one_for_all_processes),
-    };
-    int failed = RUN(tests);
+    int failed = play_tests(fixture_start, NULL);
     snprintf(file, sizeof file, "/dev/shm/simulated-gpu-%s", shared);
     unlink(file);
     return failed;

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The ordered set of ranges and the space allocator against simple models. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "tests/sim/range.h"
 #include "tests/sim/space.h"
 #include "tests/sim/vector.h"
+#include "tests/unit/cases.h"
+
+#include <stdlib.h>
 
 #define CELLS 512
 
@@ -20,13 +15,13 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 8;
 }
 
-static void range_set_agrees_with_a_map_of_cells(void **unused)
+TEST(range_set_agrees_with_a_map_of_cells)
 {
     struct ranges set = {.seed = 9};
     struct range *map[CELLS + 1] = {NULL};
-    uint32_t state = 1;
+    uint32_t seed = 1;
     for (int step = 0; step < 20000; step++) {
-        uint32_t at = next_random(&state) % CELLS;
+        uint32_t at = next_random(&seed) % CELLS;
         struct range *found = range_find(&set, at);
         assert_ptr_equal(found, map[at]);
         uint32_t above = at;
@@ -54,7 +49,7 @@ static void range_set_agrees_with_a_map_of_cells(void **unused)
         range_delete(&set, set.root);
 }
 
-static void space_is_first_fit_and_merges(void **unused)
+TEST(space_is_first_fit_and_merges)
 {
     struct space space;
     uint64_t a, b, c, d;
@@ -80,7 +75,7 @@ static void space_is_first_fit_and_merges(void **unused)
     space_finish(&space);
 }
 
-static void vectors_join_to_the_maximum(void **unused)
+TEST(vectors_join_to_the_maximum)
 {
     struct vector a = {0}, b = {0}, c = {0};
     vector_set(&a, 3, 5);
@@ -99,12 +94,4 @@ static void vectors_join_to_the_maximum(void **unused)
     vector_finish(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(range_set_agrees_with_a_map_of_cells),
-        cmocka_unit_test(space_is_first_fit_and_merges),
-        cmocka_unit_test(vectors_join_to_the_maximum),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

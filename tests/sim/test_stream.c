@@ -7,7 +7,7 @@
 
 #define WORDS 1024
 
-static void work_takes_virtual_time(void **state)
+TEST(work_takes_virtual_time)
 {
     CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
     uint64_t start = simNow_ns();
@@ -34,7 +34,7 @@ static void work_takes_virtual_time(void **state)
     OK(cuStreamSynchronize(a));
 }
 
-static void effects_come_as_late_as_order_allows(void **state)
+TEST(effects_come_as_late_as_order_allows)
 {
     CUdeviceptr at = alloc(WORDS * 4), errors = alloc(4);
     uint32_t *seen;
@@ -57,7 +57,7 @@ static void effects_come_as_late_as_order_allows(void **state)
     OK(cuMemFreeHost(seen));
 }
 
-static void per_thread_stream_lives_with_its_context(void **state)
+TEST(per_thread_stream_lives_with_its_context)
 {
     CUcontext other;
     for (int i = 0; i < 2; i++) {
@@ -71,7 +71,7 @@ static void per_thread_stream_lives_with_its_context(void **state)
     }
 }
 
-static void queries_let_time_pass(void **state)
+TEST(queries_let_time_pass)
 {
     CUevent done = event();
     int polls = 0;
@@ -87,7 +87,7 @@ static void queries_let_time_pass(void **state)
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(done));
 }
 
-static void handles_and_attributes_are_checked(void **state)
+TEST(handles_and_attributes_are_checked)
 {
     CUstream made = stream(CU_STREAM_NON_BLOCKING), a = stream(CU_STREAM_NON_BLOCKING);
     CUstreamAttrValue value = {.memSyncDomainMap = {.default_ = 3, .remote = 2}};
@@ -122,7 +122,7 @@ static void *set_later(void *flag)
 
 /* A host that waits for a persistent kernel waits in real time until another thread sets the flag,
  * but not for ever. */
-static void persistent_kernel_ends_when_its_flag_is_set(void **state)
+TEST(persistent_kernel_ends_when_its_flag_is_set)
 {
     uint32_t *flag;
     pthread_t thread;
@@ -145,6 +145,45 @@ static void persistent_kernel_ends_when_its_flag_is_set(void **state)
     *flag = 1;
     OK(cuCtxDestroy(own));
     OK(cuMemFreeHost(flag));
+}
+
+TEST(a_stream_waits_for_a_value)
+{
+    uint32_t *word;
+    CUstream on = stream(CU_STREAM_NON_BLOCKING);
+    OK(cuMemHostAlloc((void **)&word, 4, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
+    CUdeviceptr at = (CUdeviceptr)(uintptr_t)word;
+    *word = 4;
+    GIVES(CUDA_ERROR_INVALID_VALUE, cuStreamWaitValue32(on, at, 5, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cuStreamWaitValue32(on, at, 5, CU_STREAM_WAIT_VALUE_GEQ));
+    for (int i = 0; i < 100; i++)
+        GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(on));
+    *word = 6;
+    OK(cuStreamSynchronize(on));
+    OK(cuMemFreeHost(word));
+}
+
+static void *query_info(void *unused)
+{
+    size_t free_bytes, total_bytes;
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemGetInfo(&free_bytes, &total_bytes));
+    return NULL;
+}
+
+TEST(a_call_is_held_and_others_go_on)
+{
+    pthread_t thread;
+    assert_int_equal(simHold("cuNoSuchFunction"), -1);
+    assert_int_equal(simHold("cuMemGetInfo_v2"), 0);
+    assert_int_equal(pthread_create(&thread, NULL, query_info, NULL), 0);
+    while (!simHeld())
+        ;
+    OK(cuCtxSynchronize());
+    assert_int_equal(simHeld(), 1);
+    simLetGo("cuMemGetInfo_v2");
+    pthread_join(thread, NULL);
+    assert_int_equal(simHeld(), 0);
 }
 
 static void *work_alone(void *argument)
@@ -176,7 +215,7 @@ static void *work_alone(void *argument)
     return NULL;
 }
 
-static void threads_share_the_driver(void **state)
+TEST(threads_share_the_driver)
 {
     pthread_t threads[8];
     uint32_t numbers[8];
@@ -195,14 +234,5 @@ static void threads_share_the_driver(void **state)
 int main(void)
 {
     setenv("SIM_HANG_S", "1", 1);
-    const struct CMUnitTest tests[] = {
-        TEST(work_takes_virtual_time),
-        TEST(effects_come_as_late_as_order_allows),
-        TEST(per_thread_stream_lives_with_its_context),
-        TEST(queries_let_time_pass),
-        TEST(handles_and_attributes_are_checked),
-        TEST(persistent_kernel_ends_when_its_flag_is_set),
-        TEST(threads_share_the_driver),
-    };
-    return RUN(tests);
+    return play_tests(fixture_start, NULL);
 }

@@ -7,7 +7,7 @@
 #define READ CU_MEM_ACCESS_FLAGS_PROT_READ
 #define BOTH CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
-static void mappings_are_whole_and_do_not_overlap(void **state)
+TEST(mappings_are_whole_and_do_not_overlap)
 {
     CUmemAllocationProp prop = on_device(0), seen;
     CUmemGenericAllocationHandle a, b;
@@ -59,7 +59,7 @@ static void mappings_are_whole_and_do_not_overlap(void **state)
 
 /* Physical memory lives as long as a handle or a mapping, beyond a context. It keeps its bytes when
  * it is mapped elsewhere. */
-static void mapped_memory_keeps_its_bytes(void **state)
+TEST(mapped_memory_keeps_its_bytes)
 {
     CUmemAllocationProp prop = on_device(1);
     CUmemGenericAllocationHandle handle, again;
@@ -95,7 +95,7 @@ static void mapped_memory_keeps_its_bytes(void **state)
 }
 
 /* A kernel that touches memory without access, or what is not there, fails its context for good. */
-static void forbidden_access_is_an_illegal_address(void **state)
+TEST(forbidden_access_is_an_illegal_address)
 {
     static const struct {
         CUmemAccess_flags device0;
@@ -125,7 +125,7 @@ static void forbidden_access_is_an_illegal_address(void **state)
     }
 }
 
-static void only_mapped_memory_is_bound_to_a_multicast_object(void **state)
+TEST(only_mapped_memory_is_bound_to_a_multicast_object)
 {
     CUmulticastObjectProp prop = {.numDevices = 1, .size = 8 * MIB};
     CUmemGenericAllocationHandle object, memory;
@@ -146,7 +146,7 @@ static void only_mapped_memory_is_bound_to_a_multicast_object(void **state)
 }
 
 /* SIM_UNMAP_FAULTS: whatever memory the work uses. */
-static void an_unmap_beside_work_ends_the_context(void **state)
+TEST(an_unmap_beside_work_ends_the_context)
 {
     for (int works = 0; works < 2; works++) {
         CUcontext own;
@@ -164,7 +164,7 @@ static void an_unmap_beside_work_ends_the_context(void **state)
 }
 
 /* A node names memory that is there, when it is made and when it is changed. */
-static void nodes_of_graphs_name_memory_that_is_there(void **state)
+TEST(nodes_of_graphs_name_memory_that_is_there)
 {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr at = map(2 * MIB, &handle), word = alloc(4);
@@ -212,13 +212,5 @@ int main(void)
 {
     setenv("SIM_CAPACITY", "512M", 1);
     setenv("SIM_UNMAP_FAULTS", "1", 1);
-    const struct CMUnitTest tests[] = {
-        TEST(mappings_are_whole_and_do_not_overlap),
-        TEST(mapped_memory_keeps_its_bytes),
-        TEST(forbidden_access_is_an_illegal_address),
-        TEST(only_mapped_memory_is_bound_to_a_multicast_object),
-        TEST(an_unmap_beside_work_ends_the_context),
-        TEST(nodes_of_graphs_name_memory_that_is_there),
-    };
-    return RUN(tests);
+    return play_tests(fixture_start, NULL);
 }

@@ -32,6 +32,12 @@ static inline void list_test(const char *name, CMUnitTestFunction body,
     }                                                                                              \
     static void name(__attribute__((unused)) void **state)
 #define TEST(name) TEST_WITH(name, NULL, NULL)
+/* TEST_IS(name, call): a test that is one call. */
+#define TEST_IS(name, call)                                                                        \
+    TEST(name)                                                                                     \
+    {                                                                                              \
+        call;                                                                                      \
+    }
 
 static inline int play_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down)
 {

@@ -82,6 +82,11 @@ static inline struct rig *expect_single(void **state)
 
 /* POOL_TEST(name) { .. }: a test with a rig that it starts itself. */
 #define POOL_TEST(name) TEST_WITH(name, expect_setup, expect_teardown)
+#define POOL_TEST_IS(name, call)                                                                   \
+    POOL_TEST(name)                                                                                \
+    {                                                                                              \
+        call;                                                                                      \
+    }
 
 /* The same in a list of tests. */
 #define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, expect_setup, expect_teardown)

@@ -92,10 +92,8 @@ static void take_beside_questions(struct rig *r, bool exposes)
     EXPECT_SOUND(r);
 }
 
-POOL_TEST(a_question_beside_takes_is_told_of_a_block)
-{
-    take_beside_questions(expect_single(state), false);
-}
+POOL_TEST_IS(a_question_beside_takes_is_told_of_a_block,
+             take_beside_questions(expect_single(state), false))
 
 POOL_TEST(the_same_in_segments)
 {
@@ -104,9 +102,7 @@ POOL_TEST(the_same_in_segments)
     take_beside_questions(expect_single(state), false);
 }
 
-POOL_TEST(what_is_made_known_while_it_is_taken_harms_nothing)
-{
-    take_beside_questions(expect_single(state), true);
-}
+POOL_TEST_IS(what_is_made_known_while_it_is_taken_harms_nothing,
+             take_beside_questions(expect_single(state), true))
 
 PLAY_TESTS

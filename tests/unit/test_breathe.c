@@ -194,20 +194,12 @@ static unsigned at_each_breath(void (*step)(void))
     return done;
 }
 
-TEST(a_pool_that_is_lost_meanwhile_hands_nothing_out)
-{
-    EXPECT(at_each_breath(lose) > 20, "there are such moments");
-}
-
-TEST(a_pool_that_ends_meanwhile_hands_nothing_out)
-{
-    EXPECT(at_each_breath(end) > 20, "there are such moments");
-}
-
-TEST(others_may_use_it_meanwhile)
-{
-    EXPECT(at_each_breath(use_elsewhere) > 20, "there are such moments");
-}
+TEST_IS(a_pool_that_is_lost_meanwhile_hands_nothing_out,
+        EXPECT(at_each_breath(lose) > 20, "there are such moments"))
+TEST_IS(a_pool_that_ends_meanwhile_hands_nothing_out,
+        EXPECT(at_each_breath(end) > 20, "there are such moments"))
+TEST_IS(others_may_use_it_meanwhile,
+        EXPECT(at_each_breath(use_elsewhere) > 20, "there are such moments"))
 
 static void start_another(void)
 {

@@ -140,12 +140,12 @@ POOL_TEST(a_thread_that_unmaps_a_ghost_is_waited_for)
 static const struct backend_ops *ops_before;
 static uintptr_t stack_least, stack_most;
 
-static void note_stack(struct backend *b, uint64_t addr, uint64_t size_bytes)
+static int note_stack(struct backend *b, uint64_t addr, uint64_t size_bytes)
 {
     uintptr_t here = (uintptr_t)__builtin_frame_address(0);
     stack_least = !stack_least || here < stack_least ? here : stack_least;
     stack_most = here > stack_most ? here : stack_most;
-    ops_before->unmap(b, addr, size_bytes);
+    return ops_before->unmap(b, addr, size_bytes);
 }
 
 /* Threads of programs have stacks of 16 KiB. */

@@ -138,10 +138,8 @@ static int scene_reused_stderr(void)
     return stat(path, &st) || st.st_size != 0 ? 3 : 0;
 }
 
-TEST(a_stderr_that_became_another_file_is_left_alone)
-{
-    assert_int_equal(in_child("scene_reused_stderr"), 0);
-}
+TEST_IS(a_stderr_that_became_another_file_is_left_alone,
+        assert_int_equal(in_child("scene_reused_stderr"), 0))
 
 static void *log_often(void *unused)
 {
@@ -183,10 +181,7 @@ static int scene_changes(void)
     return count_lines(paths[0]) + count_lines(paths[1]) == 800 ? 0 : 2;
 }
 
-TEST(the_target_may_change_while_threads_log)
-{
-    assert_int_equal(in_child("scene_changes"), 0);
-}
+TEST_IS(the_target_may_change_while_threads_log, assert_int_equal(in_child("scene_changes"), 0))
 
 static int scene_many_targets(void)
 {
@@ -206,10 +201,7 @@ static int scene_many_targets(void)
     return strcmp(text, "gpucache: warning: to the last one\n") ? 3 : 0;
 }
 
-TEST(a_process_has_no_more_than_64_targets)
-{
-    assert_int_equal(in_child("scene_many_targets"), 0);
-}
+TEST_IS(a_process_has_no_more_than_64_targets, assert_int_equal(in_child("scene_many_targets"), 0))
 
 TEST(each_file_that_cannot_be_written_is_complained_of)
 {
@@ -239,10 +231,8 @@ static int scene_no_descriptor(void)
     return dup(1) == before + 1 ? 0 : 1;
 }
 
-TEST(no_descriptor_is_held_between_two_lines)
-{
-    assert_int_equal(in_child("scene_no_descriptor"), 0);
-}
+TEST_IS(no_descriptor_is_held_between_two_lines,
+        assert_int_equal(in_child("scene_no_descriptor"), 0))
 
 static int scene_broken_pipe(void)
 {
@@ -263,10 +253,7 @@ static int scene_broken_pipe(void)
     return sigismember(&pending, SIGPIPE) || sigismember(&mask, SIGPIPE) ? 3 : 0;
 }
 
-TEST(a_broken_pipe_does_not_kill_the_program)
-{
-    assert_int_equal(in_child("scene_broken_pipe"), 0);
-}
+TEST_IS(a_broken_pipe_does_not_kill_the_program, assert_int_equal(in_child("scene_broken_pipe"), 0))
 
 static int scene_pending_signal_kept(void)
 {
@@ -282,10 +269,8 @@ static int scene_pending_signal_kept(void)
     return sigismember(&pending, SIGPIPE) ? 0 : 2;
 }
 
-TEST(a_signal_that_the_program_has_pending_stays_so)
-{
-    assert_int_equal(in_child("scene_pending_signal_kept"), 0);
-}
+TEST_IS(a_signal_that_the_program_has_pending_stays_so,
+        assert_int_equal(in_child("scene_pending_signal_kept"), 0))
 
 static int scene_file_limit(void)
 {
@@ -301,10 +286,8 @@ static int scene_file_limit(void)
     return log_put(path, "twelve bytes", 12) ? 2 : 0;
 }
 
-TEST(a_file_size_limit_does_not_kill_the_program)
-{
-    assert_int_equal(in_child("scene_file_limit"), 0);
-}
+TEST_IS(a_file_size_limit_does_not_kill_the_program,
+        assert_int_equal(in_child("scene_file_limit"), 0))
 
 static int64_t now_ms(void)
 {
@@ -331,10 +314,7 @@ static int scene_full_pipe(void)
     return now_ms() - start_ms < 5000 ? 0 : 3;
 }
 
-TEST(a_full_pipe_is_given_up)
-{
-    assert_int_equal(in_child("scene_full_pipe"), 0);
-}
+TEST_IS(a_full_pipe_is_given_up, assert_int_equal(in_child("scene_full_pipe"), 0))
 
 static int scene_fifo(void)
 {
@@ -349,10 +329,7 @@ static int scene_fifo(void)
     return errno == 4711 ? 0 : 3;
 }
 
-TEST(a_fifo_without_a_reader_is_not_waited_for)
-{
-    assert_int_equal(in_child("scene_fifo"), 0);
-}
+TEST_IS(a_fifo_without_a_reader_is_not_waited_for, assert_int_equal(in_child("scene_fifo"), 0))
 
 static int scene_large_text(void)
 {
@@ -369,10 +346,7 @@ static int scene_large_text(void)
                : 2;
 }
 
-TEST(a_large_text_arrives_whole)
-{
-    assert_int_equal(in_child("scene_large_text"), 0);
-}
+TEST_IS(a_large_text_arrives_whole, assert_int_equal(in_child("scene_large_text"), 0))
 
 static int clean(void **state)
 {

@@ -367,6 +367,24 @@ static void memory_counts_as_away_before_it_is_unmapped(void **state)
     EXPECT_EQ(away_seen, 2, "and were away before");
 }
 
+/* It has its bytes, serves requests, and goes with the next park. */
+static void what_the_driver_does_not_unmap_stays(void **state)
+{
+    struct rig *r = parking(state);
+    uint64_t a = written(r, MIB(40)), used = model_used_bytes(r->model);
+    r->model->unmap_code = MODEL_BROKEN;
+    EXPECT_EQ(pool_park_hold(r->pool, 0, 0), used, "all is held");
+    EXPECT_EQ(pool_park_end(r->pool, true), 0, "nothing goes");
+    EXPECT(!pool_is_away(a) && !pool_away_bytes(r->pool), "nothing is away");
+    EXPECT(list_empty(&r->pool->parked), "nothing is held");
+    EXPECT_EQ(model_used_bytes(r->model), used, "all is there");
+    rig_check_bytes(r);
+    r->model->unmap_code = 0;
+    EXPECT_EQ(rig_park(r, 0, 0, false), used, "all goes");
+    EXPECT_EQ(rig_wake(r), 0, "and comes back");
+    EXPECT_SOUND(r);
+}
+
 static void frees_and_allocations_in_what_is_away_call_no_driver(void **state)
 {
     struct rig *r = parking(state);
@@ -403,6 +421,7 @@ int main(void)
         RIG_TEST(nothing_else_touches_what_is_held_or_away),
         RIG_TEST(what_another_thread_moves_is_not_held),
         RIG_TEST(memory_counts_as_away_before_it_is_unmapped),
+        RIG_TEST(what_the_driver_does_not_unmap_stays),
         RIG_TEST(frees_and_allocations_in_what_is_away_call_no_driver),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ static void others_allocate_and_free(struct rig *r)
 
 /* Blocks of all sizes over the borders of chunks, slabs half free; blocks are freed and others
  * handed out in their places at each moment of a park and of a wake. */
-static void no_byte_differs_in_ten_thousand_cycles(void **state)
+POOL_TEST(no_byte_differs_in_ten_thousand_cycles)
 {
     struct rig *r = *state;
     r->has_bytes = true;
@@ -116,7 +116,7 @@ static bool pass(void *arg, uint64_t addr, uint64_t size_bytes)
 }
 
 /* Other threads use the pool at each moment of a park and a wake. */
-static void threads_allocate_free_and_ask_beside_parks(void **state)
+POOL_TEST(threads_allocate_free_and_ask_beside_parks)
 {
     enum { WORKERS = 3 };
     struct rig *r = expect_arena(state);
@@ -150,11 +150,4 @@ static void threads_allocate_free_and_ask_beside_parks(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(no_byte_differs_in_ten_thousand_cycles),
-        RIG_TEST(threads_allocate_free_and_ask_beside_parks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

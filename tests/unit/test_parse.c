@@ -23,7 +23,7 @@ static uint64_t size_of(const char *text)
     return v.others.bytes;
 }
 
-static void sizes_take_binary_suffixes_and_fractions(void **state)
+TEST(sizes_take_binary_suffixes_and_fractions)
 {
     assert_true(size_of("0") == 0);
     assert_true(size_of("4096") == 4096);
@@ -39,7 +39,7 @@ static void sizes_take_binary_suffixes_and_fractions(void **state)
     assert_true(size_of("16777215T") == UINT64_C(16777215) << 40);
 }
 
-static void none_is_a_meaning_of_each_type_or_refused(void **state)
+TEST(none_is_a_meaning_of_each_type_or_refused)
 {
     struct option_bytes v = {0};
     struct option_path path = {.path = "/x"};
@@ -60,7 +60,7 @@ static void none_is_a_meaning_of_each_type_or_refused(void **state)
     assert_true(parse_GLOBS("none*", &globs));
 }
 
-static void sizes_that_are_junk_or_overflow_are_refused(void **state)
+TEST(sizes_that_are_junk_or_overflow_are_refused)
 {
     static const char *const junk[] = {"",
                                        " ",
@@ -109,7 +109,7 @@ static uint64_t time_of(const char *text)
     return parse_SECONDS(text, &ns) ? ns : 77;
 }
 
-static void times_take_units_and_fractions(void **state)
+TEST(times_take_units_and_fractions)
 {
     assert_true(time_of("0") == 0);
     assert_true(time_of("30") == UINT64_C(30000000000));
@@ -125,7 +125,7 @@ static void times_take_units_and_fractions(void **state)
     assert_true(time_of("99999999999h") == 77);
 }
 
-static void numbers_do_not_depend_on_the_locale(void **state)
+TEST(numbers_do_not_depend_on_the_locale)
 {
     if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "tr_TR.UTF-8"))
         skip();
@@ -134,7 +134,7 @@ static void numbers_do_not_depend_on_the_locale(void **state)
     setlocale(LC_ALL, "C");
 }
 
-static void switches_take_the_usual_words(void **state)
+TEST(switches_take_the_usual_words)
 {
     static const char *const on[] = {"1", "on", "ON", "yes", "True", " 1 "};
     static const char *const off[] = {"0", "off", "No", "FALSE", "none"};
@@ -156,7 +156,7 @@ static int signal_of(const char *text)
     return parse_SIGNAL(text, &v) ? v : -7;
 }
 
-static void signals_go_by_name(void **state)
+TEST(signals_go_by_name)
 {
     assert_int_equal(signal_of("USR1"), SIGUSR1);
     assert_int_equal(signal_of("sigusr2"), SIGUSR2);
@@ -181,7 +181,7 @@ static struct empty_cache request(const char *text)
     return e;
 }
 
-static void empty_cache_requests_and_policies(void **state)
+TEST(empty_cache_requests_and_policies)
 {
     struct empty_cache e = request("1");
 
@@ -205,7 +205,7 @@ static void empty_cache_requests_and_policies(void **state)
     assert_true(!e.now && !e.on_oom && !e.every_ns && e.device == -1);
 }
 
-static void parks_take_words_and_times(void **state)
+TEST(parks_take_words_and_times)
 {
     static const char *const junk[] = {
         "idle",    "idle:", "idle:0", "lend:0.9",        "lend",  "ask,",
@@ -222,7 +222,7 @@ static void parks_take_words_and_times(void **state)
             fail_msg("\"%s\" is taken", junk[i]);
 }
 
-static void empty_cache_junk_is_refused(void **state)
+TEST(empty_cache_junk_is_refused)
 {
     static const char *const junk[] = {
         "2",         "every",     "every:",    "every:0", "every:0.0001ms", "device=",
@@ -234,7 +234,7 @@ static void empty_cache_junk_is_refused(void **state)
             fail_msg("\"%s\" was taken for a request", junk[i]);
 }
 
-static void reports_go_to_files_in_the_format_asked_for(void **state)
+TEST(reports_go_to_files_in_the_format_asked_for)
 {
     struct option_stats s;
     char cwd[PATH_MAX], expected[PATH_MAX + 8];
@@ -257,7 +257,7 @@ static void reports_go_to_files_in_the_format_asked_for(void **state)
     assert_string_equal(s.path, expected);
 }
 
-static void a_percent_sign_of_the_working_directory_is_no_pattern(void **state)
+TEST(a_percent_sign_of_the_working_directory_is_no_pattern)
 {
     char dir[] = "/tmp/gpucache-%p-XXXXXX", cwd[PATH_MAX];
     struct option_stats s;
@@ -274,7 +274,7 @@ static void a_percent_sign_of_the_working_directory_is_no_pattern(void **state)
     assert_memory_equal(p.path, "/tmp/gpucache-%p-", 17);
 }
 
-static void paths_that_are_too_long_are_refused(void **state)
+TEST(paths_that_are_too_long_are_refused)
 {
     static char text[PATH_MAX + 16];
     struct option_path p;
@@ -288,7 +288,7 @@ static void paths_that_are_too_long_are_refused(void **state)
     assert_true(parse_PATH(text, &p));
 }
 
-static void log_levels(void **state)
+TEST(log_levels)
 {
     struct option_log l;
 
@@ -345,7 +345,7 @@ static void random_text(unsigned *seed, char *out, size_t size_bytes)
         }                                                                                          \
     } while (0)
 
-static void random_words_are_taken_whole_or_not_at_all(void **state)
+TEST(random_words_are_taken_whole_or_not_at_all)
 {
     unsigned seed = 20, taken = 0;
     char text[256];
@@ -364,25 +364,4 @@ static void random_words_are_taken_whole_or_not_at_all(void **state)
     assert_true(taken > 1000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_take_binary_suffixes_and_fractions),
-        cmocka_unit_test(none_is_a_meaning_of_each_type_or_refused),
-        cmocka_unit_test(sizes_that_are_junk_or_overflow_are_refused),
-        cmocka_unit_test(times_take_units_and_fractions),
-        cmocka_unit_test(numbers_do_not_depend_on_the_locale),
-        cmocka_unit_test(switches_take_the_usual_words),
-        cmocka_unit_test(signals_go_by_name),
-        cmocka_unit_test(empty_cache_requests_and_policies),
-        cmocka_unit_test(parks_take_words_and_times),
-        cmocka_unit_test(empty_cache_junk_is_refused),
-        cmocka_unit_test(reports_go_to_files_in_the_format_asked_for),
-        cmocka_unit_test(a_percent_sign_of_the_working_directory_is_no_pattern),
-        cmocka_unit_test(paths_that_are_too_long_are_refused),
-        cmocka_unit_test(log_levels),
-        cmocka_unit_test(random_words_are_taken_whole_or_not_at_all),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -95,7 +95,7 @@ static const char golden_text[] =
     "| foreign frees              |           1,234,567 |                     |\n"
     "+========================================================================+\n";
 
-static void the_text_is_the_golden_text(void **state)
+TEST(the_text_is_the_golden_text)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1, .elapsed_ns = UINT64_C(12345000000)};
@@ -111,7 +111,7 @@ static void the_text_is_the_golden_text(void **state)
     assert_string_equal(body + 1, golden_text);
 }
 
-static void every_line_of_the_text_has_one_width(void **state)
+TEST(every_line_of_the_text_has_one_width)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
@@ -132,7 +132,7 @@ static void every_line_of_the_text_has_one_width(void **state)
             fail_msg("%zu letters: %s", strlen(line), line);
 }
 
-static void no_pool_is_a_short_text(void **state)
+TEST(no_pool_is_a_short_text)
 {
     struct report r = {0};
     char text[1024];
@@ -143,7 +143,7 @@ static void no_pool_is_a_short_text(void **state)
     assert_null(strstr(text, "device"));
 }
 
-static void a_small_buffer_is_filled_and_the_whole_length_returned(void **state)
+TEST(a_small_buffer_is_filled_and_the_whole_length_returned)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
@@ -176,7 +176,7 @@ static void python_check(const struct report *r, const char *statements)
     assert_int_equal(pclose(f), 0);
 }
 
-static void the_json_has_every_field_with_its_value(void **state)
+TEST(the_json_has_every_field_with_its_value)
 {
     struct report_pool pools[2] = {sample_pool(), sample_pool()};
     struct report r = {.pools = pools, .num_pools = 2, .elapsed_ns = 5, .driver_call_ns = 1000};
@@ -234,7 +234,7 @@ static void the_json_has_every_field_with_its_value(void **state)
     set_counters(0, 0);
 }
 
-static void the_json_tells_of_the_process_where_it_is_known(void **state)
+TEST(the_json_tells_of_the_process_where_it_is_known)
 {
     static struct options options;
     const struct report_flush flush = {3, "signal", 5, 7, 9};
@@ -258,7 +258,7 @@ static void the_json_tells_of_the_process_where_it_is_known(void **state)
     python_check(&r, "assert not {\"options\", \"flush\", \"command\"} & set(d)\n");
 }
 
-static void strange_names_still_make_json(void **state)
+TEST(strange_names_still_make_json)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
@@ -276,7 +276,7 @@ static void strange_names_still_make_json(void **state)
         &r, "p = d[\"pools\"][0]\nassert p[\"name\"] == p[\"backing\"] == p[\"reason\"] == \"\"\n");
 }
 
-static void a_decimal_comma_of_the_locale_changes_nothing(void **state)
+TEST(a_decimal_comma_of_the_locale_changes_nothing)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
@@ -290,7 +290,7 @@ static void a_decimal_comma_of_the_locale_changes_nothing(void **state)
     assert_string_equal(before, after);
 }
 
-static void it_is_written_where_the_option_says(void **state)
+TEST(it_is_written_where_the_option_says)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
@@ -322,19 +322,4 @@ static void it_is_written_where_the_option_says(void **state)
     assert_false(report_write(&r, &where));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_text_is_the_golden_text),
-        cmocka_unit_test(every_line_of_the_text_has_one_width),
-        cmocka_unit_test(no_pool_is_a_short_text),
-        cmocka_unit_test(a_small_buffer_is_filled_and_the_whole_length_returned),
-        cmocka_unit_test(the_json_has_every_field_with_its_value),
-        cmocka_unit_test(the_json_tells_of_the_process_where_it_is_known),
-        cmocka_unit_test(strange_names_still_make_json),
-        cmocka_unit_test(a_decimal_comma_of_the_locale_changes_nothing),
-        cmocka_unit_test(it_is_written_where_the_option_says),
-    };
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -170,15 +170,8 @@ static void sweep(bool for_good)
     EXPECT(came > 50, "there were many moments");
 }
 
-TEST(host_memory_that_is_short_once_harms_nothing)
-{
-    sweep(false);
-}
-
-TEST(host_memory_that_stays_short_leaves_requests_to_the_driver)
-{
-    sweep(true);
-}
+TEST_IS(host_memory_that_is_short_once_harms_nothing, sweep(false))
+TEST_IS(host_memory_that_stays_short_leaves_requests_to_the_driver, sweep(true))
 
 /* A free block that starts at no page of a slab, and ends with its chunk. */
 static void part_of_a_chunk(struct rig *r, uint64_t live_bytes)

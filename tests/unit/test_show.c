@@ -62,7 +62,7 @@ static bool same_empty_cache(const struct empty_cache *a, const struct empty_cac
         assert_int_equal(show_##TYPE(BY first_, NULL, 0), n_);                                     \
     } while (0)
 
-static void sizes(void **state)
+TEST(sizes)
 {
 #define BYTES(text, plain) CHECK(BYTES, struct option_bytes, &, text, plain)
 #define LIMIT(text, plain) CHECK(LIMIT, struct option_bytes, &, text, plain)
@@ -85,7 +85,7 @@ static void sizes(void **state)
     LIMIT("50%,3=unlimited", "50%,3=none");
 }
 
-static void the_longest_list_of_sizes_fits(void **state)
+TEST(the_longest_list_of_sizes_fits)
 {
     static char text[SHOW_MAX_BYTES];
     size_t n = (size_t)snprintf(text, sizeof text, "18446744073709551613");
@@ -94,7 +94,7 @@ static void the_longest_list_of_sizes_fits(void **state)
     CHECK(BYTES, struct option_bytes, &, text, text);
 }
 
-static void times(void **state)
+TEST(times)
 {
 #define SECONDS(text, plain) CHECK(SECONDS, _Atomic uint64_t, , text, plain)
     SECONDS("0", "0");
@@ -110,7 +110,7 @@ static void times(void **state)
     SECONDS("1234.5678s", "1234567.8ms");
 }
 
-static void words(void **state)
+TEST(words)
 {
 #define WORD(TYPE, type, text, plain) CHECK(TYPE, type, , text, plain)
     WORD(SWITCH, atomic_bool, "yes", "on");
@@ -125,7 +125,7 @@ static void words(void **state)
     WORD(SIGNAL, int, "off", "none");
 }
 
-static void requests_for_a_flush(void **state)
+TEST(requests_for_a_flush)
 {
 #define EMPTY_CACHE(text, plain) CHECK(EMPTY_CACHE, struct empty_cache, &, text, plain)
     EMPTY_CACHE("0", "off");
@@ -136,7 +136,7 @@ static void requests_for_a_flush(void **state)
     EMPTY_CACHE("keep=512M,every:1m,oom,1,device=63", "1,oom,every:1m,device=63,keep=512M");
 }
 
-static void parks(void **state)
+TEST(parks)
 {
 #define PARK(text, plain) CHECK(PARK, struct option_park, &, text, plain)
     PARK("ASK", "ask");
@@ -146,7 +146,7 @@ static void parks(void **state)
     PARK(" lend:5s , idle:1h", "idle:1h,lend:5s");
 }
 
-static void paths_and_patterns(void **state)
+TEST(paths_and_patterns)
 {
 #define STATS(text, plain) CHECK(STATS, struct option_stats, &, text, plain)
 #define LOG(text, plain) CHECK(LOG, struct option_log, &, text, plain)
@@ -169,7 +169,7 @@ static void paths_and_patterns(void **state)
     GLOBS("python*, a?b", "python*, a?b");
 }
 
-static void a_short_buffer_gets_the_beginning(void **state)
+TEST(a_short_buffer_gets_the_beginning)
 {
     char out[4] = "xyz";
     struct option_log log = {.level = LOG_LEVEL_DEBUG, .path = "/tmp/f"};
@@ -177,17 +177,4 @@ static void a_short_buffer_gets_the_beginning(void **state)
     assert_string_equal(out, "deb");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes),
-        cmocka_unit_test(the_longest_list_of_sizes_fits),
-        cmocka_unit_test(times),
-        cmocka_unit_test(words),
-        cmocka_unit_test(requests_for_a_flush),
-        cmocka_unit_test(parks),
-        cmocka_unit_test(paths_and_patterns),
-        cmocka_unit_test(a_short_buffer_gets_the_beginning),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -200,20 +200,9 @@ static void run_rounds(struct rig *r, bool single, uint64_t seed)
         }
 }
 
-POOL_TEST(threads_share_an_arena)
-{
-    run_rounds(expect_arena(state), false, 1);
-}
-
-POOL_TEST(threads_share_segments)
-{
-    run_rounds(expect_segments(state), false, 2);
-}
-
-POOL_TEST(threads_leave_the_single_stream)
-{
-    run_rounds(expect_single(state), true, 3);
-}
+POOL_TEST_IS(threads_share_an_arena, run_rounds(expect_arena(state), false, 1))
+POOL_TEST_IS(threads_share_segments, run_rounds(expect_segments(state), false, 2))
+POOL_TEST_IS(threads_leave_the_single_stream, run_rounds(expect_single(state), true, 3))
 
 TEST(threads_on_a_device_that_is_too_small)
 {

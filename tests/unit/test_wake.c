@@ -33,7 +33,7 @@ static uint64_t written(struct rig *r, uint64_t size_bytes)
 
 /* Freed with work of several streams about, so that each free needs a fence, and by way of a
  * magazine. */
-static void a_chunk_freed_whole_while_away_is_not_created_again(void **state)
+POOL_TEST(a_chunk_freed_whole_while_away_is_not_created_again)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(50)), c = written(r, MIB(1)), small;
@@ -58,7 +58,7 @@ static void a_chunk_freed_whole_while_away_is_not_created_again(void **state)
 
 /* In the order of one stream the free block is ready at once, though its work is not known
  * complete. */
-static void the_same_in_single_stream_mode(void **state)
+POOL_TEST(the_same_in_single_stream_mode)
 {
     struct rig *r = *state;
     r->model->backend.single_stream = true;
@@ -74,7 +74,7 @@ static void the_same_in_single_stream_mode(void **state)
     EXPECT_SOUND(r);
 }
 
-static void of_a_chunk_that_is_partly_live_all_comes_back(void **state)
+POOL_TEST(of_a_chunk_that_is_partly_live_all_comes_back)
 {
     struct rig *r = parking(state);
     uint64_t a[5];
@@ -90,7 +90,7 @@ static void of_a_chunk_that_is_partly_live_all_comes_back(void **state)
 }
 
 /* Whichever call fails, everything of that try goes back, and the next try works. */
-static void a_wake_is_all_or_nothing(void **state)
+POOL_TEST(a_wake_is_all_or_nothing)
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow};
     struct rig *r = parking(state);
@@ -123,7 +123,7 @@ static void a_wake_is_all_or_nothing(void **state)
 }
 
 /* Another pool's wake has failed: this one's memory goes again, with nothing copied. */
-static void a_wake_can_be_taken_back(void **state)
+POOL_TEST(a_wake_can_be_taken_back)
 {
     struct rig *r = parking(state);
     written(r, MIB(40));
@@ -143,7 +143,7 @@ static void a_wake_can_be_taken_back(void **state)
 }
 
 /* What is free while the wake is tried, and what is handed out after it was in vain. */
-static void a_wake_in_vain_makes_no_holes(void **state)
+POOL_TEST(a_wake_in_vain_makes_no_holes)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(50));
@@ -169,7 +169,7 @@ static void a_wake_in_vain_makes_no_holes(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_context_ends_while_its_memory_is_away(void **state)
+POOL_TEST(a_context_ends_while_its_memory_is_away)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(20));
@@ -192,7 +192,7 @@ static void a_context_ends_while_its_memory_is_away(void **state)
 }
 
 /* The next context has the pool. */
-static void a_pool_that_is_revived_parks_anew(void **state)
+POOL_TEST(a_pool_that_is_revived_parks_anew)
 {
     struct rig *r = parking(state);
     written(r, MIB(40));
@@ -208,7 +208,7 @@ static void a_pool_that_is_revived_parks_anew(void **state)
     EXPECT_SOUND(r);
 }
 
-static void segments_and_lost_and_working_pools_are_not_parked(void **state)
+POOL_TEST(segments_and_lost_and_working_pools_are_not_parked)
 {
     struct rig *r = expect_segments(state), *s = rig_create(MIB(256)), *t = rig_create(MIB(256));
     written(r, MIB(40));
@@ -232,7 +232,7 @@ static void segments_and_lost_and_working_pools_are_not_parked(void **state)
 }
 
 /* Memory that moved while old work used it is mapped twice. */
-static void a_park_ends_all_ghosts(void **state)
+POOL_TEST(a_park_ends_all_ghosts)
 {
     struct rig *r = *state;
     r->config.reuse = REUSE_ORDER;
@@ -254,7 +254,7 @@ static void a_park_ends_all_ghosts(void **state)
     EXPECT_SOUND(r);
 }
 
-static void the_limit_holds_over_park_growth_and_wake(void **state)
+POOL_TEST(the_limit_holds_over_park_growth_and_wake)
 {
     struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
@@ -275,7 +275,7 @@ static void add_bytes(void *arg, uint64_t addr, uint64_t size_bytes)
     *(uint64_t *)arg += size_bytes;
 }
 
-static void lists_tell_device_memory_from_what_the_program_holds(void **state)
+POOL_TEST(lists_tell_device_memory_from_what_the_program_holds)
 {
     struct rig *r = parking(state);
     struct pool_range ranges[8];
@@ -294,7 +294,7 @@ static void lists_tell_device_memory_from_what_the_program_holds(void **state)
     EXPECT_EQ(block.requested_bytes, MIB(40), "as they are");
 }
 
-static void only_addresses_of_chunks_that_are_away_are_away(void **state)
+POOL_TEST(only_addresses_of_chunks_that_are_away_are_away)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40));
@@ -309,7 +309,7 @@ static void only_addresses_of_chunks_that_are_away_are_away(void **state)
     EXPECT(!pool_is_away(a), "until the wake");
 }
 
-static void broken_states_of_parked_chunks_are_named(void **state)
+POOL_TEST(broken_states_of_parked_chunks_are_named)
 {
     struct rig *r = parking(state);
     written(r, MIB(40));
@@ -361,23 +361,4 @@ static void broken_states_of_parked_chunks_are_named(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(a_chunk_freed_whole_while_away_is_not_created_again),
-        RIG_TEST(the_same_in_single_stream_mode),
-        RIG_TEST(of_a_chunk_that_is_partly_live_all_comes_back),
-        RIG_TEST(a_wake_is_all_or_nothing),
-        RIG_TEST(a_wake_can_be_taken_back),
-        RIG_TEST(a_wake_in_vain_makes_no_holes),
-        RIG_TEST(a_context_ends_while_its_memory_is_away),
-        RIG_TEST(a_pool_that_is_revived_parks_anew),
-        RIG_TEST(segments_and_lost_and_working_pools_are_not_parked),
-        RIG_TEST(a_park_ends_all_ghosts),
-        RIG_TEST(the_limit_holds_over_park_growth_and_wake),
-        RIG_TEST(lists_tell_device_memory_from_what_the_program_holds),
-        RIG_TEST(only_addresses_of_chunks_that_are_away_are_away),
-        RIG_TEST(broken_states_of_parked_chunks_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

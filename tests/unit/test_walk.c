@@ -2,13 +2,10 @@
  *
  * pool_list_live and pool_list_chunks: they list what the program holds, and no more.
  */
+#include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 enum { RANGES_MAX = 4096 };
 
@@ -72,17 +69,10 @@ static void play(enum pool_backing backing)
     assert_null(rig_destroy(r));
 }
 
-static void all_that_the_program_holds_is_listed_in_an_arena(void **state)
-{
-    play(BACKING_AUTO);
-}
+TEST_IS(all_that_the_program_holds_is_listed_in_an_arena, play(BACKING_AUTO))
+TEST_IS(all_that_the_program_holds_is_listed_in_segments, play(BACKING_SEGMENT))
 
-static void all_that_the_program_holds_is_listed_in_segments(void **state)
-{
-    play(BACKING_SEGMENT);
-}
-
-static void a_list_is_no_longer_than_its_room(void **state)
+TEST(a_list_is_no_longer_than_its_room)
 {
     struct rig *r = rig_create(GIB(1));
     rig_start(r);
@@ -110,7 +100,7 @@ static void look_at_end(struct model *m)
 
 /* Another thread asks while pool_abandon unmaps what old work used. The pool has its chunks still,
  * but their memory is going. */
-static void a_pool_that_is_being_abandoned_lists_nothing(void **state)
+TEST(a_pool_that_is_being_abandoned_lists_nothing)
 {
     struct rig *r = rig_create(MIB(512));
     uint64_t a[20];
@@ -137,13 +127,4 @@ static void a_pool_that_is_being_abandoned_lists_nothing(void **state)
     assert_null(rig_destroy(r));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_that_the_program_holds_is_listed_in_an_arena),
-        cmocka_unit_test(all_that_the_program_holds_is_listed_in_segments),
-        cmocka_unit_test(a_list_is_no_longer_than_its_room),
-        cmocka_unit_test(a_pool_that_is_being_abandoned_lists_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -93,20 +93,11 @@ static void recycle_beside_wrong_frees(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-POOL_TEST(wrong_frees_beside_slabs_that_come_and_go)
-{
-    recycle_beside_wrong_frees(expect_arena(state));
-}
-
-POOL_TEST(wrong_frees_beside_slabs_in_segments)
-{
-    recycle_beside_wrong_frees(expect_segments(state));
-}
-
-POOL_TEST(wrong_frees_with_one_stream)
-{
-    recycle_beside_wrong_frees(expect_single(state));
-}
+POOL_TEST_IS(wrong_frees_beside_slabs_that_come_and_go,
+             recycle_beside_wrong_frees(expect_arena(state)))
+POOL_TEST_IS(wrong_frees_beside_slabs_in_segments,
+             recycle_beside_wrong_frees(expect_segments(state)))
+POOL_TEST_IS(wrong_frees_with_one_stream, recycle_beside_wrong_frees(expect_single(state)))
 
 /* While a free waits for the GPU its block is freed a second time, and its segment is another
  * pool's by then. */
@@ -181,19 +172,8 @@ static void free_below_units(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-POOL_TEST(one_below_a_free_item_is_no_start)
-{
-    free_below_units(expect_arena(state));
-}
-
-POOL_TEST(one_below_a_free_item_in_segments)
-{
-    free_below_units(expect_segments(state));
-}
-
-POOL_TEST(one_below_a_free_item_with_one_stream)
-{
-    free_below_units(expect_single(state));
-}
+POOL_TEST_IS(one_below_a_free_item_is_no_start, free_below_units(expect_arena(state)))
+POOL_TEST_IS(one_below_a_free_item_in_segments, free_below_units(expect_segments(state)))
+POOL_TEST_IS(one_below_a_free_item_with_one_stream, free_below_units(expect_single(state)))
 
 PLAY_TESTS

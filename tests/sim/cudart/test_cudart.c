@@ -3,17 +3,14 @@
  * and what the scenes of tests/preload do not call. Looks at the driver through its own dlopen. */
 #include "tests/preload/kernels.h"
 #include "tests/sim/sim.h"
+#include "tests/unit/cases.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define OK(call) assert_int_equal((call), 0)
 #define GIVES(code, call) assert_int_equal((call), (code))
@@ -35,7 +32,7 @@ static uint64_t calls(const char *name)
     return DRIVER(simCallCount)(name);
 }
 
-static void first_call_asks_whole_list(void **state)
+TEST(first_call_asks_whole_list)
 {
     int rows = 0;
 #define ENTRY(name, version, flag, first, last) rows += first <= 13000 && 13000 <= last;
@@ -55,7 +52,7 @@ static void *last_error_here(void *error)
     return NULL;
 }
 
-static void failure_stays_the_threads_last_error_until_taken(void **state)
+TEST(failure_stays_the_threads_last_error_until_taken)
 {
     pthread_t thread;
     cudaError_t error = cudaErrorUnknown;
@@ -73,7 +70,7 @@ static void failure_stays_the_threads_last_error_until_taken(void **state)
     assert_string_equal(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory");
 }
 
-static void device_and_context_are_the_threads_choice(void **state)
+TEST(device_and_context_are_the_threads_choice)
 {
     struct cudaPointerAttributes attributes;
     int device = -1;
@@ -108,7 +105,7 @@ static void device_and_context_are_the_threads_choice(void **state)
     OK(cudaFree(new));
 }
 
-static void twins_reach_the_per_thread_variants(void **state)
+TEST(twins_reach_the_per_thread_variants)
 {
     static const char *const twins[] = {"cuMemAllocAsync_ptsz", "cuMemsetD8Async_ptsz",
                                         "cuMemcpyDtoH_v2_ptds", "cuMemFreeAsync_ptsz",
@@ -128,7 +125,7 @@ static void twins_reach_the_per_thread_variants(void **state)
     GIVES(cudaErrorInvalidMemcpyDirection, cudaGetLastError());
 }
 
-static void pointers_tell_their_kind(void **state)
+TEST(pointers_tell_their_kind)
 {
     void *places[4] = {NULL, NULL, NULL, &places};
     OK(cudaMalloc(&places[0], 4096));
@@ -147,7 +144,7 @@ static void pointers_tell_their_kind(void **state)
     OK(cudaFree(places[2]));
 }
 
-static void kernels_launch_by_handle(void **state)
+TEST(kernels_launch_by_handle)
 {
     cudaLibrary_t library = NULL;
     cudaKernel_t fill = NULL;
@@ -170,7 +167,7 @@ static void kernels_launch_by_handle(void **state)
     OK(cudaStreamDestroy(stream));
 }
 
-static void entry_points_are_the_drivers(void **state)
+TEST(entry_points_are_the_drivers)
 {
     enum cudaDriverEntryPointQueryResult status;
     void *symbol = NULL;
@@ -184,7 +181,7 @@ static void entry_points_are_the_drivers(void **state)
     assert_null(symbol);
 }
 
-static void peers_are_reached_through_primary_contexts(void **state)
+TEST(peers_are_reached_through_primary_contexts)
 {
     void *here = NULL, *there = NULL;
     unsigned char byte = 0;
@@ -209,15 +206,5 @@ int main(void)
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (driver == NULL || dlsym(driver, "simCallCount") == NULL)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_call_asks_whole_list),
-        cmocka_unit_test(failure_stays_the_threads_last_error_until_taken),
-        cmocka_unit_test(device_and_context_are_the_threads_choice),
-        cmocka_unit_test(twins_reach_the_per_thread_variants),
-        cmocka_unit_test(pointers_tell_their_kind),
-        cmocka_unit_test(kernels_launch_by_handle),
-        cmocka_unit_test(entry_points_are_the_drivers),
-        cmocka_unit_test(peers_are_reached_through_primary_contexts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return play_tests(NULL, NULL);
 }

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Moments in which a park would be wrong: a call that is on its way to the driver, work that runs
+ * on although its call has returned, memory that others learn of, a network card. Most need the
+ * simulated driver, which holds calls at such a moment.
+ */
+#include "tests/preload/park_world.h"
+
+#include "tests/preload/ipc_peer.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* The simulated driver has these (tests/sim/sim.h), a real one does not. */
+__attribute__((weak)) int simHold(const char *symbol);
+__attribute__((weak)) void simLetGo(const char *symbol);
+__attribute__((weak)) unsigned simHeld(void);
+__attribute__((weak)) int simDeviceLaunch(void *exec, void *stream);
+
+static void await_held(unsigned count)
+{
+    while (simHeld() < count)
+        scene_sleep_ms(1);
+}
+
+static int begin_simulated(void)
+{
+    begin(1);
+    return scene_simulated() ? 0 : SCENE_SKIP;
+}
+
+static pthread_t start(void *(*run)(void *), void *arg)
+{
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, NULL, run, arg));
+    return thread;
+}
+
+/* ---- Calls on their way */
+
+static void *fill_b(void *unused)
+{
+    (void)unused;
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(gpu_fill(b, WORDS, 8, stream));
+    return NULL;
+}
+
+static int a_thread_on_its_way_to_the_driver_refuses(void)
+{
+    if (begin_simulated())
+        return SCENE_SKIP;
+    REQUIRE(simHold("cuLaunchKernel"));
+    pthread_t thread = start(fill_b, NULL);
+    await_held(1);
+    expect_refused("a thread is inside a call of the driver");
+    simLetGo("cuLaunchKernel");
+    REQUIRE(pthread_join(thread, NULL));
+    EXPECT(scene_wrong_words(b, WORDS, 8, stream) == 0);
+    park();
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, stream);
+}
+
+static void *spin(void *unused)
+{
+    (void)unused;
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(gpu_spin(1000, NULL));
+    return NULL;
+}
+
+static _Atomic uint64_t first_block;
+
+enum { LAUNCHES = 300 };
+
+static void *fill_from_the_first_moment(void *unused)
+{
+    uint64_t block;
+    (void)unused;
+    REQUIRE(cuCtxSetCurrent(context));
+    while (!(block = atomic_load(&first_block)))
+        ;
+    for (uint32_t i = 1; i <= LAUNCHES; i++)
+        REQUIRE(gpu_fill(block, WORDS, i, NULL));
+    return NULL;
+}
+
+/* One thread's launch has begun before there is a pool. It knows no pool memory. Another launches
+ * from the pool's first moment on. */
+static int play_first_moments(void)
+{
+    scene_start(1, 60);
+    REQUIRE(cuCtxGetCurrent(&context));
+    bool held = scene_simulated();
+    if (held)
+        REQUIRE(simHold("cuLaunchKernel"));
+    pthread_t early = start(spin, NULL);
+    if (held)
+        await_held(1);
+    pthread_t next = start(fill_from_the_first_moment, NULL);
+    uint64_t block = NEW_BLOCK(BYTES);
+    REQUIRE(gpu_memset(block, 0, BYTES));
+    REQUIRE(gpu_sync());
+    if (held)
+        (void)asker_ask("park wait=20"); /* whether the early one is seen or not */
+    atomic_store(&first_block, block);
+    if (held) {
+        await_held(2);
+        expect_refused("a thread is inside a call of the driver");
+        simLetGo("cuLaunchKernel");
+    }
+    for (int i = 0; i < 5; i++)
+        (void)asker_ask("park wait=5");
+    REQUIRE(pthread_join(early, NULL));
+    REQUIRE(pthread_join(next, NULL));
+    return scene_wrong_words(block, WORDS, LAUNCHES, NULL) != 0;
+}
+
+static int launches_of_the_first_moments_are_drained_or_harmless(void)
+{
+    if (getenv("PLAYS_FIRST_MOMENTS"))
+        return play_first_moments();
+    for (int i = 0; i < 4; i++)
+        EXPECT(scene_again("PLAYS_FIRST_MOMENTS", "1") == 0);
+    return 0;
+}
+
+/* ---- Work whose call has returned */
+
+static int an_upload_that_runs_on_refuses(void)
+{
+    if (begin_simulated())
+        return SCENE_SKIP;
+    for (size_t i = 0; i < WORDS; i++)
+        here[i] = 77;
+    REQUIRE(gpu_put(b, here, BYTES));
+    memset(here, 0, BYTES); /* the driver has read it */
+    expect_refused("GPU work still runs");
+    REQUIRE(gpu_sync());
+    park();
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 77, stream);
+}
+
+static int a_graph_that_a_kernel_launches_refuses(void)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    if (begin_simulated())
+        return SCENE_SKIP;
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    REQUIRE(gpu_spin_fill(b, WORDS, 31, 3000 * MS_NS, stream));
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    REQUIRE(simDeviceLaunch(exec, stream));
+    expect_refused("GPU work still runs");
+    REQUIRE(gpu_sync());
+    park();
+    int wrong = wrong_a() != 0 || scene_wrong_words(b, WORDS, 31, stream);
+    return wrong || gpu_graph_destroy(graph, exec);
+}
+
+static int a_stream_that_waits_for_a_value_refuses(void)
+{
+    uint32_t *word;
+    begin(1);
+    REQUIRE(gpu_host_alloc((void **)&word, 4));
+    *word = 0;
+    int rc =
+        (int)cuStreamWaitValue32(stream, (CUdeviceptr)(uintptr_t)word, 1, CU_STREAM_WAIT_VALUE_GEQ);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        return SCENE_SKIP;
+    REQUIRE(rc);
+    REQUIRE(gpu_fill(b, WORDS, 32, stream));
+    expect_refused("GPU work still runs");
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+    REQUIRE(gpu_stream_sync(stream));
+    park();
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 32, stream);
+}
+
+static void *ask_for_a_park(void *code)
+{
+    *(int *)code = asker_ask("park wait=2000");
+    return NULL;
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void CUDA_CB need_the_lock(void *done)
+{
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+    atomic_store((atomic_bool *)done, true);
+}
+
+/* As with Python's lock: the stream waits for the thread, which waits at the gate of the park,
+ * which waits for the stream. */
+static int a_host_function_that_needs_a_lock_ends(void)
+{
+    static atomic_bool done;
+    int code = 0;
+    begin(1);
+    pthread_mutex_lock(&lock);
+    int rc = (int)cuLaunchHostFunc(stream, need_the_lock, &done);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        return SCENE_SKIP;
+    REQUIRE(rc);
+    pthread_t asker = start(ask_for_a_park, &code);
+    scene_sleep_ms(100);
+    uint64_t start_ns = scene_now_ns();
+    REQUIRE(gpu_fill(b, WORDS, 9, NULL));
+    EXPECT(scene_now_ns() - start_ns < 1500 * MS_NS && !atomic_load(&done));
+    pthread_mutex_unlock(&lock);
+    REQUIRE(pthread_join(asker, NULL));
+    expect_code(code, PAGE_REPLY_REFUSED);
+    REQUIRE(gpu_sync());
+    EXPECT(atomic_load(&done));
+    park();
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 9, NULL);
+}
+
+/* ---- Memory that others know of */
+
+static void *export_b(void *handle)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(gpu_ipc_export(handle, b));
+    return NULL;
+}
+
+static int an_export_cancels_the_copies(void)
+{
+    CUipcMemHandle handle;
+    int code = 0;
+    if (begin_simulated())
+        return SCENE_SKIP;
+    if (asker_page())
+        REQUIRE(simHold("cuMemcpyDtoHAsync_v2"));
+    pthread_t asker = start(ask_for_a_park, &code);
+    await_held(asker_page() != NULL);
+    pthread_t exporter = start(export_b, &handle);
+    scene_sleep_ms(20);
+    simLetGo("cuMemcpyDtoHAsync_v2");
+    REQUIRE(pthread_join(exporter, NULL));
+    REQUIRE(pthread_join(asker, NULL));
+    expect_code(code, PAGE_REPLY_REFUSED);
+    expect_parked(false);
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, stream);
+}
+
+static int get_tokens(uint64_t block)
+{
+    CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
+    return (int)cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, block);
+}
+
+static int get_dma_buf(uint64_t block)
+{
+    int fd = -1;
+    int rc = (int)cuMemGetHandleForAddressRange(&fd, block, 32 * MIB,
+                                                CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    return rc || close(fd);
+}
+
+static uint64_t exposed_bytes(void)
+{
+    const char *found = strstr(asker_reply(), "{\"what\":\"exposed\",\"bytes\":");
+    return found ? strtoull(strrchr(strncpy((char[64]){0}, found, 63), ':') + 1, NULL, 10) : 0;
+}
+
+static int what_others_know_of_keeps_its_memory(void)
+{
+    static int (*const tell[])(uint64_t block) = {get_tokens, get_dma_buf};
+    uint64_t blocks[2], exposed = 0;
+    begin(1);
+    NEW_BLOCKS(blocks, 2, 32 * MIB);
+    for (uint32_t i = 0; i < 2; i++)
+        REQUIRE(gpu_fill(blocks[i], 8 * MIB, i + 1, NULL));
+    REQUIRE(gpu_sync());
+    for (int i = 0; i < 2; i++) {
+        if (tell[i](blocks[i]))
+            return scene_simulated() ? 1 : SCENE_SKIP;
+        expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
+        exposed += 32 * MIB;
+        EXPECT(!asker_page() || exposed_bytes() >= exposed);
+        EXPECT(wrong_a() == 0);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        EXPECT(scene_wrong_words(blocks[i], 8 * MIB, i + 1, NULL) == 0);
+    return 0;
+}
+
+/* Two processes share a buffer and work on it in turn, as NCCL's ranks do. One sleeps meanwhile. */
+static int a_sleeping_rank_keeps_its_buffer(void)
+{
+    struct ipc_peer peer = ipc_peer_fork();
+    struct ipc_message opened = {.order = IPC_OPEN, .size_bytes = BYTES, .byte = 7}, said;
+    int failures = 0;
+    begin(1);
+    ipc_export(&opened.handle, b);
+    REQUIRE(gpu_memset(b, 7, BYTES));
+    REQUIRE(gpu_sync());
+    opened = ipc_peer_do(&peer, opened);
+    EXPECT(!opened.rc && !opened.wrong);
+    for (unsigned char round = 1; round <= 4; round++) {
+        REQUIRE(gpu_memset(b, round, BYTES));
+        REQUIRE(gpu_sync());
+        expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
+        expect_parked(true);
+        struct ipc_message order = {
+            .order = IPC_LOOK, .address = opened.address, .size_bytes = BYTES, .byte = round};
+        said = ipc_peer_do(&peer, order);
+        failures += said.rc || said.wrong;
+        order.order = IPC_WRITE;
+        order.byte = (unsigned char)(100 + round);
+        said = ipc_peer_do(&peer, order);
+        failures += said.rc != 0;
+        expect_parked(true);
+        failures += scene_wrong_bytes(b, BYTES, (unsigned char)(100 + round)) != 0;
+        failures += wrong_a() != 0;
+    }
+    return failures + (ipc_peer_end(&peer) != 0);
+}
+
+/* ---- Network cards */
+
+static atomic_bool has_card;
+
+/* In place of the C library's: /proc/self/fd has the file of a card. */
+ssize_t readlinkat(int folder, const char *name, char *target, size_t size_bytes)
+{
+    static const char card[] = "/dev/infiniband/uverbs0";
+    if (!atomic_load(&has_card) || size_bytes < sizeof card)
+        return syscall(SYS_readlinkat, folder, name, target, size_bytes);
+    memcpy(target, card, sizeof card - 1);
+    return sizeof card - 1;
+}
+
+/* A card's registration makes no call of the driver. An unmap would make it stale. */
+static int an_open_network_card_refuses(void)
+{
+    begin(1);
+    atomic_store(&has_card, true);
+    expect_refused("memory may be registered with a network card");
+    atomic_store(&has_card, false);
+    park();
+    atomic_store(&has_card, true);
+    EXPECT(wrong_a() == 0);
+    expect_refused("memory may be registered with a network card");
+    return wrong_a() != 0;
+}
+
+/* ---- Workers */
+
+/* Threads have the processors of those that make them, so the library's have one. */
+static void keep_one_processor(void)
+{
+    cpu_set_t set, one;
+    REQUIRE(sched_getaffinity(0, sizeof set, &set));
+    CPU_ZERO(&one);
+    for (size_t i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &set))
+            CPU_SET(i, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one));
+}
+
+static int without_workers_the_bytes_are_right(void)
+{
+    int code = 0;
+    keep_one_processor();
+    if (begin_simulated())
+        return SCENE_SKIP;
+    uint64_t big = NEW_BLOCK(64 * MIB);
+    REQUIRE(gpu_fill(big, 16 * MIB, 5, NULL));
+    REQUIRE(gpu_sync());
+    if (asker_page())
+        REQUIRE(simHold("cuMemcpyDtoHAsync_v2"));
+    pthread_t asker = start(ask_for_a_park, &code);
+    await_held(asker_page() != NULL);
+    scene_sleep_ms(50);
+    EXPECT(simHeld() == (asker_page() != NULL)); /* the park thread alone */
+    simLetGo("cuMemcpyDtoHAsync_v2");
+    REQUIRE(pthread_join(asker, NULL));
+    expect_code(code, PAGE_REPLY_DONE);
+    return wrong_a() != 0 || scene_wrong_words(big, 16 * MIB, 5, NULL);
+}
+
+/* From here on the process gets no thread. False: the kernel does not do that. */
+static bool forbid_threads(void)
+{
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof lines / sizeof lines[0], lines};
+    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+           !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
+}
+
+/* The thread of all parks is there since the first one, and the workers have ended with the wake.
+ */
+static int a_process_that_gets_no_thread_parks_again(void)
+{
+    begin(1);
+    uint64_t big = NEW_BLOCK(64 * MIB);
+    REQUIRE(gpu_fill(big, 16 * MIB, 5, NULL));
+    REQUIRE(gpu_sync());
+    park();
+    wake();
+    if (!forbid_threads())
+        return SCENE_SKIP;
+    for (int i = 0; i < 2; i++) {
+        park();
+        EXPECT(wrong_a() == 0 && scene_wrong_words(big, 16 * MIB, 5, NULL) == 0);
+    }
+    return 0;
+}
+
+SCENE_ACTS(ACT(a_thread_on_its_way_to_the_driver_refuses),
+           ACT(launches_of_the_first_moments_are_drained_or_harmless),
+           ACT(an_upload_that_runs_on_refuses), ACT(a_graph_that_a_kernel_launches_refuses),
+           ACT(a_stream_that_waits_for_a_value_refuses),
+           ACT(a_host_function_that_needs_a_lock_ends), ACT(an_export_cancels_the_copies),
+           ACT(what_others_know_of_keeps_its_memory), ACT(a_sleeping_rank_keeps_its_buffer),
+           ACT(an_open_network_card_refuses), ACT(without_workers_the_bytes_are_right),
+           ACT(a_process_that_gets_no_thread_parks_again))
