@@ -195,6 +195,9 @@ def _add_arguments(verb, add):
         _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
         add("--watch", type=_interval, metavar="TIME",
             help="show it again and again, until the process ends")
+        add("--owners", action="store_true",
+            help="only its live memory by the library whose code asked for it, of the trace that "
+            "it records")
     elif verb == "flush":
         _with_completer(add("pids", type=_pid, nargs="*", metavar="PID", help="the processes"),
                         complete_pids)

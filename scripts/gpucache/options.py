@@ -49,6 +49,9 @@ NEAR = 0.6  # a name that is less like an option's is none that was mistyped
 ROWS = {row["env"]: row for row in tables.OPTIONS}
 
 
+POOLS = [row["env"] for row in tables.OPTIONS][:[*ROWS].index("GPUCACHE")]  # their options
+
+
 def short(env):
     """MAX_IDLE of GPUCACHE_MAX_IDLE; GPUCACHE stays."""
     return env[len(PREFIX):] if env.startswith(PREFIX) else env

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 
-from gpucache import place, text
+from gpucache import options, place, text, trace
 
 SECONDS = 10        # on a CPU, for each setting; what takes longer is left out
 PATIENCE_S = 60     # what is not done by then is left out, too
@@ -34,8 +34,18 @@ def program():
     return None
 
 
+def in_force(path):
+    """The words of the pools' options that a trace was made with, beside the defaults.
+    BACKING=driver is no pool's."""
+    with trace.Trace(path) as its:
+        told = its.options()
+    return " ".join(f"{options.short(env)}={told[env]}" for env in options.POOLS
+                    if told.get(env, "driver") != "driver")
+
+
 class Outcome:
-    """What one setting would have done. state: as scripts/replay/rerun.h says."""
+    """What one setting would have done. state: as scripts/replay/rerun.h says. words: what it is
+    called; others are in force, too."""
 
     def __init__(self, words, said):
         self.words, self.state = words, said["state"]
@@ -78,10 +88,17 @@ class Outcome:
 
 
 class Replay:
-    """Runs beside the caller, who asks for the outcomes later. gpu_bytes: 0, as the trace says."""
+    """Runs beside the caller, who asks for the outcomes later. gpu_bytes: 0, as the trace says.
+    recorded: the settings change what was in force then; the first is that, and the defaults come
+    last."""
 
-    def __init__(self, path, settings=SETTINGS, gpu_bytes=0):
+    def __init__(self, path, settings=SETTINGS, gpu_bytes=0, recorded=False):
         self.settings, self.process, self.why, self.told = settings, None, "", None
+        base = in_force(path) if recorded else ""
+        if base:
+            others = [words for words in settings[1:] if words not in base.split()]
+            self.settings = (base, *others, "")
+            settings = (base, *(f"{base} {words}" for words in others), "")
         found = program()
         if not found:
             self.why = MISSING

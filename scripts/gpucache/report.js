@@ -134,7 +134,9 @@ function startTheme() {
   find("#theme").addEventListener("click", () => {
     const now = root.dataset.theme || (dark.matches ? "dark" : "light");
     root.dataset.theme = now === "dark" ? "light" : "dark";
+    dispatchEvent(new Event("theme"));
   });
+  dark.addEventListener("change", () => dispatchEvent(new Event("theme")));
 }
 
 function startPicture() {
@@ -165,3 +167,5 @@ function startPicture() {
 startTheme();
 if (data.series.length)
   startPicture();
+if (data.maps.length)
+  startMap();

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from gpucache import replay, report_page, snapshot, symbols, text, together, trace, usage
+from gpucache import options, replay, report_page, snapshot, symbols, text, together, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
@@ -13,12 +13,11 @@ TOGETHER = ("html", "perfetto")  # of one process, with others beside it
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
            ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
 ROWS = 10
+BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
 
 
-def seconds(ns):
-    """1.97 s, since the trace began."""
-    return f"{ns / 1e9:.3g} s" if ns < 100e9 else f"{ns / 1e9:.0f} s"
+seconds = text.seconds  # since the trace began
 
 
 class Report:
@@ -28,7 +27,7 @@ class Report:
         """beside: traces of other processes of the GPU. what_if: also under other settings."""
         self.trace, others = trace.Trace(path), [trace.Trace(other) for other in beside]
         self.whole_ns = together.align([self.trace, *others]) if others else 0
-        self.replay = replay.Replay(path) if what_if else None
+        self.replay = replay.Replay(path, recorded=True) if what_if else None
         self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
         self.beside = [together.Process(its, self.whole_ns) for its in others]
         self.gpus = together.gpus([self, *self.beside]) if others else {}
@@ -51,6 +50,15 @@ class Report:
         return [f"PID {its.pid}", gpus or "no pool", text.moment(its.start_unix_ns),
                 seconds(used.own_ns), f"{text.count(used.num_events)} events, {lost}"
                 + ("" if its.ended else ", cut off")]
+
+    def settings(self):
+        """The options that it ran with; "": the trace does not tell."""
+        told = {options.short(name): value for name, value in self.usage.options.items()}
+        words = " ".join(f"{name}={value}" for name, value in told.items()
+                         if name not in ("TRACE", "TRACE_ON"))
+        changed = sum(mark.kind == "OPTION" for mark in self.usage.marks)
+        more = f", {text.count(changed)} changed while it ran" if changed else ""
+        return f"Options: {words or 'the defaults'}{more}" if told else ""
 
     def heading(self):
         return f"{self.trace.command or self.trace.program}\n{', '.join(self.facts())}"
@@ -164,6 +172,8 @@ class Report:
     def lines(self):
         used = self.usage
         yield self.heading()
+        if self.settings():
+            yield self.settings()
         yield ""
         yield self.headline()
         if self.explained():
@@ -186,6 +196,8 @@ class Report:
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
         rows = [[group.removeprefix("num_").replace("_", " "), text.count(calls), text.size(size)]
                 for group, (calls, size) in used.passed.items()]
+        if self.usage.beyond:
+            rows.append([BEYOND, "-", text.size(self.usage.median_beyond())])
         yield from self._table("Other memory, which the driver served", ("KIND", "CALLS", "BYTES"),
                                rows)
         yield from self.what_if()

@@ -22,6 +22,8 @@ BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
          "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
+LANE_FLAGS = ("FLUSH", "LEND_ASK", "LEND_GIVE", "PARK", "WAKE")
+LANE_MARKS = 100
 PASSED = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
           "num_managed_allocs": "managed (cudaMallocManaged)",
           "num_vmm_allocs": "the program's own cuMemCreate",
@@ -85,6 +87,8 @@ class Page:
         self.columns = list(self.usage.columns)
         if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
             self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
+        self.moments = None
+        self.is_whole = any(each.usage.whole for each in (its, *its.beside))
         self.end = "at exit" if self.trace.ended and not self.usage.oom else "at the end"
         known = dict(self.usage.by_owner(self.usage.at_peak))
         most = collections.Counter()
@@ -92,6 +96,9 @@ class Page:
             most[self.usage.owner(site)] += found.most
         self.owners = sorted(most, key=lambda owner: (-known.get(owner, 0), -most[owner], owner))
         self.colour = {owner: min(n, COLOURS) for n, owner in enumerate(self.owners)}
+
+    def has_lanes(self):
+        return bool(self.report.beside or self.is_whole and self.columns)
 
     # The data of the scripts
 
@@ -124,9 +131,9 @@ class Page:
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
                 "held": _steps(held)}
 
-    def _marks(self):
+    def _told(self, marks):
         told = []
-        for mark in self.usage.marks[:MARKS]:
+        for mark in marks:
             what, more = self.report.mark(mark)
             told.append([mark.ns, FLAGS.get(mark.kind, "option"), f"{what}: {more}".strip(": ")])
         return told
@@ -140,19 +147,26 @@ class Page:
         return min(near, key=lambda n: (columns[n].live, -n), default=0), peak
 
     def _lanes(self):
-        """The processes of the GPU, and the GPU. Nothing of one process alone."""
-        if not self.report.beside:
+        """The processes of the GPU, and the GPU. Nothing of one process alone, if the trace does
+        not tell what else the GPU held."""
+        if not self.has_lanes():
             return {}
         processes = [self.report, *self.report.beside]
-        gpus, lanes = self.report.gpus, [together.lane(its) for its in processes]
+        gpus, lanes = self.report.gpus or together.gpus(processes), \
+            [together.lane(its) for its in processes]
+        rest = together.rest(processes, lanes)
         most, slot = together.highest(lanes)
         names = [f"GPU {gpu['device']} {gpu['name']}" for gpu in gpus.values()]
         told = []
         for its, lane in zip(processes, lanes):
             slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])
             told.append({"name": f"PID {its.trace.pid} {its.trace.program}",
-                         "slots": _steps(slots), "held": _steps(held), "live": _steps(live)})
-        return {"lanes": told, "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
+                         "slots": _steps(slots), "held": _steps(held), "live": _steps(live),
+                         "marks": self._told([mark for mark in its.usage.marks
+                                              if mark.kind in LANE_FLAGS][:LANE_MARKS])})
+        return {"lanes": told, "rest_slots": _steps([slot for slot, _ in rest]),
+                "rest": _steps([size for _, size in rest]),
+                "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
                 "capacity": sum(gpu["total_bytes"] for gpu in gpus.values()), "most": most,
                 "most_slot": slot}
 
@@ -165,7 +179,8 @@ class Page:
                 "slots": _steps([column.ns // width for column in self.columns]),
                 "at": _steps([column.ns for column in self.columns]),
                 "reserved": _steps([column.reserved for column in self.columns]),
-                "owners": self.owners, "series": series, "marks": self._marks()}
+                "owners": self.owners, "series": series, "maps": self.maps(),
+                "marks": self._told(self.usage.marks[:MARKS])}
 
     # What is there without scripts
 
@@ -267,9 +282,54 @@ class Page:
         rows = [[escape(PASSED.get(group, group.removeprefix("num_").replace("_", " "))),
                  text.count(calls), text.size(size)]
                 for group, (calls, size) in self.usage.passed.items()]
+        if self.usage.beyond:
+            rows.append(["CUDA context, code, all other memory of the process",
+                         '<span class="soft">by NVML</span>',
+                         text.size(self.usage.median_beyond())])
         made = _table("Beside the pool", "memory that the driver served, in all",
                       (("kind", ""), ("calls", "n"), ("bytes", "n")), rows)
         return f'<section class="card" id="beside">{made}</section>' if made else ""
+
+    def _moments(self):
+        """[(Moment, its runs)] of the block map."""
+        if self.moments is None:
+            self.moments = [(its, its.runs(self.usage.owner)) for its in self.usage.moments.all()]
+        return self.moments
+
+    def _when(self, its):
+        return self.end if its is self.usage.moments.end else \
+            f"{its.name} at {text.seconds(its.ns)}"
+
+    def maps(self):
+        """For the scripts: of each moment its name, what a cell is, and the cells."""
+        told = []
+        for its, runs in self._moments():
+            cell, cells = its.cells(runs)
+            told.append({"name": self._when(its), "cell": cell, "cells": [
+                [number, -1 if owner is None else self.owners.index(owner), shade]
+                for number, owner, shade in cells]})
+        return told
+
+    def block_map(self):
+        rows = []
+        for its, runs in self._moments():
+            empty = [size for size, owner in runs if owner is None]
+            sums = collections.Counter()
+            for size, owner in runs:
+                if owner is not None:
+                    sums[owner] += size
+            largest = ", ".join(f"{owner} {text.size(size)}"
+                                for owner, size in sums.most_common(3))
+            rows.append([escape(self._when(its)), text.size(its.live()),
+                         text.count(len(its.blocks)), text.size(sum(empty)),
+                         text.size(max(empty, default=0)), escape(largest)])
+        made = _table("Block map", "device memory in the order of addresses, read like text; "
+                      "paler cells are partly used", (("moment", ""), ("live", "n"),
+                                                      ("blocks", "n"), ("without a block", "n"),
+                                                      ("longest part of it", "n"),
+                                                      ("most of it by", "by")), rows)
+        return f'<section class="card" id="map">{made}<div class="keys"></div>' \
+               '<canvas role="img"></canvas><p class="soft"></p></section>' if made else ""
 
     def what_if(self):
         its = self.report.replay
@@ -304,7 +364,7 @@ class Page:
     def timeline(self):
         return string.Template(_asset("report_timeline.html")).substitute(
             label=escape(self.report.headline()),
-            lanes='<svg id="lanes" role="img"></svg>' if self.report.beside else "") \
+            lanes='<svg id="lanes" role="img"></svg>' if self.has_lanes() else "") \
             if self.columns else ""
 
     def notes(self):
@@ -312,11 +372,19 @@ class Page:
         yield f"Recorded by libgpucache {its.library_version}, with the clock {its.clock}. The " \
               "owner of memory is the library whose code asked for it, by its return address. A " \
               f"column shows the highest moment of {_duration(used.column_ns)}."
+        if self.report.settings():
+            yield f"{self.report.settings()}. They are those of the start of the trace."
         if self.report.beside:
             yield "Below the picture: what each process held, and their sum. A column shows the " \
                   "most that each one held in it, so the sum is never too small."
-        yield "Not seen: CUDA contexts, modules and the local memory of kernels, other " \
-              "processes, and what tensors of a framework with a cache of its own lie in a block."
+        if self.is_whole:
+            yield "Of the whole GPU the grey part is what is not free, as the driver said each " \
+                  "second, and not held by the processes of this page: CUDA contexts, code, " \
+                  "memory that did not pass through the library, and other processes."
+        unseen = "" if self.is_whole else \
+            "CUDA contexts, modules and the local memory of kernels, other processes, and "
+        yield f"Not seen: {unseen}what tensors of a framework with a cache of its own lie in a " \
+              "block."
         if used.num_unknown_frees:
             yield f"{text.count(used.num_unknown_frees)} frees were of memory from before the " \
                   "trace, or not the library's."
@@ -332,7 +400,7 @@ class Page:
 
     def write(self, out):
         script = "\n" + "".join(map(_asset, ("report_lanes.js", "report_timeline.js",
-                                              "report.js")))
+                                              "report_map.js", "report.js")))
         told = hashlib.sha256(script.encode()).digest()
         out.write(string.Template(_asset("report.html")).substitute(
             script_hash=base64.b64encode(told).decode(), style=_asset("report.css"),
@@ -340,7 +408,7 @@ class Page:
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
             headline=self.headline(), explained=escape(_micro(self.report.explained())),
             cards=self.cards(), beside=self.beside(), timeline=self.timeline(),
-            tables=self.tables(), what_if=self.what_if(),
+            tables=self.tables(), block_map=self.block_map(), what_if=self.what_if(),
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
             data=_json(self.data())))

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 
-from gpucache import cached, fault, gpu, state, tables, terminal, text
+from gpucache import cached, fault, gpu, owners, state, tables, terminal, text
 
 WIDTH = 76
 
@@ -200,6 +200,9 @@ def _watch(look):
 
 
 def show(args):
+    if args.owners:
+        print(owners.words(state.one(args.pid), args.json))
+        return fault.DONE
     look = _Look(args)
     if args.watch:
         _watch(look)

@@ -48,6 +48,11 @@ def change(num_bytes):
     return f"{'-' if num_bytes < 0 else '+'}{size(abs(num_bytes))}" if num_bytes else "+0"
 
 
+def seconds(ns):
+    """1.97 s"""
+    return f"{ns / 1e9:.3g} s" if ns < 100e9 else f"{ns / 1e9:.0f} s"
+
+
 def duration(ns):
     """11 ms, 1.50 s, 3 h 12 min"""
     if ns >= 3600 * 10**9:

@@ -55,6 +55,35 @@ def lane(its):
     return found
 
 
+def whole(processes):
+    """[(ns, bytes)] of the GPUs that were not free, as the driver said, where that changes."""
+    said = []
+    for its in processes:
+        uuids = {gpu["device"]: gpu["uuid"] for gpu in its.usage.gpus.values()}
+        for device, rows in its.usage.whole.items():
+            said += [(ns, uuids.get(device, device), size) for ns, size in rows]
+    found, now = [], {}
+    for ns, gpu, size in sorted(said, key=lambda row: row[0]):
+        now[gpu] = size
+        if not found or found[-1][1] != sum(now.values()):
+            found.append((ns, sum(now.values())))
+    return found
+
+
+def rest(processes, lanes):
+    """[(column's number, bytes)] of the GPUs that were not free, and were none of the lanes'."""
+    found, places = [], [0] * len(lanes)
+    for ns, size in whole(processes):
+        slot = ns // processes[0].usage.column_ns
+        for number, its in enumerate(lanes):
+            while places[number] < len(its) and its[places[number]][0] <= slot:
+                places[number] += 1
+            size -= its[places[number] - 1][1] if places[number] else 0
+        if not found or found[-1][1] != max(0, size):
+            found.append((slot, max(0, size)))
+    return found
+
+
 def highest(lanes):
     """(bytes, column's number) of the highest sum of what the lanes hold."""
     changes = sorted((slot, number, held) for number, its in enumerate(lanes)

@@ -5,8 +5,10 @@ import array
 import bisect
 import collections
 import heapq
+import itertools
 import mmap
 import os
+import re
 import struct
 
 from gpucache import tables, text
@@ -17,6 +19,16 @@ NAME = {number: name for name, number in KIND.items()}
 CLOCKS = ("clock_gettime", "tsc", "cntvct")
 LOW = 0xffffffff
 WORD = 8
+KIND_BYTE, CONTEXT_BYTE = 11, 15  # of a record, on a machine that counts from the low end
+CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace writes first
+ROWS_ADDED = 2000  # to a chunk
+LONG_RUN = 64  # words
+WIDE_SITE = tables.TRACE_WIDE + KIND["SITE"]
+EVENTS = set(KIND.values()) - {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE",
+                                                        "TIME", "END")}
+# The first record that is not of these, or has a wide part.
+OTHER = re.compile(b"[^" + b"".join(re.escape(bytes([KIND[name]]))
+                                    for name in ("ALLOC_FAST", "ALLOC", "FREE")) + b"]")
 
 # One record. ns: since the trace began. site: an address in the code that asked, 0: not known.
 Event = collections.namedtuple("Event", "ns kind a b aux site context tid text")
@@ -77,6 +89,29 @@ class Trace:
         offset, form = tables.TRACE_HEADER["boot_id"]
         self.boot_id = struct.unpack_from(form, head, offset)[0]
 
+    def add(self, rows):
+        """Adds records of PROCESS behind the file, which nobody writes any more. rows: (ns of
+        CLOCK_MONOTONIC, uuid, bytes of the process, bytes of the GPU), by their time."""
+        with open(self.path, "r+b") as file:
+            number = -(-(len(self.data) - tables.TRACE_HEADER_BYTES) // self.chunk_bytes)
+            for first in range(0, len(rows), ROWS_ADDED):
+                file.seek(tables.TRACE_HEADER_BYTES + number * self.chunk_bytes)
+                file.write(self._chunk_of(number, rows[first:first + ROWS_ADDED]))
+                number += 1
+
+    def _chunk_of(self, number, rows):
+        (start, start_ns), (last, last_ns) = self._start, self._last
+        rate = (last - start) / (last_ns - start_ns) if last_ns > start_ns else 1.0
+        made, what = b"", (KIND["PROCESS"] | tables.TRACE_WIDE) << 24
+        before = first = max(0, start + int((rows[0][0] - start_ns) * rate))
+        for now_ns, uuid, used, whole in rows:
+            now, said = start + int((now_ns - start_ns) * rate), uuid.encode()[:80]
+            step = min(LOW, max(0, now - before) >> tables.TRACE_STEP_SHIFT)
+            before += step << tables.TRACE_STEP_SHIFT
+            made += struct.pack("=QQQQ", step | len(said) << 32, what, used, whole)
+            made += said + bytes(-len(said) % (2 * WORD))
+        return struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, first, rows[0][0], 0) + made
+
     def close(self):
         self.data.close()
 
@@ -110,6 +145,17 @@ class Trace:
                     self._last = ticks, now_ns
         found.sort()
         return found
+
+    def options(self):
+        """{name: value} of the options that were in force at the start and are not the defaults;
+        {}: the trace, of an older library, does not tell. For a Trace that is read by nobody else.
+        """
+        for ticks, offset in self._chunks()[:CHUNKS_LOOKED_AT]:
+            told = [row[8].partition("=") for row in self._records(ticks, offset)
+                    if row[1] == KIND["OPTION"] and row[4]]
+            if told:
+                return {name: value for name, _, value in told}
+        return {}
 
     def events(self):
         """All records in the order of time."""
@@ -148,38 +194,40 @@ class Trace:
         return int((ticks - self._start[0]) * self._rate) + self.lead_ns
 
     def _records(self, ticks, offset):
-        """The records of a chunk, as tuples like Event. What is torn ends it."""
-        words = array.array("Q")
+        """The records of a chunk, as tuples like Event. What is torn ends it. A trace may have ten
+        million records: what is frequent is written out here, with local names."""
         begin = offset + tables.TRACE_CHUNK_HEAD_BYTES
         end = min(offset + self.chunk_bytes, len(self.data))
         data = self.data[begin:begin + (end - begin) // (2 * WORD) * 2 * WORD]
-        words.frombytes(data)
+        words = array.array("Q", data)
+        kinds = data[KIND_BYTE::2 * WORD]
         found, place, base, tid, sites = [], 0, 0, 0, self._sites[0]
-        names, wide = NAME, tables.TRACE_WIDE
-        lead = self.lead_ns
-        alloc_fast, alloc, free = (KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE"))
+        wide, wide_site, lead = tables.TRACE_WIDE, WIDE_SITE, self.lead_ns
         (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
             tables.TRACE_STEP_SHIFT
-        special = {KIND[name] for name in ("SITE", "OBJECT", "THREAD", "LOST", "BASE", "TIME",
-                                           "END")}
+        add, search = found.append, OTHER.search
         while place < len(words):
-            what = words[place + 1]
-            if not what:
+            behind = search(kinds, place // 2)
+            behind = 2 * behind.start() if behind else len(words)
+            if behind - place >= LONG_RUN:
+                ticks = self._run(ticks, words[place:behind], (base, tid, sites), found)
+                place = behind
+            while place < behind:
+                step_at, what = words[place], words[place + 1]
+                ticks += (step_at & LOW) << shift
+                add((int((ticks - start) * rate) + lead, what >> 24 & 0xff,
+                     (step_at >> 32) + base << unit, what & 0xffffff, 0,
+                     sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid, ""))
+                place += 2
+            if place == len(words) or not words[place + 1]:
                 break
-            step_at = words[place]
-            ticks += (step_at & LOW) << shift
-            kind, site = what >> 24 & 0xff, what >> 32 & 0xffffff
+            kind, size, what = kinds[place // 2], words[place] >> 32, words[place + 1]
+            ticks += (words[place] & LOW) << shift
+            behind = place + 4 + (size + 15) // 16 * 2
             if kind < wide:
-                if kind == free or kind == alloc_fast or kind == alloc:
-                    found.append((int((ticks - start) * rate) + lead, kind,
-                                  (step_at >> 32) + base << unit, what & 0xffffff, 0,
-                                  sites.get(site, 0), what >> 56, tid, ""))
-                else:
-                    self.num_unknown += 1
+                self.num_unknown += 1
                 place += 2
                 continue
-            kind, size = kind - wide, step_at >> 32
-            behind = place + 4 + (size + 15) // 16 * 2
             if behind > len(words) or size > tables.TRACE_TEXT_MAX:
                 self.num_torn += 1
                 break
@@ -187,30 +235,52 @@ class Trace:
             said = data[(place + 4) * WORD:(place + 4) * WORD + size].decode(errors="replace") \
                 if size else ""
             place = behind
-            if kind == KIND["SITE"]:
-                sites[site] = first
-            elif kind == KIND["BASE"]:
+            if kind == wide_site:
+                sites[what >> 32 & 0xffffff] = first
+            elif kind - wide in EVENTS:
+                add((int((ticks - start) * rate) + lead, kind - wide, first, second,
+                     what & 0xffffff, sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid,
+                     text.printable(said) if said else ""))
+            elif kind - wide == KIND["BASE"]:
                 base = first
-            elif kind == KIND["TIME"]:
+            elif kind - wide == KIND["TIME"]:
                 ticks = first
-            elif kind == KIND["THREAD"]:
+            elif kind - wide == KIND["THREAD"]:
                 tid, sites = first, self._sites[first]
                 self.threads[tid] = text.printable(said)
-            elif kind == KIND["OBJECT"]:
-                self._add_object(first, second, said)
-            elif kind == KIND["LOST"]:
-                self.num_lost = max(self.num_lost, first)
-            elif kind == KIND["END"]:
-                self.ended = True
-            elif kind not in names or kind in special:
-                self.num_unknown += 1
             else:
-                found.append((int((ticks - start) * rate) + lead, kind, first, second,
-                              what & 0xffffff, sites.get(site, 0), what >> 56, tid,
-                              text.printable(said)))
+                self._note(kind - wide, first, second, said)
         if found and found[0][0] < lead:  # a ring that reaches further back than others
             return [row for row in found if row[0] >= lead]
         return found
+
+    def _run(self, ticks, words, about, found):
+        """Many records without a wide part, field by field: less than a half of the time. Returns
+        the ticks of the last one."""
+        base, tid, sites = about
+        data = words.tobytes()
+        fields = array.array("I", data)  # step; address; size, kind; site, context
+        steps, ats, whats, whos = (fields[field::4] for field in range(4))
+        start, rate, lead, site_of = self._start[0], self._rate, self.lead_ns, sites.get
+        unit, shift = tables.TRACE_UNIT_SHIFT, tables.TRACE_STEP_SHIFT
+        times = [ticks + (steps_so_far << shift) for steps_so_far in itertools.accumulate(steps)]
+        found += zip([int((now - start) * rate) + lead for now in times],
+                     data[KIND_BYTE::2 * WORD], [at + base << unit for at in ats],
+                     [what & 0xffffff for what in whats], itertools.repeat(0),
+                     [site_of(who & 0xffffff, 0) for who in whos], data[CONTEXT_BYTE::2 * WORD],
+                     itertools.repeat(tid), itertools.repeat(""))
+        return times[-1]
+
+    def _note(self, kind, first, second, said):
+        """What is no event, and of the whole file."""
+        if kind == KIND["OBJECT"]:
+            self._add_object(first, second, said)
+        elif kind == KIND["LOST"]:
+            self.num_lost = max(self.num_lost, first)
+        elif kind == KIND["END"]:
+            self.ended = True
+        else:
+            self.num_unknown += 1
 
     def _add_object(self, start, size, said):
         offset, _, path = said.partition(" ")

@@ -4,10 +4,11 @@ import os
 import signal
 import time
 
-from gpucache import ask, setting, state, text
+from gpucache import ask, gpu, setting, state, text, trace
 from gpucache.fault import DONE, Fault, complain, end_in_order, reason
 
 STEP_S = 0.2
+LOOK_S = 1.0
 
 
 def _path(args):
@@ -47,6 +48,32 @@ class Oom:
             _change(self.process, self.path)
 
 
+class Beside:
+    """What NVML says of the process meanwhile, each second."""
+
+    def __init__(self, process):
+        self.pid, self.rows, self.next = process.pid, [], 0.0
+        self.gpus = gpu.Gpus(stays=True)
+
+    def look(self):
+        now = time.monotonic()
+        if self.gpus.why or now < self.next:
+            return
+        self.next = now + LOOK_S
+        self.gpus.refresh()
+        whole = {its["uuid"]: its["used_bytes"] for its in self.gpus.devices}
+        self.rows += [(time.monotonic_ns(), its["gpu_uuid"], its["used_bytes"],
+                       whole.get(its["gpu_uuid"]) or 0)
+                      for its in self.gpus.processes
+                      if its["pid"] == self.pid and its["used_bytes"] and not self.gpus.why]
+
+    def write(self, path):
+        """Behind the trace, which has ended."""
+        self.gpus.close()
+        with trace.Trace(path) as its:
+            its.add(self.rows)
+
+
 def show(args):
     process = state.one(args.pid, fresh=False)
     if process.status != "running":
@@ -58,9 +85,10 @@ def show(args):
         raise Fault(f"PID {args.pid}: it could not write {path}; its log says why")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_in_order()
-    end = time.monotonic() + args.seconds
+    end, beside = time.monotonic() + args.seconds, Beside(process)
     try:
         while time.monotonic() < end and not _has_ended(args.pid):
+            beside.look()
             time.sleep(min(STEP_S, max(0.0, end - time.monotonic())))
     except KeyboardInterrupt:
         pass  # enough was seen
@@ -72,6 +100,7 @@ def show(args):
             if not _has_ended(args.pid):
                 complain(f"PID {args.pid}: the trace goes on: {error}")
     try:
+        beside.write(path)
         size = os.path.getsize(path)
     except OSError as error:
         raise Fault(f"{path}: {reason(error)}") from None

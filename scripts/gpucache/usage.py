@@ -3,9 +3,10 @@
 what grows, and what went on beside it. Bytes are those that the program asked for; what the library
 held for them is `reserved`."""
 import collections
+import gc
 import os
 
-from gpucache import tables
+from gpucache import block_map, tables
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -15,6 +16,8 @@ WINDOWS = 24        # for growth: the least of each is compared
 LATE_FREE_NS = 1_000_000
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
+OUT_OF_MEMORY = 2   # CUresult
+MAPPED = {"ALLOC_FAILED": "out of memory", "FLUSH": "a flush"}  # moments with a map of the blocks
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
 FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
     KIND[name] for name in ("FREE", "FREE_ASYNC", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
@@ -30,14 +33,20 @@ Column = collections.namedtuple("Column", "ns held live reserved")
 
 class Site:
     """Code that asks for memory, by its address."""
-    __slots__ = ("num_allocs", "num_frees", "num_driver", "bytes_total", "live", "blocks", "most",
-                 "floor", "lives")
+    __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
+                 "blocks", "most", "floor", "lives")
 
     def __init__(self):
-        self.num_allocs = self.num_frees = self.num_driver = self.bytes_total = 0
-        self.live = self.blocks = self.most = 0
+        self.num_driver = self.num_before = self.bytes_total = 0
+        self.live = self.most = 0
+        self.num_allocs = self.num_frees = self.blocks = 0  # known at the end
         self.floor = 0          # the least of a window
         self.lives = [0] * 80   # by the binary digits of the life in ns
+
+    def count(self, blocks):
+        """All is known; blocks: those that are live."""
+        self.num_frees, self.blocks = sum(self.lives), blocks
+        self.num_allocs = self.num_frees + blocks - self.num_before
 
     def median_life_ns(self):
         """Half of its blocks lived no longer; to a factor of two. None: none was freed."""
@@ -62,6 +71,9 @@ class Usage:
         self.own_ns = max(1, self.span_ns - lead_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
+        self.options = {}       # in force at the start, and not the defaults; {}: not told
+        self.beyond = []        # what NVML said that the process had, beyond what was held
+        self.whole = {}         # device -> [(ns, bytes that are not free)] of the GPU
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.reserved_peak = self.peak_ns = 0
@@ -76,18 +88,30 @@ class Usage:
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, {}, {}, {}
         self._level_ns = self._held_ns = lead_ns
-        self._live_time = self._held_time = 0  # bytes times ns
+        # Bytes times ns. Of a change of live memory its time is taken off.
+        self._live_area = self._held_time = 0
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
-        # Of the column: its highest moment, and (ns, site, bytes) of what changed since then.
+        self.moments, self._peak_is_new = block_map.Moments(), False
+        # Of the column: its highest moment, and (ns, site, bytes, address) of what changed since.
         self._best, self._best_ns, self._best_reserved = 0, 0, 0
         self._changes, self._end_ns = [], self.column_ns
-        self._run(its.rows(), progress)
+        collects = gc.isenabled()
+        gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
+        try:
+            self._run(its.rows(), progress)
+        finally:
+            if collects:
+                gc.enable()
         self._level(self.span_ns)
         self._hold(self.span_ns, 0)
         self._finish_column(self.span_ns)
+        self.moments.at_end(self.span_ns, "the end", self.blocks)
         self.blocks = {addr: Block(*block) for addr, block in self.blocks.items()}
+        blocks = collections.Counter(block.site for block in self.blocks.values())
+        for site, found in self.sites.items():
+            found.count(blocks[site])
         if not self.sites and not self.reserved_peak:
             self.columns = []
         self._find_peak()
@@ -95,16 +119,15 @@ class Usage:
     def _run(self, rows, progress):
         """A trace may have ten million events: what is frequent is written out here, with local
         names. _take does the same and all the rest."""
-        blocks, sites, levels, changes = self.blocks, self.sites, self.levels, self._changes
+        blocks, sites, levels, change = self.blocks, self.sites, self.levels, self._changes.append
         late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
-        live = best = live_time = number = 0
-        level_ns = self._level_ns
-        end_ns = self._end_ns
+        live = best = area = number = level = 0
+        level_ns, end_ns = self._level_ns, self._end_ns
         for row in rows:
             ns, kind, addr, size, _, site, _, _, _ = row
             number += 1
             if ns >= end_ns:
-                self._set(live, best, level_ns, live_time)
+                self._set(live, best, level_ns, area)
                 self._finish_column(ns)
                 end_ns, best = self._end_ns, self._best
                 if progress and number >= self.num_events + PROGRESS:
@@ -116,8 +139,6 @@ class Usage:
                 if block:
                     size, site, since = block
                     its = sites[site]
-                    its.num_frees += 1
-                    its.blocks -= 1
                     its.lives[(ns - since).bit_length()] += 1
                     self._freed = addr, block
                     size = -size
@@ -127,33 +148,34 @@ class Usage:
             elif (kind == ALLOC_FAST or kind == ALLOC) and addr not in blocks:
                 blocks[addr] = block = size, site, ns
                 its = sites[site]
-                its.num_allocs += 1
-                its.blocks += 1
                 its.bytes_total += size
                 its.live = held = its.live + size
                 if held > its.most:
                     its.most = held
             if block:
-                levels[live >> 20] += ns - level_ns
-                live_time += live * (ns - level_ns)
-                level_ns = ns
+                area -= size * ns
                 live += size
+                if live >> 20 != level:
+                    levels[level] += ns - level_ns
+                    level, level_ns = live >> 20, ns
                 if live > best:
                     best = live
                     self._new_best(ns, live)
                 else:
-                    changes.append((ns, site, size))
+                    change((ns, site, size, addr))
                 continue
-            self._set(live, best, level_ns, live_time)
+            self._set(live, best, level_ns, area)
             self._take(row)
             live, best = self.live, self._best
-            level_ns, live_time = self._level_ns, self._live_time
-        self._set(live, best, level_ns, live_time)
+            level_ns, area, level = self._level_ns, self._live_area, live >> 20
+        self._set(live, best, level_ns, area)
+        if number:
+            self._level(ns)
         self.num_events = number
 
-    def _set(self, live, best, level_ns, live_time):
+    def _set(self, live, best, level_ns, area):
         self.live, self._best = live, best
-        self._level_ns, self._live_time = level_ns, live_time
+        self._level_ns, self._live_area = level_ns, area
 
     def _take(self, row):
         ns, kind, first, second, _, site, _, _, _ = row
@@ -164,20 +186,25 @@ class Usage:
         elif kind in self._others:
             self._others[kind](self, Event._make(row))
 
-    def _change(self, ns, site, change):
+    def _change(self, ns, site, change, addr):
         self._level(ns)
         self.live += change
+        self._live_area -= change * ns
         if self.live > self._best:
             self._best = self.live
             self._new_best(ns, self.live)
         else:
-            self._changes.append((ns, site, change))
+            self._changes.append((ns, site, change, addr))
 
     def _level(self, ns):
+        """As much was live until now."""
         step = max(0, ns - self._level_ns)
         self.levels[self.live >> 20] += step
-        self._live_time += self.live * step
         self._level_ns += step
+
+    def live_time(self):
+        """Bytes times ns, of the whole time."""
+        return self._live_area + self.live * self._level_ns
 
     def _new_best(self, ns, live):
         self._best_ns, self._best_reserved = ns, self.reserved
@@ -185,18 +212,22 @@ class Usage:
         if live > self.peak:
             self.before, self.peak, self.peak_ns = self.peak, live, ns
             self.freed, self.after, self._peak_is_open = None, 0, True
+            self._peak_is_new = True
 
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be. What changed after that is taken back for it."""
         now = {site: its.live for site, its in self.sites.items() if its.live}
         held = dict(now)
-        for _, site, change in self._changes:
+        for _, site, change, _ in self._changes:
             held[site] = held.get(site, 0) - change
         self.columns.append(Column(self._best_ns, self._most(held), self._best,
                                    self._best_reserved))
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
             self.columns.append(Column(self._end_ns, self._most(now), self.live, self.reserved))
+        if self._peak_is_new:
+            self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
+            self._peak_is_new = False
         self._after_peak()
         self._windows(ns)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
@@ -213,7 +244,7 @@ class Usage:
         for change in self._changes:
             level += change[2]
             if self.freed is None and change[2] < 0:
-                self.freed, self._peak_is_open = change, False
+                self.freed, self._peak_is_open = change[:3], False
             if self.freed:
                 self.after = max(self.after, level)
 
@@ -235,17 +266,16 @@ class Usage:
         size, site, _ = block
         its = self.sites[site]
         if kind != LIVE:
-            its.num_allocs += 1
             its.bytes_total += size
             its.num_driver += kind == ALLOC_DRIVER
+        its.num_before += kind == LIVE
         its.live += size
-        its.blocks += 1
         its.most = max(its.most, its.live)
         self.blocks[addr] = block
         if kind == ALLOC_DRIVER:
             self._by_driver[addr] = size
             self._hold(ns, size)
-        self._change(ns, site, size)
+        self._change(ns, site, size, addr)
 
     def _free(self, ns, addr):
         if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
@@ -257,13 +287,11 @@ class Usage:
             return
         size, site, since = block
         its = self.sites[site]
-        its.num_frees += 1
         its.live -= size
-        its.blocks -= 1
         its.lives[(ns - since).bit_length()] += 1
         its.floor = min(its.floor, its.live)
         self._freed = addr, block
-        self._change(ns, site, -size)
+        self._change(ns, site, -size, addr)
         self._hold(ns, -self._by_driver.pop(addr, 0))
 
     def _windows(self, ns):
@@ -294,19 +322,30 @@ class Usage:
 
     def _took(self, event):
         self._owned[event.a] = event.b
+        if event.kind != KIND["CREATE"] and event.a:  # a dump says only how much it was
+            self.moments.take(False, event.a, event.b)
         self._change_held(event, event.b)
 
     def _gave(self, event):
         """RELEASE says how much, SEGMENT_FREE where."""
+        if event.kind == KIND["SEGMENT_FREE"]:
+            self.moments.take(True, event.a, self._owned.get(event.a, 0))
         self._change_held(event, -self._owned.pop(event.a, 0)
                           if event.kind == KIND["SEGMENT_FREE"] else -event.b)
+
+    def _mapped(self, event):
+        self.moments.take(event.kind == KIND["UNMAP"], event.a, event.b)
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
         return self._held_time // self.own_ns
 
+    def median_beyond(self):
+        """Bytes; None: NVML was not asked."""
+        return sorted(self.beyond)[len(self.beyond) // 2] if self.beyond else None
+
     def mean_idle(self):
-        return max(0, self._held_time - self._live_time) // self.own_ns
+        return max(0, self._held_time - self.live_time()) // self.own_ns
 
     def in_the_other_order(self):
         """The peak, had its last block come after the first free that followed it."""
@@ -330,6 +369,19 @@ class Usage:
         self.gpus[event.context] = {"device": event.a, "uuid": uuid, "name": name,
                                     "total_bytes": event.b}
 
+    def _whole_gpu(self, event):
+        self.whole.setdefault(event.aux, []).append((event.ns, max(0, event.b - event.a)))
+
+    def _process(self, event):
+        self.beyond.append(max(0, event.a - self.reserved))
+
+    def _option(self, event):
+        name, _, value = event.text.partition("=")
+        if event.aux:
+            self.options[name] = value
+        else:
+            self._mark(event)
+
     def _context_end(self, event):
         """All its memory is gone. Of several contexts nobody knows whose is whose."""
         self._mark(event)
@@ -337,20 +389,25 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
+            self.moments.forget()
         self._change_held(event, -self._reserved[event.context])  # segments go with their context
 
     def _mark(self, event):
         name = {number: name for name, number in KIND.items()}[event.kind]
         size = event.b if name == "ALLOC_FAILED" else event.a
+        if name in MAPPED and (name != "ALLOC_FAILED" or event.a == OUT_OF_MEMORY):
+            self.moments.at(event.ns, MAPPED[name], self.blocks)
         self.marks.append(Mark(event.ns, name, size, event.text or str(event.a), event.site))
 
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
+        KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["GPU"]: _whole_gpu,
+        KIND["PROCESS"]: _process,
         KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
-        KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _mark, KIND["CONTEXT_END"]: _context_end,
+        KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["CONTEXT_END"]: _context_end,
         KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park
     }
 

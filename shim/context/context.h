@@ -153,6 +153,8 @@ bool context_ends_here(void);
  * context, when a trace begins. */
 void context_trace(struct context *c, bool held);
 void context_trace_all(void);
+/* Records how much of each GPU is free. Asks the driver, which waits for no work then. */
+void context_trace_gpus(void);
 /* Tells a dump (shim/trace/dump.h) what each pool holds, and the blocks that are live. */
 void context_dump_all(void);
 /* Abandons the pool. The next context of the device may have the record. */

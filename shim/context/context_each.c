@@ -104,6 +104,23 @@ void context_trace_all(void)
         context_trace(c, true);
 }
 
+void context_trace_gpus(void)
+{
+    uint64_t seen = 0;
+    FOR_EACH_CONTEXT(c) {
+        uint64_t free_bytes, total_bytes;
+        struct backend *b = &c->backend.base;
+        if (c->device >= 64 || seen >> c->device & 1 || !context_pin(c))
+            continue;
+        int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+        context_unpin(c);
+        if (code)
+            continue;
+        seen |= UINT64_C(1) << c->device;
+        TRACE(GPU, .a = free_bytes, .b = total_bytes, .aux = trace_aux((uint64_t)c->device));
+    }
+}
+
 void context_dump_all(void)
 {
     struct pool_stats stats;

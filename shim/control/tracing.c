@@ -12,16 +12,34 @@
 #include "shim/trace/objects.h"
 #include "shim/trace/trace.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #define OOM_NAME "gpucache-oom-%p.gct"
 
 static uint64_t run_tick(uint64_t now_ns)
 {
     trace_objects_note();
+    if (trace_is_on())
+        context_trace_gpus();
     trace_tick();
     return trace_is_on() ? control_after(now_ns, SEC_NS) : DUTY_NEVER;
 }
 
 static struct duty at_second = {.run = run_tick, .due_ns = DUTY_NEVER};
+
+void tracing_note_options(const struct options *o)
+{
+    char value[900], text[TRACE_TEXT_MAX + 1]; /* a longer value is cut off */
+    for (size_t row = 0; row < num_option_rows; row++) {
+        const char *unset = option_rows[row].value;
+        options_show(o, row, value, sizeof value);
+        if (strcmp(value, unset) == 0 || (!*unset && strcmp(value, "none") == 0))
+            continue;
+        snprintf(text, sizeof text, "%s=%s", option_rows[row].env, value);
+        TRACE(OPTION, .text = text, .aux = 1);
+    }
+}
 
 /* Rings that are on stay on: only the file of the next dump changes. False: a trace was to begin
  * and did not. */
@@ -36,6 +54,7 @@ static bool begin_in_force(void)
     }
     if (!trace_begin(path))
         return !*path;
+    tracing_note_options(in_force());
     trace_objects_note();
     context_trace_all();
     control_due(&at_second, control_after(clock_now_ns(), SEC_NS));

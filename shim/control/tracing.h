@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * GPUCACHE_TRACE and GPUCACHE_TRACE_ON: begins and ends the trace (shim/trace/trace.h), and keeps
- * it going. Each second a duty of the control thread records what code was loaded.
+ * it going. Each second a duty of the control thread records what code was loaded, and how much of
+ * each GPU is free.
  */
 #ifndef SHIM_TRACING_H
 #define SHIM_TRACING_H
+
+#include "shim/option/options.h"
 
 #include <stdbool.h>
 
@@ -12,6 +15,9 @@
 void tracing_start(void);
 /* One of the two has changed. On the control thread. False: a trace was to begin and did not. */
 bool tracing_changed(void);
+/* Records what options are in force that are not the defaults. A trace always has one: that which
+ * asked for it. */
+void tracing_note_options(const struct options *o);
 /* The process leaves. */
 void tracing_end(void);
 

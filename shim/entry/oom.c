@@ -5,7 +5,9 @@
 #include "shim/entry/oom.h"
 
 #include "shim/context/context.h"
+#include "shim/control/tracing.h"
 #include "shim/entry/current.h"
+#include "shim/option/in_force.h"
 #include "shim/process/cancel.h"
 #include "shim/process/clock.h"
 #include "shim/process/log.h"
@@ -93,6 +95,9 @@ static void write_file(unsigned number, uint64_t size_bytes, const void *caller)
     look_around(&a);
     bool begun = trace_dump_begin(number, why, sizeof why);
     if (begun) {
+        static struct options options; /* large; who dumps is alone */
+        in_force_copy(&options);
+        tracing_note_options(&options);
         context_dump_all();
         trace_dump_now();
         note_around(&a, size_bytes, caller);

@@ -16,7 +16,7 @@ import unittest.mock
 
 from fake import tool
 
-from gpucache import report, symbols, tables, trace, usage
+from gpucache import block_map, report, symbols, tables, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -183,6 +183,44 @@ class Program(unittest.TestCase):
         self.assertRegex(rows[0]["Time"], r"^00:00:00:\d{6}$")
 
 
+class Maps(unittest.TestCase):
+    """Blocks in memory, with holes and beside it."""
+    RANGES = {0: 8 * MIB, 8 * MIB: 8 * MIB, 64 * MIB: 8 * MIB}
+    BLOCKS = {MIB: (MIB, 1), 2 * MIB: (2 * MIB, 1), 7 * MIB: (2 * MIB, 2), 256 * MIB: (512, 3)}
+
+    def test_runs_follow_each_other(self):
+        its = block_map.Moment(0, "", self.BLOCKS, self.RANGES)
+        self.assertEqual(its.runs({1: "a", 2: "b", 3: "a"}.get), [
+            [MIB, None], [3 * MIB, "a"], [3 * MIB, None], [2 * MIB, "b"], [15 * MIB, None],
+            [512, "a"]])
+
+    def test_cells_are_of_who_has_most_of_them(self):
+        with unittest.mock.patch.object(block_map, "CELLS", 8):
+            cell, found = block_map.Moment.cells([[MIB, "b"], [3 * MIB, "a"], [MIB, "b"],
+                                                  [3 * MIB, None], [8 * MIB, "b"], [512, "a"]])
+        self.assertEqual(cell, 4 * MIB)
+        self.assertEqual(found, [[1, "a", 4], [1, "b", 1], [2, "b", 4], [1, "a", 1]])
+
+    def test_the_peak_is_put_together_from_what_followed(self):
+        its = block_map.Moments()
+        its.at_peak(5, {512: (7, 1, 0), 1024: (9, 2, 0)},
+                    [(6, 1, -3, 2048), (7, 2, 9, 1024), (8, 1, -2, 4096), (9, 1, 2, 4096),
+                     (10, 1, -2, 4096)])
+        its.take(False, 0, 8192)
+        self.assertEqual(its.all()[0].blocks, [(512, 7, 1), (2048, 3, 1), (4096, 2, 1)])
+
+    def test_memory_loses_its_address_in_other_parts_than_it_got_it(self):
+        its = block_map.Moments()
+        for place in range(5):
+            its.take(False, place * MIB, MIB)
+        its.take(True, MIB // 2, 2 * MIB)
+        its.take(True, 4 * MIB, MIB)
+        self.assertEqual(its.ranges, {0: MIB // 2, MIB * 5 // 2: MIB // 2, 3 * MIB: MIB})
+        its.take(False, 0, 4 * MIB)
+        its.take(True, MIB, MIB)
+        self.assertEqual(its.ranges, {0: MIB, 2 * MIB: 2 * MIB})
+
+
 class Words(unittest.TestCase):
     def test_bad_files_and_arguments(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -238,8 +276,7 @@ class Words(unittest.TestCase):
                                  (3000, {1: 100, 3: 1}), (3001, {3: 1})])
         self.assertEqual((used.peak, used.freed, used.in_the_other_order()),
                          (800, (5001, 2, -700), 101))
-        self.assertEqual(used._live_time,  # pylint: disable=protected-access
-                         100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
+        self.assertEqual(used.live_time(), 100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
 
     def test_what_the_driver_served_is_held_but_not_idle(self):
         kind = trace.KIND

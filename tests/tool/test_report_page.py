@@ -5,6 +5,7 @@ does.
 test_report_page.py TOOL WRITER"""
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -12,17 +13,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from fake import tool
 
 import browser
-from gpucache import report, tables, text, usage
+from gpucache import block_map, report, tables, text, usage
 
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
 WIDTHS = (1400, 800)
+STEPS_MOST = 160  # of a_step, for an event
+
+
+def a_step():
+    """Seconds on a CPU."""
+    kept, number, begin = {}, 200_000, time.process_time()
+    for i in range(number):
+        kept[i & 1023] = i
+    return (time.process_time() - begin) / number
 
 
 class Pages(unittest.TestCase):
@@ -81,12 +92,48 @@ class Figures(Pages):
                       "stream-ordered (cudaMallocAsync)", "400 frees were of memory from before"):
             self.assertIn(words, page)
 
+    def test_the_block_map(self):
+        page, data, its = self.page("program", "mapped")
+        names = [found["name"].partition(" at ")[0] for found in data["maps"]]
+        self.assertEqual(names, ["the peak", "a flush", "out of memory", "at exit"])
+        writer = os.path.basename(WRITER)
+        for found, live, blocks in zip(its.usage.moments.all(), (322, 122, 140, 140),
+                                       (24, 23, 41, 41)):
+            runs = found.runs(its.usage.owner)
+            self.assertEqual((found.live(), len(found.blocks)), (live * MIB, blocks), found.name)
+            self.assertEqual(sum(size for size, owner in runs if owner == writer), live * MIB)
+            self.assertEqual(sum(size for size, _ in runs), 1 << 30)
+        for found in data["maps"]:
+            number = sum(count for count, _, _ in found["cells"])
+            self.assertEqual(number * found["cell"], 1 << 30)
+            self.assertLessEqual(number, block_map.CELLS)
+            for _, owner, shade in found["cells"]:
+                self.assertEqual(owner < 0, not shade)
+        self.assertIn("<td class=\"n\">702 MiB</td>", page.partition('id="map"')[2])
+
     def test_many_call_sites(self):
         page, data, its = self.page("large:100000")
         self.check(data, its.usage)
         self.assertGreater(len(its.usage.sites), usage.SITES_MOST)
         self.assertLess(len(data["series"]), 60)
         self.assertLess(len(page), 5 * MIB)
+
+    def test_time_and_size_grow_slowly_with_the_events(self):
+        """Ten million events are a page in a minute of one CPU: what a step of a simple loop takes
+        on this machine now, some 150 times for each."""
+        number, least = 200_000, math.inf
+        path = os.path.join(self.folder, "timed")
+        subprocess.run([WRITER, f"large:{number}", path + ".gct"], timeout=100, check=True)
+        for _ in range(3):
+            step, before = a_step(), sum(os.times()[:4])
+            done = tool("report", path + ".gct", "-o", path + ".html")
+            self.assertEqual(done.status, 0, done.err)
+            spent = sum(os.times()[:4]) - before
+            least = min(least, spent / number / max(step, a_step()))
+            if least < STEPS_MOST:
+                break
+        self.assertLess(least, STEPS_MOST)
+        self.assertLess(os.path.getsize(path + ".html"), MIB)
 
     def together(self, *names, status=0):
         """(the page's data, the reports) of several processes."""
@@ -300,6 +347,19 @@ class Opened(Pages):
         page.mouse("Moved", x + 250, y)
         self.assertNotIn("the peak", self.words(".reading"))
         self.assertIn("trace_writer", self.words(".reading"))
+
+    def test_the_block_map_has_moments(self):
+        page = self.open()
+        label = "document.querySelector('#map canvas').getAttribute('aria-label')"
+        pixels = "document.querySelector('#map canvas').toDataURL()"
+        self.assertIn("the peak at ", page.run(label))
+        before = page.run(pixels)
+        page.run("document.querySelector('#map .keys button:last-child').click()")
+        self.assertIn("at exit: ", page.run(label))
+        self.assertNotEqual(page.run(pixels), before)
+        before = page.run(pixels)
+        page.run("document.querySelector('#theme').click()")
+        self.assertNotEqual(page.run(pixels), before)
 
     def test_as_a_table_and_by_call_site(self):
         page = self.open()

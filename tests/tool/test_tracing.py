@@ -2,10 +2,11 @@
 """Traces of programs that run under the library, on the simulated driver: from the start, and of a
 process that runs.
 
-test_tracing.py TOOL LIBRARY SIMULATOR_FOLDER"""
+test_tracing.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
 import collections
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -20,12 +21,13 @@ from gpucache import trace, usage
 
 LIBRARY = os.path.realpath(sys.argv[2])
 SIMULATOR = ":".join(map(os.path.realpath, sys.argv[3].split(":")))
+NVML = os.path.realpath(sys.argv[4])
 MIB = 1 << 20
 KIND = trace.KIND
 
-# What a program does, by lines on stdin: "take NAME BYTES", "give NAME", "churn PAIRS", "threads N
-# PAIRS", "fork [BYTES]", "end". With "ordered" behind it a take or a give is in the order of the
-# default stream.
+# What a program does, by lines on stdin: "take NAME BYTES", "give NAME", "touch NAME", "churn
+# PAIRS", "threads N PAIRS", "fork [BYTES]", "end". With "ordered" behind it a take or a give is in
+# the order of the default stream.
 PROGRAM = """
 import ctypes, os, sys, threading
 cuda, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), {}
@@ -53,6 +55,8 @@ for line in sys.stdin:
         block = held.pop(words[1])
         assert not (cuda.cuMemFreeAsync(block, None) if "ordered" in words else
                     cuda.cuMemFree_v2(block))
+    elif words[0] == "touch":
+        assert not cuda.cuMemsetD8_v2(held[words[1]], 0, ctypes.c_size_t(16))
     elif words[0] == "wrong":
         print(cuda.cuMemFree_v2(ctypes.c_uint64(int(words[1], 0))), end=" ")
     elif words[0] == "churn":
@@ -130,7 +134,7 @@ class Traces(unittest.TestCase):
 
     def program(self, **options):
         path = os.path.join(self.folder.name, "t.gct")
-        return Program(self, GPUCACHE_TRACE=path, **options)
+        return Program(self, **{"GPUCACHE_TRACE": path, **options})
 
     def tool(self, *words):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
@@ -193,6 +197,48 @@ class Tracing(Traces):
                         {"SEGMENT", "SEGMENT_FREE"} <= set(kinds), kinds)
         self.assertEqual(usage.Usage(its).live, 0)
 
+    def test_the_options_in_force_are_there(self):
+        """Those that are not the defaults when it begins, and each change."""
+        program = self.program(GPUCACHE_MAX_IDLE="3G", GPUCACHE_SHARE="2s", GPUCACHE_PARK="off")
+        program.do("take a 1000000")
+        end = time.monotonic() + 20
+        while self.tool("set", program.pid, "MAX_IDLE=64M").returncode and time.monotonic() < end:
+            time.sleep(0.1)
+        program.end()
+        _, events = self.read(program.path)
+        told = {e.text for e in events if e.kind == KIND["OPTION"] and e.aux}
+        self.assertEqual(told, {
+            "GPUCACHE_MAX_IDLE=3G", "GPUCACHE_SHARE=2s", "GPUCACHE_PARK=off",
+            f"GPUCACHE_TRACE={program.path}", f"GPUCACHE_STATS=exit-json:{program.report}",
+            f"GPUCACHE_DIR={os.path.join(self.folder.name, 'pages')}"})
+        self.assertEqual([e.text for e in events if e.kind == KIND["OPTION"] and not e.aux],
+                         ["GPUCACHE_MAX_IDLE=64M"])
+        said = self.tool("report", program.path).stdout
+        self.assertRegex(said, r"Options: MAX_IDLE=3G SHARE=2s PARK=off .*, 1 changed while it ran")
+        rows = said.partition("What other settings would have done")[2].splitlines()
+        self.assertTrue(any(row.startswith("MAX_IDLE=3G ") for row in rows), said)
+        self.assertTrue(any(row.startswith("the defaults ") for row in rows), said)
+
+    def test_the_whole_gpu_is_there(self):
+        """What is not free, of a second program too."""
+        other = Program(self, GPUCACHE_TRACE="none")
+        other.do("take a 500000000")
+        program = self.program()
+        program.do("take a 300000000")
+        time.sleep(2.2)
+        program.end()
+        _, events = self.read(program.path)
+        told = [e for e in events if e.kind == KIND["GPU"]]
+        self.assertIn(len(told), (1, 2, 3))
+        context = next(e for e in events if e.kind == KIND["CONTEXT"])
+        self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
+        used = usage.Usage(trace.Trace(program.path))
+        self.assertGreaterEqual(used.whole[0][-1][1], used.reserved)
+        page = os.path.join(self.folder.name, "page.html")
+        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
+        with open(page, encoding="utf-8") as file:
+            self.assertIn('id="lanes"', file.read())
+
     def test_a_free_in_the_order_of_a_stream(self):
         """Of a block of the pool, of one that the driver served, and of other memory, which is no
         block."""
@@ -225,6 +271,97 @@ class Tracing(Traces):
         said = program.end()
         self.assertRegex(said, r"^gpucache: warning: GPUCACHE_TRACE=/proc/nowhere/x.gct: there is "
                                r"no trace: .*\n$")
+
+    def test_what_nvml_says_of_a_process_that_runs(self):
+        """Is behind the trace, in its order of time."""
+        program = Program(self)
+        program.do("take a 100000000")
+        path = os.path.join(self.folder.name, "live.gct")
+        os.symlink(NVML, os.path.join(self.folder.name, "libnvidia-ml.so.1"))
+        env = {**os.environ, "GPUCACHE_DIR": os.path.join(self.folder.name, "pages"),
+               "LD_LIBRARY_PATH": self.folder.name,
+               "NVML_PROCESSES": f"0:{program.pid}:1000000000,0:1:7"}
+        end = time.monotonic() + 20
+        while not os.path.isdir(env["GPUCACHE_DIR"]) and time.monotonic() < end:
+            time.sleep(0.05)
+        with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "2.5", "-o", path],
+                              env=env, text=True) as tool:
+            while not os.path.exists(path) and tool.poll() is None:
+                time.sleep(0.01)
+            program.do("take b 700000000")
+            self.assertEqual(tool.wait(60), 0)
+        program.end()
+        its, events = self.read(path)
+        self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
+        told = [e for e in events if e.kind == KIND["PROCESS"]]
+        self.assertIn(len(told), (1, 2, 3))
+        for event in told:
+            self.assertEqual((event.a, event.b), (1_000_000_000, 1 << 30))
+            self.assertTrue(event.text.startswith("GPU-"))
+        self.assertEqual([e.ns for e in events], sorted(e.ns for e in events))
+        self.assertTrue(0 <= told[0].ns and told[-1].ns < 20e9)
+        used = usage.Usage(its)
+        self.assertEqual(used.beyond[-1], 1_000_000_000 - used.reserved)
+        self.assertIn("all that NVML says", self.tool("report", path).stdout)
+
+    def test_owners_of_live_memory_while_it_records(self):
+        program = self.program(GPUCACHE_TRACE="here-%p.gct")
+        for line in "take a 100000000", "take b 7000000", "take c 9000000", "give c":
+            program.do(line)
+        end = time.monotonic() + 20
+        while self.tool("ps", program.pid).returncode and time.monotonic() < end:
+            time.sleep(0.05)
+        said = self.tool("stat", "--owners", "--json", program.pid)
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        (its,) = json.loads(said.stdout)["owners"]
+        self.assertEqual((its["bytes"], its["blocks"]), (107_000_000, 2))
+        self.assertIn("ffi", its["owner"])
+        self.assertIn("ASKED FOR BY", self.tool("stat", "--owners", program.pid).stdout)
+        self.assertEqual(self.tool("set", program.pid, "TRACE=none").returncode, 0)
+        said = self.tool("stat", "--owners", program.pid)
+        self.assertEqual((said.returncode, said.stdout), (1, ""))
+        self.assertIn("it records no trace", said.stderr)
+        program.end()
+
+    def test_parks_and_loans_are_flags_of_the_page(self):
+        """Of the process of the page, and in the lane of the other."""
+        name = f"tracing-{os.getpid()}"
+        shared = f"/dev/shm/simulated-gpu-{name}"
+        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
+        self.addCleanup(os.unlink, shared)
+        env = {"SIM_SHARED": name, "SIM_CAPACITY": "1G", "SIM_DEVICES": "1",
+               "GPUCACHE_SHARE": "10s"}
+        lender = self.program(**env)
+        for line in "take a 400000000", "take b 300000000", "give b":
+            lender.do(line)
+        asks = os.path.join(self.folder.name, "asks.gct")
+        other = Program(self, GPUCACHE_TRACE=asks, **env)
+        end = time.monotonic() + 20
+        while self.tool("ps", lender.pid).returncode and time.monotonic() < end:
+            time.sleep(0.05)
+        other.do("take a 550000000")
+        self.assertEqual(self.tool("park", lender.pid).returncode, 0)
+        other.do("give a")
+        lender.do("touch a")
+        lender.end()
+        other.end()
+        page = os.path.join(self.folder.name, "page.html")
+        for paths in (lender.path, asks), (asks, lender.path):
+            done = self.tool("report", *paths, "-o", page)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(page, encoding="utf-8") as file:
+                data = json.loads(re.search(r'id="data">(.*?)</script>', file.read())[1])
+            marks = {path: [mark[2].partition(":")[0] for mark in lane["marks"]]
+                     for path, lane in zip(paths, data["lanes"])}
+            self.assertIn("lent", marks[lender.path])
+            self.assertIn("parked", marks[lender.path])
+            self.assertIn("woken", marks[lender.path])
+            self.assertIn("other processes were asked", marks[asks])
+            self.assertEqual({mark[1] for mark in data["lanes"][paths.index(lender.path)]["marks"]},
+                             {"flush", "lend", "park"})
+            own = {mark[1] for mark in data["marks"]}
+            self.assertEqual("park" in own, paths[0] == lender.path)
+            self.assertIn("lend", own)
 
     def test_a_process_that_runs(self):
         program = Program(self)
@@ -311,6 +448,8 @@ class OutOfMemory(Traces):
         self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
                          [3000, 500_000_000, 3_000_000_000, 7_000_000_000])
         self.assertTrue(all(block.site for block in used.blocks.values()))
+        self.assertEqual((used.options["GPUCACHE_MAX_BLOCK"], used.options["GPUCACHE_TRACE_ON"]),
+                         ("6G", "oom"))
         self.assertEqual({trace.NAME[e.kind] for e in events if e.b == 4_000_000}, {"LIVE"})
         kinds = collections.Counter(trace.NAME[e.kind] for e in events)
         self.assertEqual((used.num_unknown_frees, its.num_lost, its.ended), (0, 0, True))
@@ -433,5 +572,5 @@ class OutOfMemory(Traces):
 
 
 if __name__ == "__main__":
-    del sys.argv[1:4]
+    del sys.argv[1:5]
     unittest.main()
