@@ -269,6 +269,16 @@ enum page_reply command_park(const struct command *c, struct command_reply *repl
     return write_receipt(&r, false, parked_bytes, reply);
 }
 
+static uint64_t away_bytes(void)
+{
+    uint64_t bytes = 0;
+
+    FOR_EACH_CONTEXT(c) {
+        bytes += pool_away_bytes(c->pool);
+    }
+    return bytes;
+}
+
 static uint64_t begin_wake(const struct park_wish *unused)
 {
     (void)unused;
@@ -282,12 +292,11 @@ enum page_reply command_wake(const struct command *c, struct command_reply *repl
 
     if (!c->again) {
         *w = (struct park_request){.until_ns = clock_now_ns() + TURN_NS};
-        FOR_EACH_CONTEXT(p) {
-            w->bytes += pool_away_bytes(p->pool);
-        }
-        if (!park_is_parked())
+        if (!park_is_parked() && !park_is_busy()) /* or it may be parked in a moment */
             return write_receipt(&r, true, 0, reply);
     }
+    if (!w->number)
+        w->bytes = away_bytes();
     return is_over(w, begin_wake, &r, reply) ? write_receipt(&r, true, w->bytes, reply)
                                              : PAGE_REPLY_PARTLY;
 }

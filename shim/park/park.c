@@ -430,13 +430,18 @@ static void choose_place(struct park_wish *w)
         w->to[0] = '\0';
 }
 
+bool park_is_busy(void)
+{
+    return atomic_load(&asked) != atomic_load(&done);
+}
+
 /* On the control thread. */
 static uint64_t begin(const struct park_wish *wish)
 {
     static const struct own_thread thread = {"gpucache-park", STACK_BYTES, run_jobs};
     static bool started;
 
-    if (atomic_load(&asked) != atomic_load(&done) || atomic_load(&leaves))
+    if (park_is_busy() || atomic_load(&leaves))
         return 0;
     started = started || own_thread_start(&thread);
     job =

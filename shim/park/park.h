@@ -130,8 +130,9 @@ struct park_last {
 };
 extern struct park_last park_last __attribute__((visibility("hidden")));
 
-/* Is device memory on the host? Any thread. */
+/* Is device memory on the host? Does the park thread work on a request? Any thread. */
 bool park_is_parked(void);
+bool park_is_busy(void);
 
 /* The program is about to end a context, or to reset or release a primary one: see 7. Each call has
  * a call of park_context_ended behind it. Waits as a use does. */

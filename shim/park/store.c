@@ -102,11 +102,8 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
     }
 }
 
-const char *store_root = "";
-
-uint64_t store_room(void)
+uint64_t store_room(const char *root)
 {
-    const char *root = store_root;
     static char text[TEXT_BYTES];
     char path[PATH_BYTES];
     uint64_t kib, room = UINT64_MAX;
@@ -133,7 +130,7 @@ static bool has_room(const struct store *s, uint64_t awaited_bytes, char *why, s
 
     if (s->folder[0] && !store_file_is_memory(s->folder))
         return true;
-    room = store_room();
+    room = store_room("");
     if (room >= needed)
         return true;
     struct figure has = text_fixed(room, 1024 * MIB, 1), wants = text_fixed(needed, 1024 * MIB, 1);

@@ -49,10 +49,9 @@ struct store_mark {
     unsigned num_files;
 };
 
-/* What store_room takes for the root of the file system: "". A test's may be a folder. */
-extern const char *store_root __attribute__((visibility("hidden")));
-/* Bytes that the host has for the process; UINT64_MAX: not known. */
-uint64_t store_room(void);
+/* Bytes that the host has for the process; UINT64_MAX: not known. root: "", or a folder that stands
+ * for the root of the file system. */
+uint64_t store_room(const char *root);
 
 /* Makes the store if there is none, in a folder or ("") in host memory, with addresses for so many
  * bytes. One that is there stays where it is. Announces so many more bytes of rows. False: `why`

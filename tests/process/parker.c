@@ -234,7 +234,7 @@ static void say_wrong(uint64_t wrong)
 static bool obey(const char *line)
 {
     unsigned mib, count;
-    char file[LINE_BYTES], folder[256];
+    char folder[256], file[LINE_BYTES];
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
     } else if (sscanf(line, "work %u", &count) == 1) {

@@ -3,137 +3,16 @@
 """The device memory of a process goes to the host, and comes back when the process uses it.
 
 test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
-import contextlib
 import os
 import resource
-import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import page_client  # noqa: E402
-import programs  # noqa: E402
-import waiting  # noqa: E402
-
-LIBRARY, FOLDERS, PARKER, TABLES = sys.argv[1:5]
-T = page_client.load_tables(TABLES)
-DONE, PARTLY, REFUSED = T.PAGE_REPLY_DONE, T.PAGE_REPLY_PARTLY, T.PAGE_REPLY_REFUSED
-MIB = 1 << 20
-
-
-class Process:
-    """A process under the library, and its page."""
-
-    def __init__(self, test, gpu, pages, **options):
-        env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, SIM_DEVICES="1",
-                               GPUCACHE_DIR=pages, **options)
-        self.talker = programs.Talker([PARKER], env, stderr=None)
-        test.addCleanup(self.talker.end)
-        self.pid = self.talker.pid
-        self.do("make 1 1", "drop")
-        self.path = test.wait_for(lambda: self.find_page(pages), "no page")
-        self.page = page_client.Page(T, self.path)
-        test.addCleanup(self.page.close)
-        test.wait_for(lambda: self.page.state()[0]["pools"], "no pool")
-
-    def do(self, *lines):
-        """What the last line gave; each other one is done."""
-        for line in lines:
-            said = self.talker.do(line)
-            if line.split()[0] not in ("check", "copies", "rest", "info", "rss", "peek"):
-                assert said == "done", said
-        return said
-
-    def find_page(self, pages):
-        for path in page_client.whole_pages_in(T, pages):
-            if os.path.basename(path).split("-")[1] == str(self.pid):
-                return path
-        return None
-
-    def ask(self, words, wait_s=60):
-        return self.page.ask(words, wait_s)
-
-    def state(self):
-        self.ask("look")
-        return self.page.state()[0]
-
-    def park_fields(self):
-        self.ask("look")
-        base = T.PAGE["parks"][0]
-        return {name: self.page.get(name, "PAGE_PARK", base) for name in T.PAGE_PARK}
-
-
-class Base(waiting.Waiting):
-    def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.pages = os.path.join(scratch.name, "pages")
-        self.gpu = f"park-{os.getpid()}-{random.randrange(1 << 30)}"
-        shared = f"/dev/shm/simulated-gpu-{self.gpu}"
-        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
-        self.addCleanup(os.unlink, shared)
-        env = {name: value for name, value in os.environ.items()
-               if not name.startswith(("GPUCACHE", "LD_"))}
-        self.other = programs.Talker([PARKER], {**env, "LD_LIBRARY_PATH": FOLDERS,
-                                                "SIM_SHARED": self.gpu, "SIM_DEVICES": "1",
-                                                **self.capacity()}, stderr=None)
-        self.addCleanup(self.other.end)
-        self.other.do("info")
-
-    def capacity(self):
-        return {"SIM_CAPACITY": "1G"}
-
-    def start(self, **options):
-        return Process(self, self.gpu, self.pages, **{**self.capacity(), **options})
-
-    def free_mib(self):
-        """What the device has, as a process without the library sees it."""
-        return int(self.other.do("info")) / 1024
-
-    def park(self, p, words="park", code=DONE):
-        got, value, reply = p.ask(words)
-        self.assertEqual(got, code, reply)
-        self.assertEqual(reply["state"], "refused" if code == REFUSED else "parked", reply)
-        return value, reply
-
-
-class Group:
-    """A memory cgroup of its own for a process. Skips the test where the machine allows none."""
-
-    KINDS = ((":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
-              "memory.usage_in_bytes"), ("0::", "/sys/fs/cgroup", "memory.max", "memory.current"))
-
-    def __init__(self, test, pid):
-        for mark, mount, self.limit, self.usage in self.KINDS:
-            with open("/proc/self/cgroup", encoding="ascii") as file:
-                own = [line.rstrip().split(mark)[1] for line in file if mark in line]
-            self.path = f"{mount}{own[0] if own else ''}/gpucache-{os.getpid()}"
-            with contextlib.suppress(OSError):
-                os.mkdir(self.path)
-                test.addCleanup(self.remove)
-                self.put("cgroup.procs", pid)
-                self.put(self.limit, 1 << 40)
-                return
-        test.skipTest("no memory cgroup can be made here")
-
-    def put(self, name, value):
-        with open(os.path.join(self.path, name), "w", encoding="ascii") as file:
-            file.write(str(value))
-
-    def used(self):
-        with open(os.path.join(self.path, self.usage), encoding="ascii") as file:
-            return int(file.read())
-
-    def remove(self):
-        for _ in range(500):  # until the kernel has seen the process's end
-            with contextlib.suppress(OSError):
-                return os.rmdir(self.path)
-            time.sleep(0.01)
-        raise AssertionError("a cgroup is left")
+from parking import FOLDERS, DONE, REFUSED, MIB, Base, Group  # noqa: E402
 
 
 class Park(Base):
@@ -182,6 +61,20 @@ class Park(Base):
         self.assertEqual(p.ask("wake")[:2], (DONE, 0))
         self.assertEqual(p.do("check"), "right")
         self.assertEqual(p.state()["counters"]["num_wakes"], 1)
+
+    def test_a_request_to_wake_that_meets_a_park_waits_for_it(self):
+        p = self.start(SIM_REALTIME="1", SIM_COST_cuMemRelease="50000000")
+        p.do("make 32 20")
+        full = self.free_mib()
+        at, sequence = p.page.put_ask("park")
+        p.page.ring()
+        self.wait_for(lambda: self.free_mib() > full, "nothing goes away")
+        code, value, reply = p.ask("wake")
+        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
+        self.assertGreater(value, 100 * MIB)
+        self.assertEqual(p.page.await_reply(at, sequence, 60)[0], DONE)
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+        self.assertEqual(p.do("check"), "right")
 
     def test_allocations_and_frees_go_on(self):
         p = self.start()
@@ -382,212 +275,6 @@ class Park(Base):
         for i in range(12):
             self.park(p)
             self.assertEqual(p.do("swap" if i % 3 else "exchange", "check"), "right")
-
-
-class Limited(Base):
-    """The process is in a memory cgroup of its own, where the machine lets us make one."""
-
-    def group(self):
-        """Its folder, and the names of its files for the limit and the usage."""
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            lines = [line.strip().split(":", 2) for line in file]
-        for controllers, mount, names in (
-                ("memory", "/sys/fs/cgroup/memory", ("memory.limit_in_bytes",
-                                                     "memory.usage_in_bytes")),
-                ("", "/sys/fs/cgroup", ("memory.max", "memory.current"))):
-            for _, has, path in lines:
-                place = f"{mount}{path}/park-test-{os.getpid()}"
-                if has != controllers:
-                    continue
-                try:
-                    os.mkdir(place)
-                except OSError:
-                    continue
-                self.addCleanup(os.rmdir, place)
-                if os.path.exists(f"{place}/{names[0]}"):
-                    return place, *names
-        return self.skipTest("no memory cgroup can be made here")
-
-    def test_a_limit_that_is_too_low_refuses_and_nobody_is_killed(self):
-        place, limit, usage = self.group()
-        p = self.start()
-        p.do("make 16 60")
-        live = self.park(p)[1]["gpus"][0]["live_bytes"]
-        self.assertEqual(p.do("check"), "right")
-        with open(f"{place}/cgroup.procs", "w", encoding="ascii") as file:
-            file.write(str(p.pid))
-        for more, code in (-32 * MIB, REFUSED), (-16 * MIB, REFUSED), (64 * MIB, DONE):
-            for place_to in "host", "/dev/shm":
-                with open(f"{place}/{usage}", encoding="ascii") as file:
-                    used = int(file.read())
-                with open(f"{place}/{limit}", "w", encoding="ascii") as file:
-                    file.write(str(used + live * 21 // 20 + 256 * MIB + more))
-                _, reply = self.park(p, f"park to={place_to}", code)
-                self.assertEqual("the host has" in reply.get("why", ""), code == REFUSED, reply)
-                self.assertEqual(p.do("check"), "right")
-                with open(f"{place}/{limit}", "w", encoding="ascii") as file:
-                    file.write(str(8 << 30))
-        self.assertEqual(p.talker.finish()[0], 0)
-
-
-class Folder(Base):
-    """Device memory goes into a file in a folder."""
-
-    def setUp(self):
-        super().setUp()
-        scratch = tempfile.TemporaryDirectory(dir=os.environ.get("PARK_TEST_FOLDER"))
-        self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
-
-    def files(self, p):
-        """Mapped ones of the folder."""
-        with open(f"/proc/{p.pid}/maps", encoding="utf8") as maps:
-            return [line for line in maps if self.folder in line]
-
-    def descriptors(self, p):
-        """Those of the folder in the process's table."""
-        fds = f"/proc/{p.pid}/fd"
-        return [fd for fd in os.listdir(fds) if self.folder in os.readlink(f"{fds}/{fd}")]
-
-    def used(self):
-        fs = os.statvfs(self.folder)
-        return (fs.f_blocks - fs.f_bfree) * fs.f_frsize
-
-    def test_bytes_are_in_a_file_that_nobody_sees(self):
-        p = self.start()
-        nothing = self.free_mib()
-        p.do("make 32 20")
-        rss = int(p.do("rss"))
-        _, reply = self.park(p, f"park to={self.folder}")
-        self.assertEqual(reply["to"], self.folder)
-        self.assertGreater(reply["room_ns"] + reply["copy_ns"], 0)
-        self.assertLess(reply["room_ns"] + reply["copy_ns"], reply["ns"])
-        self.assertGreaterEqual(self.free_mib(), nothing)
-        self.assertEqual(os.listdir(self.folder), [])
-        self.assertEqual(self.descriptors(p), [])
-        self.assertIn("(deleted)", self.files(p)[0])
-        self.assertLess(int(p.do("rss")), rss + 80 * 1024)  # staging memory, but no bytes
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(self.files(p), [])
-        self.assertEqual(p.do("copies"), "right")
-
-    def test_the_option_says_where(self):
-        p = self.start(GPUCACHE_PARK_TO=self.folder)
-        p.do("make 8 20")
-        self.assertEqual(self.park(p)[1]["to"], self.folder)
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(self.park(p, "park to=host")[1]["to"], "host")
-        self.assertEqual(self.files(p), [])
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(p.ask("set PARK_TO=host")[0], DONE)
-        self.assertEqual(self.park(p)[1]["to"], "host")
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(p.ask("set PARK_TO=tmp")[0], T.PAGE_REPLY_BAD)
-
-    def test_what_joins_goes_to_the_same_place(self):
-        p = self.start()
-        p.do("make 16 30")
-        self.park(p, f"park keep={24 * MIB} to={self.folder}")
-        self.assertEqual(self.park(p, "park to=host")[1]["to"], self.folder)
-        self.assertEqual(p.do("check"), "right")
-
-    def test_a_folder_that_does_not_serve_is_refused(self):
-        p = self.start()
-        p.do("make 8 20")
-        for place, why in (("tmp", "tmp is no absolute name"), ("/no/such", "/no/such is missing"),
-                           ("/dev/null", "/dev/null is no folder"), ("/proc", "/proc")):
-            _, reply = self.park(p, f"park to={place}", REFUSED)
-            self.assertIn(why, reply["why"])
-        self.assertEqual(p.ask("park to=/" + "x" * 300)[0], T.PAGE_REPLY_BAD)
-        if os.geteuid() == 0:
-            os.chown(self.folder, 12345, 12345)
-            _, reply = self.park(p, f"park to={self.folder}", REFUSED)
-            self.assertIn("belongs to another user", reply["why"])
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(p.state()["counters"]["num_wakes"], 0)
-
-    def test_too_little_room_changes_nothing(self):
-        """A limit on the size of a file, in place of a full disk."""
-        p = self.start()
-        p.do("make 4 30")
-        for mib in range(100):
-            resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (mib * MIB, -1))
-            code, _, reply = p.ask(f"park to={self.folder}")
-            self.assertEqual(os.listdir(self.folder), [])
-            if code == DONE:
-                break
-            self.assertEqual(code, REFUSED)
-            self.assertIn("may not write a file of", reply["why"])
-            self.assertEqual(self.files(p), [])
-            self.assertEqual(p.do("check" if mib % 5 else "copies"), "right")
-        self.assertGreater(mib, 15)
-        self.assertEqual(p.do("check"), "right")
-
-    def test_a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(self):
-        p = self.start(GPUCACHE_PARK_WAIT="40s")
-        p.do("make 8 20")
-        self.park(p, f"park to={self.folder}")
-        p.do(f"cut {self.folder}")
-        begun = time.monotonic()
-        self.assertEqual(p.do("peek"), "304")
-        self.assertEqual(p.do("peek"), "304")
-        self.assertLess(time.monotonic(), begun + 40)  # it waits for nothing
-        code, _, reply = p.ask("wake")
-        self.assertEqual(code, REFUSED)
-        self.assertIn(f"what went to {self.folder} cannot be read", reply["why"])
-        self.assertTrue(p.state()["pools"][0]["away_bytes"])
-        p.do("mend")
-        self.assertEqual(p.do("peek"), "0")
-        self.assertEqual(p.do("check"), "right")
-
-    def test_a_file_that_is_cut_off_meanwhile_refuses(self):
-        p = self.start()
-        p.do("make 16 60")
-        why = ""
-        for _ in range(10):
-            p.talker.send(f"cut {self.folder}")
-            code, _, reply = p.ask(f"park to={self.folder}")
-            self.assertEqual(p.talker.read(), "done")
-            if code == DONE:  # the file was full before
-                p.do("mend", "check")
-                continue
-            self.assertEqual(code, REFUSED)
-            why = reply["why"]
-            break
-        self.assertIn(f"the file in {self.folder} cannot be written", why)
-        p.do("forget")
-        self.assertEqual(self.files(p), [])
-        self.assertEqual(p.do("check"), "right")
-        self.park(p, f"park to={self.folder}")
-        self.assertEqual(p.do("check"), "right")
-
-    def test_who_closes_all_descriptors_wakes(self):
-        p = self.start()
-        p.do("make 8 20")
-        for place in self.folder, "host":
-            self.park(p, f"park to={place}")
-            p.do("close")
-            self.assertEqual(p.do("check"), "right")
-
-    def test_a_kill_leaves_nothing(self):
-        p = self.start()
-        p.do("make 32 40")
-        before = self.used()
-        self.park(p, f"park to={self.folder}")
-        self.assertGreater(self.used(), before + 100 * MIB)
-        p.talker.end()
-        self.wait_for(lambda: self.used() < before + 100 * MIB, "the disk is full of it")
-        self.assertEqual(os.listdir(self.folder), [])
-
-    def test_threads_work_on(self):
-        p = self.start(GPUCACHE_PARK_TO=self.folder)
-        p.do("make 8 20", "work 4")
-        parked, begun = 0, time.monotonic()
-        while parked < 3 and time.monotonic() < begun + 60:
-            parked += p.ask("park wait=20")[0] == DONE
-        self.assertEqual(p.do("rest"), "right")
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(parked, 3)
 
 
 class Full(Base):

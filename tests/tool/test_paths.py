@@ -232,5 +232,5 @@ class PythonFrames(Traces):
 
 
 if __name__ == "__main__":
-    del sys.argv[1:4]
+    del sys.argv[1:5]
     unittest.main()

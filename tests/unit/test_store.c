@@ -5,6 +5,8 @@
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
 
+#include "shim/process/proc_text.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,6 +25,17 @@ enum { WHY_BYTES = 128, PATH_BYTES = 512, RANGES = 3000 };
 
 static char root[64];
 static char why[WHY_BYTES];
+static bool is_in_root; /* what the store reads of the kernel lies below the root */
+
+bool __real_proc_text_read_whole(const char *path, char *text, size_t size_bytes);
+bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes);
+bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes)
+{
+    char below[PATH_BYTES];
+
+    snprintf(below, sizeof below, "%s%s", is_in_root ? root : "", path);
+    return __real_proc_text_read_whole(below, text, size_bytes);
+}
 
 /* A file below the root, with its folders. */
 static void put(const char *name, const char *text)
@@ -50,7 +63,6 @@ static int make_root(void **state)
         return -1;
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
     put("/proc/self/cgroup", "0::/a/b\n");
-    store_root = root;
     return 0;
 }
 
@@ -58,33 +70,31 @@ static int remove_root(void **state)
 {
     char command[128];
 
-    store_root = "";
+    is_in_root = false;
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }
 
 static void the_machine_has_room(void **state)
 {
-    assert_int_equal(store_room(), 4096 * MIB);
+    assert_int_equal(store_room(root), 4096 * MIB);
     put("/proc/meminfo", "MemTotal:  8388608 kB\n");
-    assert_int_equal(store_room(), UINT64_MAX);
-    store_root = "/no/such/root";
-    assert_int_equal(store_room(), UINT64_MAX);
-    store_root = "";
-    assert_true(store_room() > MIB);
+    assert_int_equal(store_room(root), UINT64_MAX);
+    assert_int_equal(store_room("/no/such/root"), UINT64_MAX);
+    assert_true(store_room("") > MIB);
 }
 
 static void each_group_above_has_a_limit(void **state)
 {
     put("/sys/fs/cgroup/a/b/memory.max", "max\n");
     put("/sys/fs/cgroup/a/b/memory.current", "12345\n");
-    assert_int_equal(store_room(), 4096 * MIB);
+    assert_int_equal(store_room(root), 4096 * MIB);
     put("/sys/fs/cgroup/a/memory.max", "1073741824\n");
     put("/sys/fs/cgroup/a/memory.current", "268435456\n");
-    assert_int_equal(store_room(), 768 * MIB);
+    assert_int_equal(store_room(root), 768 * MIB);
     put("/sys/fs/cgroup/memory.max", "1073741824\n");
     put("/sys/fs/cgroup/memory.current", "1073741825\n");
-    assert_int_equal(store_room(), 0);
+    assert_int_equal(store_room(root), 0);
 }
 
 static void files_that_nobody_reads_leave_room(void **state)
@@ -93,7 +103,7 @@ static void files_that_nobody_reads_leave_room(void **state)
     put("/sys/fs/cgroup/a/b/memory.max", "2073741824\n");
     put("/sys/fs/cgroup/a/b/memory.current", "1073741824\n");
     put("/sys/fs/cgroup/a/b/memory.stat", "anon 3\ninactive_file 104857600\nactive_file 7\n");
-    assert_int_equal(store_room(), 100 * MIB);
+    assert_int_equal(store_room(root), 100 * MIB);
 }
 
 /* In a container the group has the machine's name, and the mount is the container's. */
@@ -103,7 +113,16 @@ static void groups_of_the_first_version(void **state)
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
     put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "536870912\n");
     put("/sys/fs/cgroup/memory/memory.stat", "cache 9\ntotal_inactive_file 1048576\n");
-    assert_int_equal(store_room(), 513 * MIB);
+    assert_int_equal(store_room(root), 513 * MIB);
+}
+
+static void too_much_is_refused_in_words(void **state)
+{
+    struct store s = {0};
+
+    assert_false(store_begin(&s, "", UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
+    assert_non_null(strstr(why, "GiB are needed"));
+    assert_null(s.bytes);
 }
 
 /* Is the first byte of a page in memory? */
@@ -114,32 +133,12 @@ static bool is_resident(const char *at)
     return mincore((void *)(uintptr_t)at, 1, &resident) == 0 && resident & 1;
 }
 
-/* What the group leaves is the park's bytes, a twentieth of them, and the spare. */
-static void a_limit_one_mebibyte_too_low_refuses(void **state)
-{
-    struct store s = {0};
-    uint64_t needed = 40 * MIB + 2 * MIB + 256 * MIB;
-    char limit[32];
-
-    for (uint64_t less = 0; less < 2; less++) {
-        snprintf(limit, sizeof limit, "%llu\n", (unsigned long long)(needed - less * MIB + 4096));
-        put("/sys/fs/cgroup/a/memory.max", limit);
-        put("/sys/fs/cgroup/a/memory.current", "4096\n");
-        assert_int_equal(store_begin(&s, "", 64 * MIB, 40 * MIB, why, sizeof why), !less);
-        store_free(&s);
-        assert_int_equal(store_begin(&s, "/dev/shm", 64 * MIB, 40 * MIB, why, sizeof why), !less);
-        store_free(&s);
-        assert_true(store_begin(&s, "/tmp", 64 * MIB, 40 * MIB, why, sizeof why) ||
-                    store_file_is_memory("/tmp"));
-        store_free(&s);
-    }
-}
-
 /* The limit falls while host memory is made ready. */
 static void each_step_looks_at_the_room_anew(void **state)
 {
     struct store s = {0};
 
+    is_in_root = true;
     put("/sys/fs/cgroup/a/memory.max", "2147483648\n");
     put("/sys/fs/cgroup/a/memory.current", "4096\n");
     assert_true(store_begin(&s, "", 1024 * MIB, 1024 * MIB, why, sizeof why));
@@ -180,13 +179,51 @@ static void what_is_not_needed_goes_back(void **state)
     store_free(&s);
 }
 
-static void too_much_is_refused_in_words(void **state)
+/* A file in memory needs the host's room, and one on a disk does not. */
+static void only_files_in_memory_need_room(void **state)
 {
     struct store s = {0};
 
-    assert_false(store_begin(&s, "", UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
-    assert_non_null(strstr(why, "GiB are needed"));
+    put("/sys/fs/cgroup/a/memory.max", "1048576\n");
+    put("/sys/fs/cgroup/a/memory.current", "0\n");
+    is_in_root = true;
+    assert_false(store_begin(&s, "/dev/shm", 64 * MIB, 40 * MIB, why, sizeof why));
+    assert_int_equal(store_begin(&s, "/tmp", 64 * MIB, 40 * MIB, why, sizeof why),
+                     !store_file_is_memory("/tmp"));
+    store_free(&s);
+}
+
+static void put_room(uint64_t bytes)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%llu\n", (unsigned long long)bytes);
+    put("/sys/fs/cgroup/a/memory.max", text);
+}
+
+/* The kernel would kill the process. 200 MiB need 20th more of them, and 256 MiB stay for others.
+ */
+static void a_group_that_lacks_one_mib_refuses(void **state)
+{
+    struct store s = {0};
+
+    put("/sys/fs/cgroup/a/memory.current", "0\n");
+    is_in_root = true;
+    put_room((200 + 10 + 256 - 1) * MIB);
+    assert_false(store_begin(&s, "", 1024 * MIB, 200 * MIB, why, sizeof why));
     assert_null(s.bytes);
+    put_room((200 + 10 + 256) * MIB);
+    assert_true(store_begin(&s, "", 1024 * MIB, 200 * MIB, why, sizeof why));
+    store_add(&s, MIB, 100 * MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    /* Others take it meanwhile. */
+    store_add(&s, 512 * MIB, 200 * MIB);
+    put_room(256 * MIB);
+    assert_false(store_make_usable(&s, why, sizeof why));
+    assert_non_null(strstr(why, "GiB are needed"));
+    put_room(1024 * MIB);
+    assert_true(store_make_usable(&s, why, sizeof why));
+    store_free(&s);
 }
 
 static void rows_are_found_in_any_order(void **state)
@@ -236,29 +273,6 @@ static void a_cut_store_gives_its_memory_back(void **state)
     assert_null(s.bytes);
 }
 
-static bool child_has(char *bytes)
-{
-    int status;
-    pid_t child = fork();
-
-    if (!child)
-        _exit(is_resident(bytes));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status != 0;
-}
-
-/* An emulator of user programs takes MADV_DONTFORK without effect. */
-static bool memory_can_stay_here(void)
-{
-    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    assert_true(page != MAP_FAILED && !madvise(page, 4096, MADV_DONTFORK));
-    *page = 1;
-    bool stays = !child_has(page);
-    munmap(page, 4096);
-    return stays;
-}
-
 static bool is_high(uint64_t addr)
 {
     return addr >= 8 * MIB;
@@ -282,6 +296,29 @@ static void rows_of_what_stays_are_dropped(void **state)
     store_free(&s);
 }
 
+static bool child_has(char *bytes)
+{
+    int status;
+    pid_t child = fork();
+
+    if (!child)
+        _exit(is_resident(bytes));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+/* An emulator of user programs takes MADV_DONTFORK without effect. */
+static bool memory_can_stay_here(void)
+{
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(page != MAP_FAILED && !madvise(page, 4096, MADV_DONTFORK));
+    *page = 1;
+    bool stays = !child_has(page);
+    munmap(page, 4096);
+    return stays;
+}
+
 static void a_child_has_no_copy(void **state)
 {
     struct store s = {0};
@@ -303,11 +340,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_group_above_has_a_limit, make_root, remove_root),
         cmocka_unit_test_setup_teardown(files_that_nobody_reads_leave_room, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_the_first_version, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_limit_one_mebibyte_too_low_refuses, make_root,
-                                        remove_root),
         cmocka_unit_test_setup_teardown(each_step_looks_at_the_room_anew, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(only_files_in_memory_need_room, make_root, remove_root),
         cmocka_unit_test(it_begins_at_a_huge_page),
         cmocka_unit_test(what_is_not_needed_goes_back),
+        cmocka_unit_test_setup_teardown(a_group_that_lacks_one_mib_refuses, make_root, remove_root),
         cmocka_unit_test(too_much_is_refused_in_words),
         cmocka_unit_test(rows_are_found_in_any_order),
         cmocka_unit_test(a_cut_store_gives_its_memory_back),

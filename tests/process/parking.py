@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A process whose device memory others park, for the tests of that. The program's arguments are
+LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import page_client  # noqa: E402
+import programs  # noqa: E402
+import waiting  # noqa: E402
+
+LIBRARY, FOLDERS, PARKER, TABLES = sys.argv[1:5]
+T = page_client.load_tables(TABLES)
+DONE, PARTLY, REFUSED = T.PAGE_REPLY_DONE, T.PAGE_REPLY_PARTLY, T.PAGE_REPLY_REFUSED
+MIB = 1 << 20
+
+
+class Process:
+    """A process under the library, and its page."""
+
+    def __init__(self, test, gpu, pages, **options):
+        env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, SIM_DEVICES="1",
+                               GPUCACHE_DIR=pages, **options)
+        self.talker = programs.Talker([PARKER], env, stderr=None)
+        test.addCleanup(self.talker.end)
+        self.pid = self.talker.pid
+        self.do("make 1 1", "drop")
+        self.path = test.wait_for(lambda: self.find_page(pages), "no page")
+        self.page = page_client.Page(T, self.path)
+        test.addCleanup(self.page.close)
+        test.wait_for(lambda: self.page.state()[0]["pools"], "no pool")
+
+    def do(self, *lines):
+        """What the last line gave; each other one is done."""
+        for line in lines:
+            said = self.talker.do(line)
+            if line.split()[0] not in ("check", "copies", "rest", "info", "rss", "peek"):
+                assert said == "done", said
+        return said
+
+    def find_page(self, pages):
+        for path in page_client.whole_pages_in(T, pages):
+            if os.path.basename(path).split("-")[1] == str(self.pid):
+                return path
+        return None
+
+    def ask(self, words, wait_s=60):
+        return self.page.ask(words, wait_s)
+
+    def state(self):
+        self.ask("look")
+        return self.page.state()[0]
+
+    def park_fields(self):
+        self.ask("look")
+        base = T.PAGE["parks"][0]
+        return {name: self.page.get(name, "PAGE_PARK", base) for name in T.PAGE_PARK}
+
+
+class Base(waiting.Waiting):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.pages = os.path.join(scratch.name, "pages")
+        self.gpu = f"park-{os.getpid()}-{random.randrange(1 << 30)}"
+        shared = f"/dev/shm/simulated-gpu-{self.gpu}"
+        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
+        self.addCleanup(os.unlink, shared)
+        env = {name: value for name, value in os.environ.items()
+               if not name.startswith(("GPUCACHE", "LD_"))}
+        self.other = programs.Talker([PARKER], {**env, "LD_LIBRARY_PATH": FOLDERS,
+                                                "SIM_SHARED": self.gpu, "SIM_DEVICES": "1",
+                                                **self.capacity()}, stderr=None)
+        self.addCleanup(self.other.end)
+        self.other.do("info")
+
+    def capacity(self):
+        return {"SIM_CAPACITY": "1G"}
+
+    def start(self, **options):
+        return Process(self, self.gpu, self.pages, **{**self.capacity(), **options})
+
+    def free_mib(self):
+        """What the device has, as a process without the library sees it."""
+        return int(self.other.do("info")) / 1024
+
+    def park(self, p, words="park", code=DONE):
+        got, value, reply = p.ask(words)
+        self.assertEqual(got, code, reply)
+        self.assertEqual(reply["state"], "refused" if code == REFUSED else "parked", reply)
+        return value, reply
+
+
+class Group:
+    """A memory cgroup of its own for a process. Skips the test where the machine allows none."""
+
+    KINDS = ((":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+              "memory.usage_in_bytes"), ("0::", "/sys/fs/cgroup", "memory.max", "memory.current"))
+
+    def __init__(self, test, pid):
+        for mark, mount, self.limit, self.usage in self.KINDS:
+            with open("/proc/self/cgroup", encoding="ascii") as file:
+                own = [line.rstrip().split(mark)[1] for line in file if mark in line]
+            self.path = f"{mount}{own[0] if own else ''}/gpucache-{os.getpid()}"
+            with contextlib.suppress(OSError):
+                os.mkdir(self.path)
+                test.addCleanup(self.remove)
+                self.put("cgroup.procs", pid)
+                self.put(self.limit, 1 << 40)
+                return
+        test.skipTest("no memory cgroup can be made here")
+
+    def put(self, name, value):
+        with open(os.path.join(self.path, name), "w", encoding="ascii") as file:
+            file.write(str(value))
+
+    def used(self):
+        with open(os.path.join(self.path, self.usage), encoding="ascii") as file:
+            return int(file.read())
+
+    def remove(self):
+        for _ in range(500):  # until the kernel has seen the process's end
+            with contextlib.suppress(OSError):
+                return os.rmdir(self.path)
+            time.sleep(0.01)
+        raise AssertionError("a cgroup is left")

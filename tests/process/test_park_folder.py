@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Parked memory goes into a file in a folder.
+
+test_park_folder.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+import os
+import resource
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from parking import DONE, MIB, REFUSED, T, Base  # noqa: E402
+
+
+class Folder(Base):
+    """Device memory goes into a file in a folder."""
+
+    def setUp(self):
+        super().setUp()
+        scratch = tempfile.TemporaryDirectory(dir=os.environ.get("PARK_TEST_FOLDER"))
+        self.addCleanup(scratch.cleanup)
+        self.folder = scratch.name
+
+    def files(self, p):
+        """Mapped ones of the folder."""
+        with open(f"/proc/{p.pid}/maps", encoding="utf8") as maps:
+            return [line for line in maps if self.folder in line]
+
+    def descriptors(self, p):
+        """Those of the folder in the process's table."""
+        fds = f"/proc/{p.pid}/fd"
+        return [fd for fd in os.listdir(fds) if self.folder in os.readlink(f"{fds}/{fd}")]
+
+    def used(self):
+        fs = os.statvfs(self.folder)
+        return (fs.f_blocks - fs.f_bfree) * fs.f_frsize
+
+    def test_bytes_are_in_a_file_that_nobody_sees(self):
+        p = self.start()
+        nothing = self.free_mib()
+        p.do("make 32 20")
+        rss = int(p.do("rss"))
+        _, reply = self.park(p, f"park to={self.folder}")
+        self.assertEqual(reply["to"], self.folder)
+        self.assertGreater(reply["room_ns"] + reply["copy_ns"], 0)
+        self.assertLess(reply["room_ns"] + reply["copy_ns"], reply["ns"])
+        self.assertGreaterEqual(self.free_mib(), nothing)
+        self.assertEqual(os.listdir(self.folder), [])
+        self.assertEqual(self.descriptors(p), [])
+        self.assertIn("(deleted)", self.files(p)[0])
+        self.assertLess(int(p.do("rss")), rss + 80 * 1024)  # staging memory, but no bytes
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(self.files(p), [])
+        self.assertEqual(p.do("copies"), "right")
+
+    def test_the_option_says_where(self):
+        p = self.start(GPUCACHE_PARK_TO=self.folder)
+        p.do("make 8 20")
+        self.assertEqual(self.park(p)[1]["to"], self.folder)
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(self.park(p, "park to=host")[1]["to"], "host")
+        self.assertEqual(self.files(p), [])
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.ask("set PARK_TO=host")[0], DONE)
+        self.assertEqual(self.park(p)[1]["to"], "host")
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.ask("set PARK_TO=tmp")[0], T.PAGE_REPLY_BAD)
+
+    def test_what_joins_goes_to_the_same_place(self):
+        p = self.start()
+        p.do("make 16 30")
+        self.park(p, f"park keep={24 * MIB} to={self.folder}")
+        self.assertEqual(self.park(p, "park to=host")[1]["to"], self.folder)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_folder_that_does_not_serve_is_refused(self):
+        p = self.start()
+        p.do("make 8 20")
+        for place, why in (("tmp", "tmp is no absolute name"), ("/no/such", "/no/such is missing"),
+                           ("/dev/null", "/dev/null is no folder"), ("/proc", "/proc")):
+            _, reply = self.park(p, f"park to={place}", REFUSED)
+            self.assertIn(why, reply["why"])
+        self.assertEqual(p.ask("park to=/" + "x" * 300)[0], T.PAGE_REPLY_BAD)
+        if os.geteuid() == 0:
+            os.chown(self.folder, 12345, 12345)
+            _, reply = self.park(p, f"park to={self.folder}", REFUSED)
+            self.assertIn("belongs to another user", reply["why"])
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(p.state()["counters"]["num_wakes"], 0)
+
+    def test_too_little_room_changes_nothing(self):
+        """A limit on the size of a file, in place of a full disk."""
+        p = self.start()
+        p.do("make 4 30")
+        for mib in range(100):
+            resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (mib * MIB, -1))
+            code, _, reply = p.ask(f"park to={self.folder}")
+            self.assertEqual(os.listdir(self.folder), [])
+            if code == DONE:
+                break
+            self.assertEqual(code, REFUSED)
+            self.assertIn("may not write a file of", reply["why"])
+            self.assertEqual(self.files(p), [])
+            self.assertEqual(p.do("check" if mib % 5 else "copies"), "right")
+        self.assertGreater(mib, 15)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(self):
+        p = self.start(GPUCACHE_PARK_WAIT="40s")
+        p.do("make 8 20")
+        self.park(p, f"park to={self.folder}")
+        p.do(f"cut {self.folder}")
+        begun = time.monotonic()
+        self.assertEqual(p.do("peek"), "304")
+        self.assertEqual(p.do("peek"), "304")
+        self.assertLess(time.monotonic(), begun + 40)  # it waits for nothing
+        code, _, reply = p.ask("wake")
+        self.assertEqual(code, REFUSED)
+        self.assertIn(f"what went to {self.folder} cannot be read", reply["why"])
+        self.assertTrue(p.state()["pools"][0]["away_bytes"])
+        p.do("mend")
+        self.assertEqual(p.do("peek"), "0")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_file_that_is_cut_off_meanwhile_refuses(self):
+        p = self.start()
+        p.do("make 16 60")
+        why = ""
+        for _ in range(10):
+            p.talker.send(f"cut {self.folder}")
+            code, _, reply = p.ask(f"park to={self.folder}")
+            self.assertEqual(p.talker.read(), "done")
+            if code == DONE:  # the file was full before
+                p.do("mend", "check")
+                continue
+            self.assertEqual(code, REFUSED)
+            why = reply["why"]
+            break
+        self.assertIn(f"the file in {self.folder} cannot be written", why)
+        p.do("forget")
+        self.assertEqual(self.files(p), [])
+        self.assertEqual(p.do("check"), "right")
+        self.park(p, f"park to={self.folder}")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_who_closes_all_descriptors_wakes(self):
+        p = self.start()
+        p.do("make 8 20")
+        for place in self.folder, "host":
+            self.park(p, f"park to={place}")
+            p.do("close")
+            self.assertEqual(p.do("check"), "right")
+
+    def test_a_kill_leaves_nothing(self):
+        p = self.start()
+        p.do("make 32 40")
+        before = self.used()
+        self.park(p, f"park to={self.folder}")
+        self.assertGreater(self.used(), before + 100 * MIB)
+        p.talker.end()
+        self.wait_for(lambda: self.used() < before + 100 * MIB, "the disk is full of it")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_threads_work_on(self):
+        p = self.start(GPUCACHE_PARK_TO=self.folder)
+        p.do("make 8 20", "work 4")
+        parked, begun = 0, time.monotonic()
+        while parked < 3 and time.monotonic() < begun + 60:
+            parked += p.ask("park wait=20")[0] == DONE
+        self.assertEqual(p.do("rest"), "right")
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(parked, 3)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[5:])
