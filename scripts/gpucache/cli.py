@@ -231,6 +231,9 @@ def _add_arguments(verb, add):
             add("--no-frameworks", action="store_true",
                 help="leave the caches of Python frameworks as they are: what they keep goes to "
                 "the host as live memory")
+        else:
+            add("--drop", action="store_true", help="free the copies that the host retains "
+                "(GPUCACHE_PARK=retain), also of processes that are not parked")
     elif verb == "set":
         _with_completer(add("words", nargs="+", metavar="PID ... NAME=VALUE",
                             help="process ids, then options"), complete_settings)

@@ -25,7 +25,7 @@ ITEMS = {
     "BYTES": SIZES % f"{SIZE}|none",
     "LIMIT": SIZES % f"{SIZE}|none|unlimited",
     "EMPTY_CACHE": rf"{OFF}|1|all|on|oom|every:[ ]*(?:{TIME})|device={DEVICE}|keep=(?:{SIZE})",
-    "PARK": rf"{OFF}|ask|(?:idle|lend):[ ]*(?:{TIME})",
+    "PARK": rf"{OFF}|ask|(?:idle|lend):[ ]*(?:{TIME})|retain:(?:{SIZE})",
     "GLOBS": r"[^,]+",
 }
 VALUES = {
@@ -157,6 +157,8 @@ def _is_in_range(kind, item):
     head, size = head.strip(BLANKS), size.strip(BLANKS).lower()
     if kind == "EMPTY_CACHE" and item.lower().startswith("every:"):
         return 10**6 <= _amount(item[6:].strip(BLANKS)) < TOO_MUCH
+    if kind == "PARK" and item.lower().startswith("retain:"):
+        return "%" not in item and _is_size_in_range(item[7:].strip(BLANKS).lower())
     if kind == "PARK" and ":" in item:
         least = 10**9 if item.lower().startswith("lend") else 10**6
         return least <= _amount(item[5:].strip(BLANKS)) < TOO_MUCH

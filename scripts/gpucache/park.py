@@ -67,7 +67,10 @@ def _stay_words(its_gpu):
 def _gpu_words(its_gpu, ns, place):
     parked, live, away = (state.number(its_gpu.get(name))
                           for name in ("parked_bytes", "live_bytes", "away_bytes"))
+    copied = state.number(its_gpu.get("copied_bytes", live))
     words = f"{text.size(parked)} parked in {text.duration(ns)}, {text.size(live)} of it live"
+    if copied < live:
+        words += f", {text.size(copied)} of that copied"
     if place and place != "host":
         words += f", in {text.printable(str(place))}"
     if not parked:
@@ -81,7 +84,7 @@ def _gpu_words(its_gpu, ns, place):
 def _request(args, uuid):
     """The words of the request, and how long the reply may take."""
     if args.verb == "wake":
-        return "wake", MARGIN_S
+        return "wake drop=1" if args.drop else "wake", MARGIN_S
     words, seconds = many.words("park", args, uuid, args.wait), MARGIN_S + args.wait
     if args.to:
         words.append(f"to={args.to}")
@@ -132,7 +135,8 @@ def _targets(args):
         raise Fault(f"{args.verb} needs process ids, names or --all", USAGE)
     pids, patterns = many.split(args.words)
     if args.verb == "wake" and args.all:
-        return many.targets(args, [], [], lambda found: found.parked_bytes(), "is parked")
+        return many.targets(args, [], [], lambda found: args.drop or found.parked_bytes(),
+                            "is parked")
     return many.targets(args, pids, patterns)
 
 

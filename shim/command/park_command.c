@@ -4,18 +4,19 @@
  * here: the park thread works, and the request is looked at again in turns.
  *
  *   {"ns":1000000,"state":"parked","to":"host","room_ns":N,"copy_ns":N,"gpus":[{"uuid":"GPU-...",
- *    "device":0,"parked_bytes":N,"live_bytes":N,"away_bytes":N,"stays":[{"what":"exposed",
- *    "bytes":N}]}]}
+ *    "device":0,"parked_bytes":N,"live_bytes":N,"copied_bytes":N,"away_bytes":N,
+ *    "stays":[{"what":"exposed","bytes":N}]}]}
  *
  * ns: how long it took. Of a park: to is "host" or the folder that has the bytes; room_ns is the
  * part of ns until there was room for them, and copy_ns the part in which they were copied, behind
  * the gate. state: "parked", "woken" (also where nothing was away) or "refused"; then
  * "why" is one sentence, and nothing changed. parked_bytes: device memory that went back to the
- * driver in this park. live_bytes: of them, what was copied to the host. away_bytes: all that is
- * away now. state "used" alone: with unused= the program used the GPU, and nothing changed. stays:
- * what the process still has on that GPU: "kept" (keep=), "exposed" (known outside of the process,
- * or beside such memory), "segments" (pools without an arena), "other" (idle, or in work by another
- * thread just then), "stream-ordered" (the driver's own pools).
+ * driver in this park. live_bytes: of them, what the host keeps. copied_bytes: of that, what was
+ * copied in this park; the rest is a retained copy. away_bytes: all that is away now. state "used"
+ * alone: with unused= the program used the GPU, and nothing changed. stays: what the process still
+ * has on that GPU: "kept" (keep=), "exposed" (known outside of the process, or beside such memory),
+ * "segments" (pools without an arena), "other" (idle, or in work by another thread just then),
+ * "stream-ordered" (the driver's own pools).
  *
  * PAGE_REPLY_DONE; PAGE_REPLY_PARTLY: something stays that was to go; PAGE_REPLY_REFUSED. The
  * reply's value is parked_bytes of all GPUs, and for a wake the bytes that came back.
@@ -50,7 +51,7 @@ static struct park_request {
     struct park_wish wish;
     struct gpu_wait wait;
     uint64_t unused_until_ns, uses; /* the process is left alone if the count changes before */
-    bool frameworks, flushes;
+    bool frameworks, flushes, drops;
     uint64_t number;   /* on the park thread; 0: not yet */
     uint64_t until_ns; /* for the turn */
     uint64_t bytes;    /* that were away */
@@ -88,8 +89,8 @@ static void add_gpus(struct text *t, const struct park_receipt *r)
         text_add_json_string(t, "uuid", g->uuid);
         text_add(t,
                  ",\"device\":%d,\"parked_bytes\":%" PRIu64 ",\"live_bytes\":%" PRIu64
-                 ",\"away_bytes\":%" PRIu64 ",\"stays\":[",
-                 g->device, g->parked_bytes, g->live_bytes, g->away_bytes);
+                 ",\"copied_bytes\":%" PRIu64 ",\"away_bytes\":%" PRIu64 ",\"stays\":[",
+                 g->device, g->parked_bytes, g->live_bytes, g->copied_bytes, g->away_bytes);
         add_stay(t, "kept", g->kept_bytes, &first);
         add_stay(t, "exposed", g->exposed_bytes, &first);
         add_stay(t, "segments", g->segment_bytes, &first);
@@ -282,7 +283,13 @@ static uint64_t away_bytes(void)
 static uint64_t begin_wake(const struct park_wish *unused)
 {
     (void)unused;
-    return park_begin_wake();
+    return park_begin_wake(false);
+}
+
+static uint64_t begin_wake_and_drop(const struct park_wish *unused)
+{
+    (void)unused;
+    return park_begin_wake(true);
 }
 
 enum page_reply command_wake(const struct command *c, struct command_reply *reply)
@@ -291,12 +298,18 @@ enum page_reply command_wake(const struct command *c, struct command_reply *repl
     struct park_receipt r = {.outcome = PARK_IS_DONE};
 
     if (!c->again) {
+        uint64_t drops = 0;
         *w = (struct park_request){.until_ns = clock_now_ns() + TURN_NS};
-        if (!park_is_parked() && !park_is_busy()) /* or it may be parked in a moment */
+        if (!command_number(c, "drop", 1, &drops, reply))
+            return PAGE_REPLY_BAD;
+        w->drops = drops;
+        /* It may be parked in a moment. */
+        if (!park_is_parked() && !park_is_busy() && !(drops && park_retained_bytes()))
             return write_receipt(&r, true, 0, reply);
     }
     if (!w->number)
         w->bytes = away_bytes();
-    return is_over(w, begin_wake, &r, reply) ? write_receipt(&r, true, w->bytes, reply)
-                                             : PAGE_REPLY_PARTLY;
+    return is_over(w, w->drops ? begin_wake_and_drop : begin_wake, &r, reply)
+               ? write_receipt(&r, true, w->bytes, reply)
+               : PAGE_REPLY_PARTLY;
 }

@@ -251,6 +251,7 @@ bool parse_EMPTY_CACHE(const char *text, struct empty_cache *out)
 bool parse_PARK(const char *text, struct option_park *out)
 {
     uint64_t idle_ns = 0, lend_ns = 0;
+    struct option_size retain = {0};
     bool bad, off = false;
     unsigned num_items = 0;
     char item[WORD_ITEM_BYTES];
@@ -265,6 +266,9 @@ bool parse_PARK(const char *text, struct option_park *out)
         } else if ((p = word_skip(item, "lend:")) != NULL) {
             if (!number_time(p, &lend_ns) || lend_ns < SEC_NS)
                 return false;
+        } else if ((p = word_skip(item, "retain:")) != NULL) {
+            if (!number_size(p, &retain) || retain.is_share)
+                return false;
         } else if (!word_is(item, "ask")) {
             return false;
         }
@@ -274,6 +278,7 @@ bool parse_PARK(const char *text, struct option_park *out)
     out->off = off;
     out->idle_ns = idle_ns;
     out->lend_ns = lend_ns;
+    out->retain_bytes = retain.bytes;
     return true;
 }
 

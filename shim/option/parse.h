@@ -42,6 +42,7 @@ struct empty_cache {
 struct option_park {
     atomic_bool off;                   /* refuses each park */
     _Atomic uint64_t idle_ns, lend_ns; /* 0: not */
+    _Atomic uint64_t retain_bytes;     /* of copies after a wake, at most */
 };
 
 /* Where and how to report. path "" is stderr; in a path %p stands for the process id. */

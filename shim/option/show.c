@@ -183,15 +183,23 @@ size_t show_PARK(const struct option_park *value, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
 
-    if (value->off || (!value->idle_ns && !value->lend_ns))
+    const char *comma = "";
+
+    if (value->off || (!value->idle_ns && !value->lend_ns && !value->retain_bytes))
         return show_word(value->off ? "off" : "ask", out, size_bytes);
     if (value->idle_ns) {
         text_add(&t, "idle:");
         add_time(&t, value->idle_ns);
+        comma = ",";
     }
     if (value->lend_ns) {
-        text_add(&t, value->idle_ns ? ",lend:" : "lend:");
+        text_add(&t, "%slend:", comma);
         add_time(&t, value->lend_ns);
+        comma = ",";
+    }
+    if (value->retain_bytes) {
+        text_add(&t, "%sretain:", comma);
+        add_bytes(&t, value->retain_bytes);
     }
     return t.used_bytes;
 }

@@ -49,9 +49,9 @@ static void sleep_on(_Atomic uint32_t *word, uint32_t seen, uint64_t until_ns)
     errno = saved_errno;
 }
 
-void gate_await_bell(uint32_t seen)
+void gate_await_bell(uint32_t seen, uint64_t until_ns)
 {
-    sleep_on(&bell, seen, FUTEX_FOREVER);
+    sleep_on(&bell, seen, until_ns);
 }
 
 static bool change(enum gate_state from, enum gate_state to)

@@ -93,10 +93,10 @@ void gate_open(void);
 
 /* What the park thread sleeps on while it has nothing to do. It reads the bell, then looks for work
  * and at the state, and then sleeps until the bell is another. Arrivals ring, and whoever has work
- * for it. */
+ * for it. until_ns: it sleeps no longer (clock_now_ns); UINT64_MAX: for ever. */
 uint32_t gate_bell(void);
 void gate_ring(void);
-void gate_await_bell(uint32_t seen);
+void gate_await_bell(uint32_t seen, uint64_t until_ns);
 
 /* A request: PARKED -> WAKING. False: the state is another. Any thread; does not wait. */
 bool gate_wake(void);

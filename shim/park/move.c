@@ -7,31 +7,28 @@
 #include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/driver/error.h"
-#include "shim/park/copy.h"
+#include "shim/option/in_force.h"
+#include "shim/park/batch.h"
+#include "shim/park/hasher.h"
+#include "shim/park/retain.h"
 #include "shim/park/store.h"
+#include "shim/stats/counters.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A batch of copies, and the longest range in it. After each the room of the host is looked at. */
-enum { PARTS_MAX = 4096 };
-#define BATCH_BYTES (UINT64_C(512) << 20)
+/* How often retained copies are looked at: a program that takes host memory faster than a twentieth
+ * of it in this time may find none. */
+#define TEND_NS SEC_NS
 
 static struct store store;
 static struct store_mark before; /* this park */
+static _Atomic uint64_t retained_bytes;
+static bool by_pages; /* the park copies whole ones */
 
 /* The contexts whose pools hold chunks. None of them ends meanwhile: they are pinned. */
 static struct context *held[CONTEXTS_MAX];
 static size_t num_held;
-
-/* The batch. */
-static struct {
-    struct copy_part parts[PARTS_MAX];
-    struct copy_job job;
-    uint64_t size_bytes;
-    CUresult code;
-    char *why; /* PARK_WHY_BYTES */
-} batch;
 
 static bool is_wanted(const struct context *c, int device)
 {
@@ -49,42 +46,6 @@ static void say_stopped(char *why)
     say(why, "the program used the GPU meanwhile");
 }
 
-static bool run_batch(void)
-{
-    if (!batch.job.num_parts)
-        return true;
-    enum copy_end end = copy_run(&batch.job, &batch.code);
-    batch.job.num_parts = 0;
-    batch.size_bytes = 0;
-    if (end == COPY_STOPPED)
-        say_stopped(batch.why);
-    else if (end == COPY_FAILED && batch.code == CUDA_ERROR_OPERATING_SYSTEM && store.folder[0])
-        snprintf(batch.why, PARK_WHY_BYTES, "the file in %.160s cannot be written", store.folder);
-    else if (end == COPY_FAILED)
-        snprintf(batch.why, PARK_WHY_BYTES, "a copy failed with the driver's error %d", batch.code);
-    return end == COPY_DONE;
-}
-
-static bool add_part(uint64_t addr, uint64_t size_bytes, uint64_t offset)
-{
-    batch.parts[batch.job.num_parts++] =
-        (struct copy_part){.addr = addr, .size_bytes = size_bytes, .host = store.bytes + offset};
-    batch.size_bytes += size_bytes;
-    return (batch.job.num_parts < PARTS_MAX && batch.size_bytes < BATCH_BYTES) || run_batch();
-}
-
-static void begin_batch(enum copy_way way, bool (*goes_on)(void), char *why)
-{
-    batch.job = (struct copy_job){.way = way,
-                                  .parts = batch.parts,
-                                  .goes_on = goes_on,
-                                  .awaited = way == COPY_BACK,
-                                  .in_file = store.folder[0]};
-    batch.size_bytes = 0;
-    batch.code = CUDA_SUCCESS;
-    batch.why = why;
-}
-
 /* One range that the program may read again. */
 static bool save(void *arg, uint64_t addr, uint64_t size_bytes)
 {
@@ -98,7 +59,7 @@ static bool save(void *arg, uint64_t addr, uint64_t size_bytes)
             return false;
         }
         if (!store_make_usable(&store, r->why, sizeof r->why) ||
-            !add_part(addr, part_bytes, row->offset))
+            !batch_add(addr, part_bytes, row->offset))
             return false;
     }
     return true;
@@ -113,21 +74,32 @@ static uint64_t live_bytes(const struct park_wish *w, const struct context *c, u
     if (!is_wanted(c, w->device))
         return 0;
     pool_stats(c->pool, &stats);
-    uint64_t here = min_u64(stats.allocated_bytes, stats.reserved_bytes - stats.away_bytes);
+    uint64_t here = stats.reserved_bytes - stats.away_bytes;
+    if (!by_pages)
+        here = min_u64(here, stats.allocated_bytes);
     uint64_t stays = min_u64(here, w->keep_bytes - *keep);
     *keep += stays;
     return here - stays;
 }
 
-static uint64_t estimate(const struct park_wish *w, uint64_t *total_bytes)
+static uint64_t estimate(const struct park_wish *w)
 {
     uint64_t live = 0, kept[DEVICES_MAX] = {0};
 
     FOR_EACH_CONTEXT(c) {
-        *total_bytes += c->backend.base.total_bytes;
         live += live_bytes(w, c, kept);
     }
     return w->most_bytes ? min_u64(live, w->most_bytes) : live;
+}
+
+static uint64_t device_bytes(void)
+{
+    uint64_t bytes = 0;
+
+    FOR_EACH_CONTEXT(c) {
+        bytes += c->backend.base.total_bytes;
+    }
+    return bytes;
 }
 
 /* The first bytes of the store are there. */
@@ -177,13 +149,42 @@ static struct context *pin_any(void)
     return NULL;
 }
 
-bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
+/* Makes the store, or goes on with the one that is there. Copies are retained in host memory. */
+static bool begin_store(const struct park_wish *w, bool joins, struct park_receipt *r)
+{
+    uint64_t total_bytes = device_bytes();
+    bool retains = !joins && !w->to[0] && in_force()->park.retain_bytes;
+
+    if (!joins && (!retains || store.size_bytes < total_bytes))
+        move_drop();
+    by_pages = retains || retain_is_on();
+    uint64_t awaited_bytes = estimate(w);
+    if (!joins)
+        awaited_bytes -= min_u64(awaited_bytes, store.used_bytes);
+    bool was = store.bytes;
+    if (!store_begin(&store, w->to, total_bytes, awaited_bytes, r->why, sizeof r->why))
+        return false;
+    if (retains && !was)
+        retain_begin(&store);
+    return true;
+}
+
+static void load_hashers(const struct park_wish *w)
+{
+    FOR_EACH_CONTEXT(c) {
+        if (is_wanted(c, w->device) && context_pin(c)) {
+            hasher_load(c);
+            context_unpin(c);
+        }
+    }
+}
+
+bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes_on)(void),
                   struct park_receipt *r)
 {
-    uint64_t total_bytes = 0, awaited_bytes = estimate(w, &total_bytes);
     bool prepared = false;
 
-    if (!store_begin(&store, w->to, total_bytes, awaited_bytes, r->why, sizeof r->why))
+    if (!begin_store(w, joins, r))
         return false;
     before = store_mark(&store);
     struct context *c = pin_any();
@@ -193,9 +194,12 @@ bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
     }
     if (!prepared)
         say(r->why, "the process has no host memory for the copies");
+    if (prepared && retain_is_on() && !joins)
+        load_hashers(w);
     if (prepared && (!(ahead || store.folder[0]) || fill(w, goes_on, r->why)))
         return true;
-    store_cut(&store, before);
+    if (!retain_is_on()) /* of those move_finish frees what is too much */
+        store_cut(&store, before);
     return false;
 }
 
@@ -243,24 +247,104 @@ static void hold_all(const struct park_wish *w)
     }
 }
 
-bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
+static void count_saved(struct park_gpu *g, uint64_t saved_bytes, uint64_t copied_bytes)
+{
+    if (!g)
+        return;
+    g->live_bytes += saved_bytes;
+    g->copied_bytes += copied_bytes;
+}
+
+static bool list(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    struct park_receipt *r = arg;
+    bool listed = retain_list(addr, size_bytes);
+
+    if (!listed)
+        say(r->why, "the program took more memory meanwhile");
+    return listed;
+}
+
+static bool copy_pages(size_t first, size_t end, struct park_receipt *r)
+{
+    for (size_t i = first; i < end; i++) {
+        struct store_row to;
+
+        if (!retain_has_bytes(i) && (!retain_place(&store, i, &to, r->why, sizeof r->why) ||
+                                     !batch_add(to.addr, to.size_bytes, to.offset)))
+            return false;
+    }
+    return batch_run();
+}
+
+/* Copies the listed pages of a context whose bytes the store has not. */
+static bool save_pages(const struct context *c, size_t first, size_t end, struct park_receipt *r)
+{
+    uint64_t copied_bytes = 0, saved_bytes = (end - first) * HASH_PAGE_BYTES;
+
+    for (size_t i = first; i < end; i++)
+        copied_bytes += retain_has_bytes(i) ? 0 : HASH_PAGE_BYTES;
+    if (copied_bytes) {
+        copy_near(c->device);
+        copy_open(atomic_load(&c->ctx));
+        bool done = copy_pages(first, end, r);
+        copy_close();
+        if (!done)
+            return false;
+        retain_saved(first, end);
+    }
+    counter_add(COUNTER_PARK_RETAINED, saved_bytes - copied_bytes);
+    count_saved(gpu_of(r, c), saved_bytes, copied_bytes);
+    return true;
+}
+
+/* The same as save_all for a store of pages: all are listed and hashed before any is copied. */
+static bool save_what_differs(bool (*goes_on)(void), struct park_receipt *r)
+{
+    static size_t ends[CONTEXTS_MAX]; /* of each context's pages */
+    bool done = true;
+
+    retain_list_begin();
+    for (size_t i = 0; i < num_held && done; i++) {
+        size_t first = retain_num_pages();
+
+        done = pool_park_each(held[i]->pool, list, r);
+        retain_hash(held[i], first, goes_on);
+        ends[i] = retain_num_pages();
+    }
+    if (done && !goes_on()) { /* before anything is forgotten for a copy */
+        say(r->why, "the program used the GPU meanwhile");
+        done = false;
+    }
+    if (done)
+        retain_match(&store);
+    for (size_t i = 0; i < num_held && done; i++)
+        done = save_pages(held[i], i ? ends[i - 1] : 0, ends[i], r);
+    return done;
+}
+
+static bool save_all(struct park_receipt *r)
 {
     bool done = true;
 
-    hold_all(w);
-    begin_batch(COPY_OUT, goes_on, r->why);
     for (size_t i = 0; i < num_held && done; i++) {
         uint64_t used = store.used_bytes;
 
         copy_near(held[i]->device);
         copy_open(atomic_load(&held[i]->ctx));
-        done = pool_park_each(held[i]->pool, save, r) && run_batch();
+        done = pool_park_each(held[i]->pool, save, r) && batch_run();
         copy_close();
-        struct park_gpu *g = gpu_of(r, held[i]);
-        if (g)
-            g->live_bytes += store.used_bytes - used;
+        used = store.used_bytes - used;
+        count_saved(gpu_of(r, held[i]), used, used);
     }
     return done;
+}
+
+bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
+{
+    hold_all(w);
+    batch_begin(&store, COPY_OUT, goes_on, r->why);
+    return retain_is_on() ? save_what_differs(goes_on, r) : save_all(r);
 }
 
 /* The held chunks go away, or are let go. */
@@ -280,7 +364,11 @@ static void end_holds(bool away, struct park_receipt *r)
 void move_release(struct park_receipt *r)
 {
     end_holds(true, r);
-    store_keep(&store, before, pool_is_away);
+    if (retain_is_on())
+        retain_left(pool_is_away);
+    else
+        store_keep(&store, before, pool_is_away);
+    atomic_store(&retained_bytes, 0);
 }
 
 void move_settle(void)
@@ -291,7 +379,9 @@ void move_settle(void)
 void move_undo(void)
 {
     end_holds(false, NULL);
-    if (store.bytes)
+    if (retain_is_on())
+        retain_undo();
+    else if (store.bytes)
         store_cut(&store, before);
 }
 
@@ -342,7 +432,8 @@ static bool restore(void *arg, uint64_t addr, uint64_t size_bytes)
     while (addr < end && (row = store_find(&store, addr, end)) != NULL) {
         uint64_t from = max_u64(addr, row->addr), to = min_u64(end, row->addr + row->size_bytes);
 
-        if (!add_part(from, to - from, row->offset + (from - row->addr)))
+        if ((!retain_is_on() || retain_is_away(row)) &&
+            !batch_add(from, to - from, row->offset + (from - row->addr)))
             return false;
         addr = to;
     }
@@ -353,15 +444,15 @@ static int copy_all_back(void)
 {
     char why[PARK_WHY_BYTES];
 
-    begin_batch(COPY_BACK, NULL, why);
+    batch_begin(&store, COPY_BACK, NULL, why);
     for (size_t i = 0; i < num_held; i++) {
         copy_near(held[i]->device);
         copy_open(atomic_load(&held[i]->ctx));
-        bool done = pool_park_each(held[i]->pool, restore, NULL) && run_batch();
+        bool done = pool_park_each(held[i]->pool, restore, NULL) && batch_run();
         copy_close();
-        batch.job.num_parts = 0;
-        if (!done && !is_lost(held[i], batch.code))
-            return batch.code ? (int)batch.code : CUDA_ERROR_OPERATING_SYSTEM;
+        batch_clear();
+        if (!done && !is_lost(held[i], (int)batch_code()))
+            return batch_code() ? (int)batch_code() : CUDA_ERROR_OPERATING_SYSTEM;
     }
     return 0;
 }
@@ -400,9 +491,50 @@ const char *move_place(void)
     return store.folder[0] ? store.folder : "host";
 }
 
+void move_drop(void)
+{
+    retain_end();
+    store_free(&store);
+    atomic_store(&retained_bytes, 0);
+}
+
+/* The store keeps what it may. */
+static void keep(uint64_t most_bytes)
+{
+    retain_keep(&store, most_bytes, clock_now_ns());
+    if (!store.num_rows)
+        move_drop();
+    atomic_store(&retained_bytes, store.used_bytes);
+}
+
 void move_finish(void)
 {
-    store_free(&store);
+    hasher_finish();
+    if (!retain_is_on()) {
+        move_drop();
+        return;
+    }
+    keep(in_force()->park.retain_bytes);
+}
+
+uint64_t move_tend(uint64_t now_ns)
+{
+    uint64_t most_bytes = in_force()->park.retain_bytes;
+
+    if (!store.bytes)
+        return UINT64_MAX;
+    if (retain_is_over(now_ns) || store_is_tight("")) {
+        move_drop();
+        return UINT64_MAX;
+    }
+    if (store.used_bytes > most_bytes)
+        keep(most_bytes);
+    return store.bytes ? now_ns + TEND_NS : UINT64_MAX;
+}
+
+uint64_t move_retained_bytes(void)
+{
+    return atomic_load(&retained_bytes);
 }
 
 void move_tell(const struct park_wish *w, struct park_receipt *r)

@@ -11,10 +11,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Before the gate is closed: makes the store and the staging memory. ahead: also host memory for
- * all bytes; a file has it in any case. goes_on: asked between two steps. False, with r->why: the
- * host or the folder has no room, or there is nothing to copy with. Nothing changed. */
-bool move_prepare(const struct park_wish *w, bool ahead, bool (*goes_on)(void),
+/* Before the gate is closed: makes the store and the staging memory. joins: the process is parked,
+ * and the gate stays closed. ahead: also host memory for all bytes; a file has it in any case.
+ * goes_on: asked between two steps. False, with r->why: the host or the folder has no room, or
+ * there is nothing to copy with. */
+bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes_on)(void),
                   struct park_receipt *r);
 /* The pools hold their chunks, and what they need is copied. goes_on: asked between two steps.
  * False, with r->why: nothing changed, but for what move_undo takes back. */
@@ -34,9 +35,17 @@ int move_back(void);
 /* Where the bytes are: "host", or the folder. Static, until move_finish. */
 const char *move_place(void);
 /* No chunk is away. move_unstage ends the workers, and frees the staging memory if no GPU work
- * runs: to unregister it waits for such work. move_finish frees the store, whatever runs. */
+ * runs: to unregister it waits for such work. move_finish frees the store, or what retained copies
+ * may not keep of it (retain.h), whatever runs. */
 void move_unstage(bool is_idle);
 void move_finish(void);
+/* No chunk is away: frees the retained copies. */
+void move_drop(void);
+/* The same if their time is over, if the host lacks memory, or if GPUCACHE_PARK says so.
+ * Returns when to look again (clock_now_ns); UINT64_MAX: there are none. */
+uint64_t move_tend(uint64_t now_ns);
+/* Host memory of retained copies while nothing is away. Any thread. */
+uint64_t move_retained_bytes(void);
 
 /* Fills in r what is away and what stays. w: what the park was to do; NULL: it was a wake, and
  * nothing is to be told of what stays. */

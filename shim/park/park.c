@@ -38,7 +38,7 @@ enum { RESULTS = 16 };
 
 static struct job {
     uint64_t number, asked_ns;
-    bool wakes;
+    bool wakes, drops;
     struct park_wish wish;
 } job;
 static struct park_receipt results[RESULTS]; /* by number */
@@ -158,11 +158,11 @@ static bool may_prepare(void)
     return gate_state() != GATE_WAKING && is_undisturbed();
 }
 
-static bool prepare(const struct park_wish *w, struct park_receipt *r)
+static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
     /* Where work runs, the park may well be refused: then nothing is made ready for it. */
-    bool prepared = move_prepare(w, !quiet_look(), may_prepare, r);
+    bool prepared = move_prepare(w, joins, !quiet_look(), may_prepare, r);
 
     r->room_ns = clock_now_ns() - start_ns;
     snprintf(r->to, sizeof r->to, "%s", move_place());
@@ -191,7 +191,7 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         say(r, why ? why : "the process leaves");
         return false;
     }
-    bool gone = prepare(w, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
+    bool gone = prepare(w, joins, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
     if (gone && (joins || sum(r, false))) {
         gate_is_parked();
         move_settle();
@@ -392,6 +392,8 @@ static bool run_job(struct park_receipt *r)
     else if (gate_state() == GATE_WAKING)
         return false;
     move_tell(NULL, r);
+    if (job.drops && gate_state() == GATE_OPEN)
+        move_drop();
     r->ns = clock_now_ns() - start_ns;
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;
@@ -411,7 +413,8 @@ static void run_jobs(void)
             if (run_job(&results[job.number % RESULTS]))
                 end_job();
         } else {
-            gate_await_bell(seen);
+            bool open = gate_state() == GATE_OPEN; /* the park thread alone closes it */
+            gate_await_bell(seen, open ? move_tend(clock_now_ns()) : UINT64_MAX);
         }
     }
 }
@@ -436,7 +439,7 @@ bool park_is_busy(void)
 }
 
 /* On the control thread. */
-static uint64_t begin(const struct park_wish *wish)
+static uint64_t begin(const struct park_wish *wish, bool drops)
 {
     static const struct own_thread thread = {"gpucache-park", STACK_BYTES, run_jobs};
     static bool started;
@@ -444,8 +447,10 @@ static uint64_t begin(const struct park_wish *wish)
     if (park_is_busy() || atomic_load(&leaves))
         return 0;
     started = started || own_thread_start(&thread);
-    job =
-        (struct job){.number = atomic_load(&asked) + 1, .asked_ns = clock_now_ns(), .wakes = !wish};
+    job = (struct job){.number = atomic_load(&asked) + 1,
+                       .asked_ns = clock_now_ns(),
+                       .wakes = !wish,
+                       .drops = drops};
     if (wish) {
         job.wish = *wish;
         choose_place(&job.wish);
@@ -463,12 +468,17 @@ static uint64_t begin(const struct park_wish *wish)
 
 uint64_t park_begin(const struct park_wish *wish)
 {
-    return begin(wish);
+    return begin(wish, false);
 }
 
-uint64_t park_begin_wake(void)
+uint64_t park_begin_wake(bool drops)
 {
-    return begin(NULL);
+    return begin(NULL, drops);
+}
+
+uint64_t park_retained_bytes(void)
+{
+    return move_retained_bytes();
 }
 
 uint64_t park_under_way(void)

@@ -15,7 +15,7 @@
  * become idle (quiet_await), and the pools hold their chunks. What the program may read again is
  * copied. Only then the gate is left (gate_leave) and the device memory goes back. A wake: all
  * chunks that hold anything get device memory again, or none does. Then what is live is copied
- * back, the gate opens, and the store is freed.
+ * back, the gate opens, and the store is freed, or retains its bytes for the next park (retain.h).
  *
  * What this keeps of the promises of the library: results, codes and addresses are those without a
  * park. New are the time that a use waits, host memory while the process is parked, and one error:
@@ -27,13 +27,14 @@
  *  1. No work of the program's runs or is accepted while a chunk is away. gate.h and quiet.h have
  *     the argument; the gate is open only while no chunk is away.
  *  2. The bytes that come back are the bytes that were written last. They were copied behind
- *     quiet_await, and gate_leave succeeds only if no use arrived since the gate was closed.
+ *     quiet_await, or were in the store already and found to be equal there (retain.h). gate_leave
+ *     succeeds only if no use arrived since the gate was closed.
  *  3. Nothing moves under a copy: a held chunk is neither moved nor given back (pool/park.c). A
  *     block that the program frees meanwhile may be handed out again, but nothing can write to it.
  *  4. What others know is not unmapped: a chunk with an exposed block is not held, and what exposes
  *     a block is a use.
- *  5. Until gate_leave a park has changed nothing but host memory. Each fault before it lets go of
- *     the chunks, frees what was copied in this park, and opens the gate.
+ *  5. Until gate_leave a park has changed nothing but host memory, and what hasher.h has. Each
+ * fault before it lets go of the chunks, frees what was copied in this park, and opens the gate.
  *  6. Until the gate opens a wake drops no row of the store. Each fault in it sends the chunks of
  *     this try away again.
  *  7. A context that ends while the park thread works in it: context_ends_begin cancels a park that
@@ -95,7 +96,8 @@ struct park_gpu {
     int device;
     const char *uuid;       /* static */
     uint64_t parked_bytes;  /* device memory that went in this park */
-    uint64_t live_bytes;    /* of them, what was copied to the host */
+    uint64_t live_bytes;    /* of them, what the host keeps */
+    uint64_t copied_bytes;  /* of them, what was copied for it; the rest is a retained copy */
     uint64_t away_bytes;    /* what is away now, of all parks */
     uint64_t kept_bytes;    /* what stays: because of keep_bytes or most_bytes, */
     uint64_t exposed_bytes; /* .. known outside of the process, or beside such memory, */
@@ -119,7 +121,7 @@ struct park_receipt {
  * none, or it is a wake. park_is_over: has it ended? Then *out says how. All four on the control
  * thread, and none waits. */
 uint64_t park_begin(const struct park_wish *wish);
-uint64_t park_begin_wake(void);
+uint64_t park_begin_wake(bool drops); /* .. and retained copies are freed, if it wakes */
 uint64_t park_under_way(void);
 bool park_is_over(uint64_t number, struct park_receipt *out);
 
@@ -133,6 +135,8 @@ extern struct park_last park_last __attribute__((visibility("hidden")));
 /* Is device memory on the host? Does the park thread work on a request? Any thread. */
 bool park_is_parked(void);
 bool park_is_busy(void);
+/* Host memory of retained copies while none is. Any thread. */
+uint64_t park_retained_bytes(void);
 
 /* The program is about to end a context, or to reset or release a primary one: see 7. Each call has
  * a call of park_context_ended behind it. Waits as a use does. */

@@ -66,8 +66,13 @@ static const struct cgroup_files versions[] = {
      "memory.usage_in_bytes", "total_inactive_file"},
 };
 
+static void note_tight(uint64_t room, uint64_t most, bool *tight)
+{
+    *tight = *tight || room < most / 20;
+}
+
 /* What one group leaves. Files that nobody has read lately are given up by the kernel first. */
-static uint64_t group_room(const struct cgroup_files *v, const char *folder)
+static uint64_t group_room(const struct cgroup_files *v, const char *folder, bool *tight)
 {
     uint64_t most = UINT64_MAX, high = UINT64_MAX, now = 0, files = 0;
 
@@ -78,12 +83,15 @@ static uint64_t group_room(const struct cgroup_files *v, const char *folder)
         return UINT64_MAX;
     read_number(folder, "memory.stat", v->idle_files, &files);
     now -= min_u64(now, files);
-    return most - min_u64(most, now);
+    uint64_t room = most - min_u64(most, now);
+    note_tight(room, most, tight);
+    return room;
 }
 
 /* The least that the group of this name and those above it leave. In a container the name may be
  * that of the machine, whose folders are not there; the mount itself is the container's group. */
-static uint64_t groups_room(const struct cgroup_files *v, const char *root, const char *name)
+static uint64_t groups_room(const struct cgroup_files *v, const char *root, const char *name,
+                            bool *tight)
 {
     uint64_t room = UINT64_MAX;
     char folder[PATH_BYTES];
@@ -94,7 +102,7 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
     if (n < 0 || (size_t)n >= sizeof folder)
         return 0;
     for (;;) {
-        room = min_u64(room, group_room(v, folder));
+        room = min_u64(room, group_room(v, folder, tight));
         char *end = strrchr(folder, '/');
         if (!end || (size_t)(end - folder) < mount_length)
             return room;
@@ -102,15 +110,19 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
     }
 }
 
-uint64_t store_room(const char *root)
+static uint64_t find_room(const char *root, bool *tight)
 {
     static char text[TEXT_BYTES];
     char path[PATH_BYTES];
-    uint64_t kib, room = UINT64_MAX;
+    uint64_t kib, total_kib, room = UINT64_MAX;
 
+    *tight = false;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    if (proc_text_read_whole(path, text, sizeof text) && find_number(text, "MemAvailable:", &kib))
+    if (proc_text_read_whole(path, text, sizeof text) && find_number(text, "MemAvailable:", &kib)) {
         room = kib << 10;
+        if (find_number(text, "MemTotal:", &total_kib))
+            note_tight(kib, total_kib, tight);
+    }
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     if (!proc_text_read_whole(path, text, sizeof text))
         return room;
@@ -118,9 +130,25 @@ uint64_t store_room(const char *root)
         const char *found = strstr(text, versions[i].mark);
 
         if (found)
-            room = min_u64(room, groups_room(&versions[i], root, found + strlen(versions[i].mark)));
+            room = min_u64(
+                room, groups_room(&versions[i], root, found + strlen(versions[i].mark), tight));
     }
     return room;
+}
+
+uint64_t store_room(const char *root)
+{
+    bool tight;
+
+    return find_room(root, &tight);
+}
+
+bool store_is_tight(const char *root)
+{
+    bool tight;
+
+    find_room(root, &tight);
+    return tight;
 }
 
 /* Step 1. */
@@ -317,6 +345,13 @@ void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_
     s->num_rows = kept;
 }
 
+const struct store_row *store_rename(struct store *s, size_t row, uint64_t addr)
+{
+    s->rows[row].addr = addr;
+    s->is_sorted = false;
+    return &s->rows[row];
+}
+
 struct store_mark store_mark(const struct store *s)
 {
     return (struct store_mark){.used_bytes = s->used_bytes,
@@ -363,6 +398,19 @@ void store_cut(struct store *s, struct store_mark mark)
         drop_files(s, &mark);
     else
         shrink(s, whole_pages(mark.used_bytes));
+}
+
+void store_shrink(struct store *s, uint64_t most_bytes)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < s->num_rows; i++)
+        if (s->rows[i].offset + s->rows[i].size_bytes <= most_bytes)
+            s->rows[kept++] = s->rows[i];
+    s->num_rows = kept;
+    s->used_bytes = min_u64(s->used_bytes, most_bytes);
+    s->awaited_bytes = 0;
+    shrink(s, whole_pages(s->used_bytes));
 }
 
 void store_settle(struct store *s)

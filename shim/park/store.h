@@ -50,8 +50,10 @@ struct store_mark {
 };
 
 /* Bytes that the host has for the process; UINT64_MAX: not known. root: "", or a folder that stands
- * for the root of the file system. */
+ * for the root of the file system, here and below. */
 uint64_t store_room(const char *root);
+/* Is less than a twentieth left of the machine's memory, or of a cgroup's limit? */
+bool store_is_tight(const char *root);
 
 /* Makes the store if there is none, in a folder or ("") in host memory, with addresses for so many
  * bytes. One that is there stays where it is. Announces so many more bytes of rows. False: `why`
@@ -71,10 +73,15 @@ const struct store_row *store_find(struct store *s, uint64_t addr, uint64_t end)
 
 /* Keeps those of the rows behind the mark of which is_kept is true. */
 void store_keep(struct store *s, struct store_mark mark, bool (*is_kept)(uint64_t addr));
+/* The row (by its place in the table) belongs to another range of the same size from now on. */
+const struct store_row *store_rename(struct store *s, size_t row, uint64_t addr);
 
 struct store_mark store_mark(const struct store *s);
 /* Forgets what came behind the mark. */
 void store_cut(struct store *s, struct store_mark mark);
+/* Of a store in host memory: keeps the rows whose bytes lie in its first most_bytes. The memory
+ * behind them goes back. */
+void store_shrink(struct store *s, uint64_t most_bytes);
 /* All rows have their bytes: gives memory back that they do not need. */
 void store_settle(struct store *s);
 /* All bytes were read: were they the right ones? False: a disk has lost some, for ever. */

@@ -6,6 +6,8 @@
  *   touch      one launch of a kernel               -> ns until the launch returned
  *   check      the contents of all blocks           -> sound, or the number of wrong words
  *   change     frees every second block, and fills new ones; counts all blocks up -> changed
+ *   refill     fills all blocks anew                 -> changed
+ *   poke       changes one byte of one block        -> changed; check knows of it
  *   rss                                             -> KiB of host memory
  *   end        frees everything, exit               -> ended
  */
@@ -86,6 +88,36 @@ static void change(void)
     DRIVER_CHECK(driver.cuCtxSynchronize());
 }
 
+static void refill(void)
+{
+    for (unsigned i = 0; i < num_blocks; i++)
+        fill(&blocks[i]);
+    DRIVER_CHECK(driver.cuCtxSynchronize());
+}
+
+/* One byte that is not as its block was filled. */
+static CUdeviceptr poked_at;
+static uint8_t poked;
+
+static void poke(void)
+{
+    const struct block *b = &blocks[num_blocks / 2];
+
+    poked_at = b->addr + b->words * 2 + 1;
+    DRIVER_CHECK(driver.cuMemcpyDtoH_v2(&poked, poked_at, 1));
+    poked ^= 0x40;
+    DRIVER_CHECK(driver.cuMemcpyHtoD_v2(poked_at, &poked, 1));
+    DRIVER_CHECK(driver.cuCtxSynchronize());
+}
+
+static bool lacks_poked_byte(void)
+{
+    uint8_t byte;
+
+    DRIVER_CHECK(driver.cuMemcpyDtoH_v2(&byte, poked_at, 1));
+    return byte != poked;
+}
+
 static void say_check(void)
 {
     uint32_t wrong;
@@ -95,7 +127,9 @@ static void say_check(void)
         launch(check_kernel,
                (void *[]){&blocks[i].addr, &blocks[i].words, &blocks[i].value, &errors});
     DRIVER_CHECK(driver.cuMemcpyDtoH_v2(&wrong, errors, sizeof wrong));
-    if (wrong)
+    if (poked_at && lacks_poked_byte())
+        puts("a byte that was changed is as before");
+    else if (wrong != (poked_at ? 1 : 0))
         printf("%u wrong words\n", wrong);
     else
         puts("sound");
@@ -153,6 +187,12 @@ int main(void)
             say_check();
         } else if (!strncmp(line, "change", 6)) {
             change();
+            puts("changed");
+        } else if (!strncmp(line, "refill", 6)) {
+            refill();
+            puts("changed");
+        } else if (!strncmp(line, "poke", 4)) {
+            poke();
             puts("changed");
         } else if (!strncmp(line, "rss", 3)) {
             say_rss();

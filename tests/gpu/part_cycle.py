@@ -12,8 +12,8 @@ from parked import GIB, MIB, Ended, Parked, ending, program, speed, spread
 from trainer import CACHE_OFF
 
 
-def holder(suite, folder):
-    return Parked(suite, folder, [program(suite)], "started")
+def holder(suite, folder, **options):
+    return Parked(suite, folder, [program(suite)], "started", **options)
 
 
 def large(suite, folder, observer, size):
@@ -103,6 +103,41 @@ def cycles(suite, folder, size, rounds):
     p.end()
 
 
+def retained(suite, folder, size):
+    """GPUCACHE_PARK=retain: what has not changed is not copied again."""
+    p = holder(suite, folder, GPUCACHE_PARK=f"ask,retain:{2 * size}")
+    p.do(f"fill {size // MIB}")
+    # A launch that wakes writes one word, and a check counts in it.
+    few = 4 * MIB
+    for name, command, least, most in (("first", "rss", size, 2 * size),
+                                       ("again, nothing changed", "rss", 0, few),
+                                       ("again, all changed", "refill", size, 2 * size),
+                                       ("one byte changed", "poke", 2 * MIB, 2 * MIB + few),
+                                       ("again, nothing changed after a check", "rss", 0, few)):
+        p.do(command)
+        _, reply, _ = p.ask("park")
+        parked, copied = (sum(gpu[n] for gpu in reply["gpus"])
+                          for n in ("parked_bytes", "copied_bytes"))
+        out = reply["ns"] / 1e9
+        back = int(p.do("touch")) / 1e9
+        suite.row(f"{size / GIB:g} GiB retained, {name}: out, back", "",
+                  f"{speed(parked, out)}; {back:.3f} s; {copied / MIB:.0f} MiB copied",
+                  verdict="ok" if least <= copied <= most else "FAIL: wrong amount")
+        if name.startswith(("again, all", "one byte")):
+            wrong = p.do("check")
+            suite.row(f"{size / GIB:g} GiB retained, {name}: contents",
+                      verdict="ok" if wrong == "sound" else f"FAIL: {wrong}")
+    rss = int(p.do("rss"))
+    code, _, _ = p.ask("wake drop=1")
+    after = int(p.do("rss"))
+    wrong = p.do("check")
+    suite.row(f"{size / GIB:g} GiB retained, host memory, after wake --drop", "",
+              f"{rss >> 10}, {after >> 10} MiB",
+              verdict="ok" if code == p.tables.PAGE_REPLY_DONE and wrong == "sound" and
+              after < rss - size // 2048 else f"FAIL: {wrong}")
+    p.end()
+
+
 def park_cycle(suite):
     quick = suite.quick or suite.simulate
     observer = part_flush.Observer(suite)
@@ -111,6 +146,7 @@ def park_cycle(suite):
             large(suite, folder, observer, GIB // 4 if suite.simulate else 16 * GIB)
             places(suite, folder, GIB // 16 if suite.simulate else 16 * GIB, 3)
             small(suite, folder, 20 if quick else 500)
+            retained(suite, folder, GIB // 8 if suite.simulate else 16 * GIB)
             cycles(suite, folder, GIB // 16 if quick else GIB, 20 if quick else 1000)
     finally:
         observer.close()

@@ -9,7 +9,9 @@
  * NESTS: a signal handler makes a use inside a use of thread 0, and one while that thread sleeps at
  * the gate. FAILS: so many wakes find no memory. JOINS: a second park, which looks at the state and
  * acts on it later, sends more memory away. ASKS: a request wakes, or meets a use's wake, and is
- * answered. WITH_.. and WITHOUT_..: a step done wrong, which has to be noticed.
+ * answered. RETAINS: a park copies only what is not in the store already (shim/park/retain.h). Work
+ * then brings old bytes back, and a copy may stop in the middle. WITH_.. and WITHOUT_..: a step
+ * done wrong, which has to be noticed.
  *
  * Promises: no work is given to the driver, or runs, while the memory is away; what comes back is
  * what was written last; who hears that the process is awake finds its memory there; every thread
@@ -30,6 +32,7 @@ byte mark[N];            /* the depth: marked unless 0 */
 byte turn, failures;
 bit mapped = 1;
 byte version, saved = 255;
+byte known = 255, hash;  /* what the store has, as retained copies know it, and the device */
 byte running;            /* work on the GPU */
 byte ended;
 bit done;
@@ -42,7 +45,13 @@ active proctype gpu()
 {
 end:
     do
-    :: atomic { running > 0 -> assert(mapped); running--; version++ }
+    :: atomic { running > 0 -> assert(mapped); running--;
+#ifdef RETAINS
+        version = 1 - version
+#else
+        version++
+#endif
+       }
     od
 }
 
@@ -233,6 +242,29 @@ inline second_park()
     fi
 }
 
+/* 254: bytes of two versions. */
+inline copy_what_differs()
+{
+#ifndef WITH_EARLY_HASH
+    hash = version;
+#endif
+    if
+    :: known == hash
+    :: else ->
+#ifndef WITHOUT_FORGET
+        known = 255;
+#endif
+#ifdef WITH_EARLY_KNOWN
+        known = hash;
+#endif
+        saved = 254;
+        if
+        :: state == CLOSING -> saved = version; known = hash
+        :: state != CLOSING -> goto undo
+        fi
+    fi
+}
+
 active proctype park()
 {
     byte tries = PARKS;
@@ -245,6 +277,9 @@ active proctype park()
         tries--;
 #ifdef WITH_EARLY_LOOK
         mark[0] == 0 && mark[1] == 0;
+#endif
+#ifdef WITH_EARLY_HASH
+        hash = version;
 #endif
         atomic { state == OPEN; state = CLOSING };
         gate = 1;
@@ -265,7 +300,11 @@ active proctype park()
         :: true -> goto undo
         fi;
 #endif
+#ifdef RETAINS
+        copy_what_differs();
+#else
         saved = version;
+#endif
         if
         :: atomic { state == CLOSING -> state = LEAVING }
         :: atomic { state != CLOSING -> goto undo }

@@ -24,7 +24,7 @@ static const char *const symbols[] = {
     "cuMemUnmap",           "cuMemRelease",
     "cuMemCreate",          "cuMemMap",
     "cuMemSetAccess",       "cuCtxPushCurrent_v2",
-    "cuMemGetInfo_v2",
+    "cuMemGetInfo_v2",      "cuLaunchKernel",
 };
 
 static uint64_t blocks[BLOCKS];

@@ -6,6 +6,9 @@
  *   copies           the same by copies to the host
  *   swap             frees every second block and allocates and fills another of its size
  *   exchange         the same without a fill: allocations and frees alone
+ *   refill           fills each block anew
+ *   poke OFFSET      changes one byte of the first block
+ *   poked            "right" if the first block has its bytes, those of poke among them
  *   drop             frees all
  *   info             the free memory of the device, in KiB
  *   rss              of the process, in KiB
@@ -32,7 +35,8 @@ enum {
     THREADS_MAX = 16,
     WORK_WORDS = 64 * 1024,
     LINE_BYTES = 512,
-    CUTS_MAX = 8
+    CUTS_MAX = 8,
+    POKES_MAX = 64
 };
 
 static struct block {
@@ -98,6 +102,45 @@ static void swap(bool fills)
     }
     if (fills)
         REQUIRE(gpu_sync());
+}
+
+static void refill(void)
+{
+    for (unsigned i = 0; i < num_blocks; i++)
+        fill(&blocks[i]);
+    REQUIRE(gpu_sync());
+}
+
+static struct {
+    size_t offset;
+    uint8_t byte;
+} pokes[POKES_MAX];
+static unsigned num_pokes;
+
+static void poke(size_t offset)
+{
+    uint8_t byte = (uint8_t)(num_pokes * 17 + 5);
+    EXPECT(num_pokes < POKES_MAX && offset < blocks[0].size_bytes);
+    pokes[num_pokes].offset = offset;
+    pokes[num_pokes++].byte = byte;
+    REQUIRE(gpu_put(blocks[0].addr + offset, &byte, 1));
+    REQUIRE(gpu_sync());
+}
+
+static bool poked(void)
+{
+    size_t words = blocks[0].size_bytes / 4;
+    uint32_t *found = malloc(4 * words), *wanted = malloc(4 * words);
+    EXPECT(found && wanted);
+    REQUIRE(gpu_get(found, blocks[0].addr, 4 * words));
+    for (size_t i = 0; i < words; i++)
+        wanted[i] = blocks[0].value;
+    for (unsigned i = 0; i < num_pokes; i++)
+        ((uint8_t *)wanted)[pokes[i].offset] = pokes[i].byte;
+    bool right = !memcmp(found, wanted, 4 * words);
+    free(found);
+    free(wanted);
+    return right;
 }
 
 static void drop(void)
@@ -234,6 +277,7 @@ static void say_wrong(uint64_t wrong)
 static bool obey(const char *line)
 {
     unsigned mib, count;
+    size_t offset;
     char folder[256], file[LINE_BYTES];
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
@@ -273,6 +317,13 @@ static bool obey(const char *line)
         drop();
     } else if (sscanf(line, "load %s", file) == 1) {
         EXPECT(dlopen(file, RTLD_NOW));
+    } else if (!strncmp(line, "refill", 6)) {
+        refill();
+    } else if (sscanf(line, "poke %zu", &offset) == 1) {
+        poke(offset);
+    } else if (!strncmp(line, "poked", 5)) {
+        puts(poked() ? "right" : "wrong");
+        return true;
     } else if (!strncmp(line, "reset", 5)) {
         REQUIRE(gpu_reset());
         num_blocks = 0;

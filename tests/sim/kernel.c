@@ -6,6 +6,7 @@
 
 #include "tests/sim/config.h"
 #include "tests/sim/memory.h"
+#include "tests/sim/page_hash.h"
 
 static const struct {
     const char *name, *sizes;
@@ -66,6 +67,11 @@ unsigned kernel_accesses(enum kernel kernel, const uint64_t *args, struct access
         out[0] = (struct access){args[0], args[1] * 16, ACCESS_WRITE};
         out[1] = (struct access){args[2], args[1] * 16, ACCESS_READ};
         return args[1] > 0 ? 2 : 0;
+    case KERNEL_gpucache_page_hash:
+        out[0] = (struct access){args[0], args[1] * PAGE_HASH_PAGE, ACCESS_READ};
+        out[1] = (struct access){args[2], PAGE_HASH_KEY, ACCESS_READ};
+        out[2] = (struct access){args[3], args[1] * 32, ACCESS_WRITE};
+        return 3;
     case KERNEL_spin:
     case KERNEL_COUNT:
         break;
@@ -162,6 +168,35 @@ static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, ui
     return CUDA_SUCCESS;
 }
 
+/* The memory in one piece, as the context sees it. False: it does not see all of it. */
+static bool read_all(struct CUctx_st *context, uint64_t ptr, void *out, uint64_t size)
+{
+    for (size_t room; size > 0; out = (uint8_t *)out + room, ptr += room, size -= room) {
+        const uint8_t *at = memory_at(context, ptr, false, &room);
+        if (at == NULL)
+            return false;
+        room = size < room ? size : room;
+        memcpy(out, at, room);
+    }
+    return true;
+}
+
+static CUresult hash_pages(struct CUctx_st *context, const uint64_t *args)
+{
+    static uint32_t page[PAGE_HASH_PAGE / 4], key[PAGE_HASH_KEY / 4];
+    if (!read_all(context, args[2], key, sizeof key))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    for (uint64_t i = 0; i < args[1]; i++) {
+        size_t room;
+        uint64_t *out = memory_at(context, args[3] + i * 32, true, &room);
+        if (out == NULL || room < 32 ||
+            !read_all(context, args[0] + i * PAGE_HASH_PAGE, page, sizeof page))
+            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        page_hash(page, key, out);
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *context)
 {
     size_t room;
@@ -183,6 +218,8 @@ CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *c
     case KERNEL_gather:
     case KERNEL_chase:
         return touch(context, args[0], args[1], args[4]);
+    case KERNEL_gpucache_page_hash:
+        return hash_pages(context, args);
     case KERNEL_wait_flag:
         return memory_at(context, args[0], false, &room) != NULL ? CUDA_SUCCESS
                                                                  : CUDA_ERROR_ILLEGAL_ADDRESS;

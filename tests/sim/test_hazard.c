@@ -325,6 +325,30 @@ TEST(async_pool_orders_its_own_reuse)
     assert_int_equal(simHazardCount(), 0);
 }
 
+/* The kernel of shim/park/hash.c reads pages and a key, and writes 32 bytes for each page. */
+TEST(hashes_read_what_they_are_of)
+{
+    static const char text[] = ".version 6.0\n.target sm_50\n.entry gpucache_page_hash(";
+    CUstream a = stream(CU_STREAM_NON_BLOCKING), b = stream(CU_STREAM_NON_BLOCKING);
+    CUdeviceptr pages = alloc(6 * MIB), key = alloc(4 * MIB), out = alloc(4096);
+    CUdeviceptr used[] = {pages, pages + 4 * MIB - 64, key, key + 515 * 4096 - 64, out, out + 32};
+    CUdeviceptr free_ones[] = {pages + 4 * MIB, key + 515 * 4096, out + 64};
+    uint64_t count = 2;
+    CUmodule module;
+    CUfunction hash;
+    OK(cuModuleLoadData(&module, text));
+    OK(cuModuleGetFunction(&hash, module, "gpucache_page_hash"));
+    for (size_t i = 0; i < 9; i++) {
+        OK(cuLaunchKernel(hash, 2, 1, 1, 256, 1, 1, 0, a, (void *[]){&pages, &count, &key, &out},
+                          NULL));
+        fill(b, i < 6 ? used[i] : free_ones[i - 6], 8, 1);
+        assert_int_equal(simHazardCount(), i < 6);
+        OK(cuCtxSynchronize());
+        simHazardReset();
+    }
+    OK(cuModuleUnload(module));
+}
+
 static int set_up(void **state)
 {
     fixture_start(state);

@@ -52,6 +52,10 @@ class Asked(Case):
         for verb, code, reply, value, status, out, err in (
                 ("park", DONE, parked(), 188 * MIB, 0,
                  " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live", ""),
+                ("park", DONE, parked(copied_bytes=2 * MIB), 188 * MIB, 0,
+                 " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live, 2 MiB of that copied", ""),
+                ("park", DONE, parked(copied_bytes=32 * MIB), 188 * MIB, 0,
+                 " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live", ""),
                 ("park", DONE, {**parked(), "to": "/scratch"}, 188 * MIB, 0,
                  " GPU 0: 188 MiB parked in 11 ms, 32 MiB of it live, in /scratch", ""),
                 ("park", DONE, parked(parked_bytes=0), 0, 0,
@@ -115,8 +119,10 @@ class Asked(Case):
     def test_wake_all_asks_those_that_are_parked(self):
         page = self.serve(DONE, {"ns": 1, "state": "woken"})
         self.says(tool("wake", "--all"), 1, "no process is parked")
+        self.assertEqual((tool("wake", "--all", "--drop").status, page.asked),
+                         (0, ["wake drop=1"]))
         page.publish(sleeper())
-        self.assertEqual((tool("wake", "--all").status, page.asked), (0, ["wake"]))
+        self.assertEqual((tool("wake", "--all").status, page.asked[1:]), (0, ["wake"]))
 
     def test_what_cannot_be_asked(self):
         """One sentence and the exit code."""

@@ -49,8 +49,10 @@ CANDIDATES = {
                    "device=99999999999999999999 keep=16777216T every:9999999h".split()
                    + ["", " oom , device=1", "device = 1", "keep= 1G", "every: 5s"],
     "PARK": "ask off 0 none idle:5s idle:0.5 lend:5s lend:1 lend:0.9s idle:x idle: idle:0.1ms "
-            "idle:1m,lend:5m ask,idle:1h off,ask x lend:1s,off ASK idle:9999999h".split()
-            + ["", " ask , lend:2", "idle: 5s", "idle :5s"],
+            "idle:1m,lend:5m ask,idle:1h off,ask x lend:1s,off ASK idle:9999999h retain:1G "
+            "retain: retain:0 retain:none retain:10% Retain:2.5g,idle:1s off,retain:1G "
+            "retain:16777216T".split()
+            + ["", " ask , lend:2", "idle: 5s", "idle :5s", "retain: 1G", "retain:1 G"],
     "STATS": "off none exit exit-json exit:/tmp/none/x EXIT-JSON:/tmp/none/y exit: exitx json 0 "
              "no".split() + ["", " exit", "exit "],
     "LOG": "off error warn warning info debug 0 none debug: loud warn:/tmp/none/x no".split()

@@ -95,7 +95,7 @@ static void park(void)
 static void await(enum gate_state state)
 {
     for (uint32_t seen = gate_bell(); gate_state() != state; seen = gate_bell())
-        gate_await_bell(seen);
+        gate_await_bell(seen, UINT64_MAX);
 }
 
 /* Without a pool nobody is marked and nobody waits. */

@@ -208,17 +208,21 @@ TEST(empty_cache_requests_and_policies)
 TEST(parks_take_words_and_times)
 {
     static const char *const junk[] = {
-        "idle",    "idle:", "idle:0", "lend:0.9",        "lend",  "ask,",
-        "off,ask", "park",  "idle=5", "idle:5s lend:5s", "lend:", "idle:0.1ms"};
+        "idle",    "idle:",      "idle:0", "lend:0.9",        "lend",  "ask,",
+        "off,ask", "park",       "idle=5", "idle:5s lend:5s", "lend:", "idle:0.1ms",
+        "retain:", "retain:10%", "retain", "off,retain:1G"};
     struct option_park p;
 
     assert_true(parse_PARK("ask", &p) && !p.off && !p.idle_ns && !p.lend_ns);
     assert_true(parse_PARK("off", &p) && p.off);
     assert_true(parse_PARK("idle:5s", &p) && !p.off && p.idle_ns == 5000000000 && !p.lend_ns);
     assert_true(parse_PARK("lend:1,idle:2ms", &p) && p.idle_ns == 2000000 &&
-                p.lend_ns == 1000000000);
+                p.lend_ns == 1000000000 && !p.retain_bytes);
+    assert_true(parse_PARK("ask,retain:16G", &p) && p.retain_bytes == (uint64_t)16 << 30 &&
+                !p.idle_ns);
+    assert_true(parse_PARK("retain:1G,idle:2ms", &p) && p.retain_bytes == 1 << 30);
     for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
-        if (parse_PARK(junk[i], &p) || p.idle_ns != 2000000)
+        if (parse_PARK(junk[i], &p) || p.idle_ns != 2000000 || p.retain_bytes != 1 << 30)
             fail_msg("\"%s\" is taken", junk[i]);
 }
 

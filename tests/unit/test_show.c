@@ -34,7 +34,8 @@ static bool same_empty_cache(const struct empty_cache *a, const struct empty_cac
 #define SAME_LIMIT(a, b) same_sizes(a, b)
 #define SAME_EMPTY_CACHE(a, b) same_empty_cache(a, b)
 #define SAME_PARK(a, b)                                                                            \
-    ((a)->off == (b)->off && (a)->idle_ns == (b)->idle_ns && (a)->lend_ns == (b)->lend_ns)
+    ((a)->off == (b)->off && (a)->idle_ns == (b)->idle_ns && (a)->lend_ns == (b)->lend_ns &&       \
+     (a)->retain_bytes == (b)->retain_bytes)
 #define SAME_TRACE_STACKS(a, b) ((a)->frames == (b)->frames && (a)->python == (b)->python)
 #define SAME_SECONDS(a, b) (*(a) == *(b))
 #define SAME_SWITCH SAME_SECONDS
@@ -145,6 +146,8 @@ TEST(parks)
     PARK("idle:0.5", "idle:500ms");
     PARK("lend:60", "lend:1m");
     PARK(" lend:5s , idle:1h", "idle:1h,lend:5s");
+    PARK("ask,retain:16G", "retain:16G");
+    PARK("retain:512M,idle:5s", "idle:5s,retain:512M");
 }
 
 TEST(stacks)

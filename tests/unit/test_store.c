@@ -179,6 +179,23 @@ static void what_is_not_needed_goes_back(void **state)
     store_free(&s);
 }
 
+static void a_twentieth_is_too_little(void **state)
+{
+    put("/proc/self/cgroup", "0::/a\n");
+    put("/proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:  419431 kB\n");
+    put("/sys/fs/cgroup/memory.max", "max\n");
+    put("/sys/fs/cgroup/a/memory.max", "1048576000\n");
+    put("/sys/fs/cgroup/a/memory.current", "996147200\n"); /* 950 of 1,000 MiB */
+    assert_false(store_is_tight(root));
+    put("/sys/fs/cgroup/a/memory.current", "996147201\n");
+    assert_true(store_is_tight(root));
+    put("/sys/fs/cgroup/a/memory.max", "max\n");
+    assert_false(store_is_tight(root));
+    put("/proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:  419429 kB\n");
+    assert_true(store_is_tight(root));
+    assert_false(store_is_tight("/no/such/root"));
+}
+
 /* A file in memory needs the host's room, and one on a disk does not. */
 static void only_files_in_memory_need_room(void **state)
 {
@@ -340,6 +357,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_group_above_has_a_limit, make_root, remove_root),
         cmocka_unit_test_setup_teardown(files_that_nobody_reads_leave_room, make_root, remove_root),
         cmocka_unit_test_setup_teardown(groups_of_the_first_version, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(a_twentieth_is_too_little, make_root, remove_root),
         cmocka_unit_test_setup_teardown(each_step_looks_at_the_room_anew, make_root, remove_root),
         cmocka_unit_test_setup_teardown(only_files_in_memory_need_room, make_root, remove_root),
         cmocka_unit_test(it_begins_at_a_huge_page),
