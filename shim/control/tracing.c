@@ -34,7 +34,7 @@ static struct duty at_second = {.run = run_tick, .due_ns = DUTY_NEVER};
 
 void tracing_note_options(const struct options *o)
 {
-    char value[900], text[TRACE_TEXT_MAX + 1]; /* a longer value is cut off */
+    char value[512], text[TRACE_TEXT_MAX + 1]; /* a longer value is cut off */
     for (size_t row = 0; row < num_option_rows; row++) {
         const char *unset = option_rows[row].value;
         options_show(o, row, value, sizeof value);

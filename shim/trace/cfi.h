@@ -2,8 +2,8 @@
  *
  * How to leave a frame, by the address at which it goes on: where the return address of its caller
  * lies, and the caller's rbp. From the tables for exceptions of the loaded object (.eh_frame_hdr
- * and .eh_frame; System V ABI and DWARF 5, section 6.4). On aarch64 each frame has a record that
- * x29 leads to, so a rule says only that a call stands before the address.
+ * and .eh_frame; System V ABI and DWARF 5, section 6.4). For x86-64; elsewhere a path is the caller
+ * alone.
  *
  * An own reader in place of libgcc's: that one aborts the process at tables that it does not
  * understand, calls dlopen, and does not tell which register a rule counts from.

@@ -126,13 +126,6 @@ READS_FRAMES static inline bool leave(struct frame *f, uint64_t rule, uintptr_t 
     f->pc = WORD_AT(cfa - 8);
     f->sp = cfa;
     return true;
-#elif defined(__aarch64__)
-    if (!(rule & CFA_BYTES) || f->fp < f->sp || f->fp > high - 16 || f->fp % 16)
-        return false;
-    f->sp = f->fp + 16;
-    f->pc = WORD_AT(f->fp + 8) << 16 >> 16; /* without the signature of the pointer */
-    f->fp = WORD_AT(f->fp);
-    return true;
 #else
     (void)f;
     (void)high;
