@@ -95,7 +95,7 @@ static void make_all(void)
     thread[56 / 8] = (uintptr_t)cframe;
     cframe[1] = (uintptr_t)frames[0];
     for (int i = 0; i < FRAMES; i++) {
-        char words[16];
+        char words[32];
         snprintf(words, sizeof words, "function %d", i);
         set_text(&names[i], words);
         snprintf(words, sizeof words, "file %d.py", i);
