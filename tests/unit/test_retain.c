@@ -271,8 +271,8 @@ int main(void)
         CASE(what_differs_is_copied),       CASE(ranges_are_listed_by_pages),
         CASE(places_go_from_hand_to_hand),  CASE(an_equal_hash_of_another_key_is_another),
         CASE(without_hashes_all_is_copied), CASE(a_copy_that_stops_is_forgotten),
-        CASE(pages_that_stay_are_not_away),
-        CASE(no_more_is_kept_than_allowed), CASE(copies_are_old_after_a_while),
+        CASE(pages_that_stay_are_not_away), CASE(no_more_is_kept_than_allowed),
+        CASE(copies_are_old_after_a_while),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
