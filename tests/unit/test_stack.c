@@ -156,7 +156,10 @@ TEST(a_broken_stack_ends_the_path)
     broken(UINTPTR_MAX);
     broken((uintptr_t)data);
     broken((uintptr_t)state);
-    broken((uintptr_t)broken); /* its first byte is behind no call */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    /* Its first byte is behind no call; but a sanitizer ends the function before it with one. */
+    broken((uintptr_t)broken);
+#endif
     broken((uintptr_t)1 << 62);
 #else
     skip();
