@@ -6,6 +6,7 @@ import bisect
 import collections
 import heapq
 import itertools
+import math
 import mmap
 import os
 import re
@@ -195,7 +196,7 @@ class Trace:
                 heapq.heappop(going)
 
     def _ns(self, ticks):
-        return int((ticks - self._start[0]) * self._rate) + self.lead_ns
+        return math.floor((ticks - self._start[0]) * self._rate) + self.lead_ns
 
     def _records(self, ticks, offset):
         """The records of a chunk, as tuples like Event. What is torn ends it. A trace may have ten
@@ -209,7 +210,7 @@ class Trace:
         wide, wide_site, lead = tables.TRACE_WIDE, WIDE_SITE, self.lead_ns
         (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
             tables.TRACE_STEP_SHIFT
-        add, search = found.append, OTHER.search
+        add, search, floor = found.append, OTHER.search, math.floor
         while place < len(words):
             behind = search(kinds, place // 2)
             behind = 2 * behind.start() if behind else len(words)
@@ -219,7 +220,7 @@ class Trace:
             while place < behind:
                 step_at, what = words[place], words[place + 1]
                 ticks += (step_at & LOW) << shift
-                add((int((ticks - start) * rate) + lead, what >> 24 & 0xff,
+                add((floor((ticks - start) * rate) + lead, what >> 24 & 0xff,
                      (step_at >> 32) + base << unit, what & 0xffffff, 0,
                      sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid, ""))
                 place += 2
@@ -242,7 +243,7 @@ class Trace:
             if kind == wide_site:
                 sites[what >> 32 & 0xffffff] = first
             elif kind - wide in EVENTS:
-                add((int((ticks - start) * rate) + lead, kind - wide, first, second,
+                add((floor((ticks - start) * rate) + lead, kind - wide, first, second,
                      what & 0xffffff, sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid,
                      text.printable(said) if said else ""))
             elif kind - wide == KIND["STACK"]:
@@ -260,7 +261,8 @@ class Trace:
                 self.threads[tid] = text.printable(said)
             else:
                 self._note(kind - wide, first, second, said)
-        if found and found[0][0] < lead:  # a ring that reaches further back than others
+        # A ring may reach further back than others, by less than a nanosecond too: hence floor.
+        if found and found[0][0] < lead:
             return [row for row in found if row[0] >= lead]
         return found
 
@@ -274,7 +276,7 @@ class Trace:
         start, rate, lead, site_of = self._start[0], self._rate, self.lead_ns, sites.get
         unit, shift = tables.TRACE_UNIT_SHIFT, tables.TRACE_STEP_SHIFT
         times = [ticks + (steps_so_far << shift) for steps_so_far in itertools.accumulate(steps)]
-        found += zip([int((now - start) * rate) + lead for now in times],
+        found += zip([math.floor((now - start) * rate) + lead for now in times],
                      data[KIND_BYTE::2 * WORD], [at + base << unit for at in ats],
                      [what & 0xffffff for what in whats], itertools.repeat(0),
                      [site_of(who & 0xffffff, 0) for who in whos], data[CONTEXT_BYTE::2 * WORD],

@@ -313,7 +313,7 @@ static bool save_what_differs(bool (*goes_on)(void), struct park_receipt *r)
         ends[i] = retain_num_pages();
     }
     if (done && !goes_on()) { /* before anything is forgotten for a copy */
-        say(r->why, "the program used the GPU meanwhile");
+        say_stopped(r->why);
         done = false;
     }
     if (done)

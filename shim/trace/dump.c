@@ -309,6 +309,7 @@ static void put_header(void)
 bool trace_dump_end(char *why, size_t size_bytes)
 {
     int saved_errno = errno;
+    trace_note_lost(); /* a thread that waits for the rings too long loses a record */
     TRACE(END, .a = 0);
     trace_mine = before;
     if (writer.chunk)

@@ -452,14 +452,19 @@ void trace_tick(void)
     atomic_flag_clear(&steered);
 }
 
+void trace_note_lost(void)
+{
+    uint64_t missing = atomic_load(&lost);
+    if (missing)
+        TRACE(LOST, .a = missing);
+}
+
 /* With `steered`. */
 static void end(void)
 {
-    uint64_t missing = atomic_load(&lost);
     if (!trace_is_ring(trace_now)) /* the header is of an earlier one */
         tick();
-    if (missing)
-        TRACE(LOST, .a = missing);
+    trace_note_lost();
     TRACE(END, .a = 0);
     atomic_store(&trace_now, 0);
     state_detour_end(STATE_DETOUR_TRACE);

@@ -58,6 +58,8 @@ static inline bool trace_is_ring(uint32_t trace)
 }
 /* To be called each second or so while a trace is on, and once more: writes a pair of times. */
 void trace_tick(void);
+/* Records how many records were lost since the trace began, if any were. */
+void trace_note_lost(void);
 /* Ends the trace that is on. One thread at a time. */
 void trace_end(void);
 /* In a forked child: the trace is the parent's. Async-signal-safe. */

@@ -214,6 +214,13 @@ class Recorder(Traces):
             if not its.num_lost:
                 self.assertEqual((wrong, number < 4 or len(live) == 4), ([], True))
 
+    def test_a_dump_says_how_many_records_were_lost(self):
+        self.assertEqual(self.write("lost-dump"), "")
+        its = trace.Trace(self.path + ".2")
+        self.addCleanup(its.close)
+        self.assertEqual([row[1] for row in its.rows()], [])
+        self.assertEqual((its.num_lost, its.ended), (1, True))
+
     def test_a_forked_child_records_nothing(self):
         self.write("fork")
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])

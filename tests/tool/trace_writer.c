@@ -6,6 +6,7 @@
 #include "shim/trace/dump.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
+#include "shim/trace/ring.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -403,6 +404,30 @@ static void dumps(const char *path)
     }
 }
 
+static void *too_late(void *arg)
+{
+    alloc(FIRST, 512, AT(too_late));
+    return arg;
+}
+
+/* Another thread waits for the rings in vain, so its record is lost. */
+static void lost_in_a_dump(const char *path)
+{
+    char why[200];
+    pthread_t thread;
+    trace_dump_set_path(path);
+    trace_begin_ring();
+    if (!trace_ring_lock())
+        abort();
+    pthread_create(&thread, NULL, too_late, NULL);
+    pthread_join(thread, NULL);
+    trace_ring_unlock();
+    if (!trace_dump_begin(2, why, sizeof why))
+        abort();
+    trace_dump_now();
+    trace_dump_end(why, sizeof why);
+}
+
 static void *one_record(void *arg)
 {
     alloc(FIRST + (uint64_t)(uintptr_t)arg * 512, 512, AT(one_record));
@@ -486,6 +511,8 @@ int main(int argc, char **argv)
         rings(argv[2], scene[5] == '-');
     else if (strcmp(scene, "dumps") == 0)
         dumps(argv[2]);
+    else if (strcmp(scene, "lost-dump") == 0)
+        lost_in_a_dump(argv[2]);
     else if (strcmp(scene, "cancelled") == 0)
         cancelled(argv[2]);
     else if (strcmp(scene, "fork") == 0)
