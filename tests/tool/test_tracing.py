@@ -453,7 +453,7 @@ class OutOfMemory(Traces):
         self.assertEqual({trace.NAME[e.kind] for e in events if e.b == 4_000_000}, {"LIVE"})
         kinds = collections.Counter(trace.NAME[e.kind] for e in events)
         self.assertEqual((used.num_unknown_frees, its.num_lost, its.ended), (0, 0, True))
-        self.assertGreater(kinds["ALLOC_FAST"], 25000)
+        self.assertGreater(kinds["ALLOC_FAST"], 10000)  # some 37,900 where nothing else runs
         self.assertLess(kinds["ALLOC_FAST"], 70000)
         self.assertEqual((used.oom.b, used.oom.aux), (8_000_000_000, 0))
         self.assertAlmostEqual(used.reserved + used.oom.a, 16 << 30, delta=2 * MIB)

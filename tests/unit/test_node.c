@@ -13,34 +13,13 @@
 
 #include <cmocka.h>
 
-enum { PATH_BYTES = 512 };
+#include "tests/unit/made_root.h"
 
 static const struct node_place place = {0, 0x3b, 0};
-static char root[64];
-
-/* A file below the root, with its folders. */
-static void put(const char *name, const char *text)
-{
-    char path[PATH_BYTES];
-    int at = snprintf(path, sizeof path, "%s", root);
-
-    for (const char *p = name; *p; p++) {
-        path[at] = '\0';
-        if (*p == '/')
-            mkdir(path, 0700);
-        path[at++] = *p;
-    }
-    path[at] = '\0';
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
 
 static int make_root(void **state)
 {
-    snprintf(root, sizeof root, "/tmp/node-XXXXXX");
-    if (!mkdtemp(root))
+    if (root_begin())
         return -1;
     put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
     put("/sys/devices/system/node/node1/cpulist", "2-3,70,126-130\n");
@@ -49,10 +28,7 @@ static int make_root(void **state)
 
 static int remove_root(void **state)
 {
-    char command[128];
-
-    snprintf(command, sizeof command, "rm -r %s", root);
-    return system(command);
+    return root_end();
 }
 
 static void fill(struct node_processors *p, uint64_t word)

@@ -19,11 +19,12 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/made_root.h"
+
 #define MIB (UINT64_C(1) << 20)
 
 enum { WHY_BYTES = 128, PATH_BYTES = 512, RANGES = 3000 };
 
-static char root[64];
 static char why[WHY_BYTES];
 static bool is_in_root; /* what the store reads of the kernel lies below the root */
 
@@ -37,29 +38,9 @@ bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes
     return __real_proc_text_read_whole(below, text, size_bytes);
 }
 
-/* A file below the root, with its folders. */
-static void put(const char *name, const char *text)
-{
-    char path[PATH_BYTES];
-    int at = snprintf(path, sizeof path, "%s", root);
-
-    for (const char *p = name; *p; p++) {
-        path[at] = '\0';
-        if (*p == '/')
-            mkdir(path, 0700);
-        path[at++] = *p;
-    }
-    path[at] = '\0';
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
 static int make_root(void **state)
 {
-    snprintf(root, sizeof root, "/tmp/store-XXXXXX");
-    if (!mkdtemp(root))
+    if (root_begin())
         return -1;
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
     put("/proc/self/cgroup", "0::/a/b\n");
@@ -68,11 +49,8 @@ static int make_root(void **state)
 
 static int remove_root(void **state)
 {
-    char command[128];
-
     is_in_root = false;
-    snprintf(command, sizeof command, "rm -r %s", root);
-    return system(command);
+    return root_end();
 }
 
 static void the_machine_has_room(void **state)
