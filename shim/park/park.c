@@ -402,6 +402,11 @@ static bool run_job(struct park_receipt *r)
     return true;
 }
 
+bool park_is_busy(void)
+{
+    return atomic_load(&asked) != atomic_load(&done);
+}
+
 static void run_jobs(void)
 {
     for (;;) {
@@ -409,7 +414,7 @@ static void run_jobs(void)
 
         if (gate_state() == GATE_WAKING) {
             run_wake(false);
-        } else if (atomic_load(&asked) != atomic_load(&done)) {
+        } else if (park_is_busy()) {
             if (run_job(&results[job.number % RESULTS]))
                 end_job();
         } else {
@@ -431,11 +436,6 @@ static void choose_place(struct park_wish *w)
         snprintf(w->to, sizeof w->to, "%s", in_force()->park_to.path);
     if (!strcmp(w->to, "host"))
         w->to[0] = '\0';
-}
-
-bool park_is_busy(void)
-{
-    return atomic_load(&asked) != atomic_load(&done);
 }
 
 /* On the control thread. */
@@ -483,7 +483,7 @@ uint64_t park_retained_bytes(void)
 
 uint64_t park_under_way(void)
 {
-    return atomic_load(&asked) != atomic_load(&done) && !job.wakes ? job.number : 0;
+    return park_is_busy() && !job.wakes ? job.number : 0;
 }
 
 bool park_is_over(uint64_t number, struct park_receipt *out)
