@@ -318,13 +318,16 @@ static int a_use_cancels_a_park_that_waits(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL);
 }
 
-/* Copies take long here, so the launch comes while they are made. */
+/* Copies take long here, so the launch comes while they are made. The small block keeps the chunk
+ * of the words that scene_wrong_words counts in from being idle: a park begins with a flush, and
+ * with SIM_UNMAP_FAULTS a flush of idle memory beside a launch ends the context. */
 static int a_use_cancels_the_copies(void)
 {
     int code = 0, failures = 0;
     pthread_t asker;
     uint64_t big[4];
     begin(1);
+    NEW_BLOCK(4);
     NEW_BLOCKS(big, 4, 32 * MIB);
     for (int i = 0; i < 6; i++) {
         for (int j = 0; j < 4; j++)
