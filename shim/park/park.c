@@ -305,15 +305,15 @@ static void say_what_is_missing(struct park_receipt *r, int code)
                  text_fixed(sum(r, true), GIB, 1).text);
 }
 
-/* Ends a job that came while a use waits for memory: step 14. */
+/* Ends a job that came while a use waits for memory: step 14. The control thread writes the job
+ * while there is none. */
 static void refuse_job(void)
 {
-    struct park_receipt *r = &results[job.number % RESULTS];
     uint64_t now_ns = clock_now_ns();
 
-    if (atomic_load(&asked) == atomic_load(&done) ||
-        (job.wakes && now_ns < job.asked_ns + ASKED_WAKE_NS))
+    if (!park_is_busy() || (job.wakes && now_ns < job.asked_ns + ASKED_WAKE_NS))
         return;
+    struct park_receipt *r = &results[job.number % RESULTS];
     *r = (struct park_receipt){.outcome = PARK_IS_REFUSED, .is_parked = true};
     move_tell(NULL, r);
     r->ns = now_ns - job.asked_ns;
