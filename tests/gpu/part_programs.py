@@ -201,7 +201,7 @@ def programs(suite):
         else linker.link(targets[path_of(w)])
         for w in p.command]) for p in pairs]
     suite.log(f"  {len(found)} programs")
-    suite.run_pairs(found, jobs=6)
+    suite.run_pairs(found, jobs=max(2, min(12, (os.cpu_count() or 2) // 2)))
     fold(suite, first)
 
 
