@@ -360,10 +360,10 @@ static int blocks_come_and_go_meanwhile(void)
     uint64_t blocks[BLOCKS];
     int failures = 0;
     begin(1);
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < 5; round++) {
         for (unsigned i = 0; i < BLOCKS; i++) {
-            blocks[i] = NEW_BLOCK((size_t)4 * KIB << i % 12);
-            REQUIRE(gpu_fill(blocks[i], KIB << i % 12, i, NULL));
+            blocks[i] = NEW_BLOCK((size_t)4 * KIB << i % 11);
+            REQUIRE(gpu_fill(blocks[i], KIB << i % 11, i, NULL));
         }
         REQUIRE(gpu_sync());
         park();
@@ -371,16 +371,16 @@ static int blocks_come_and_go_meanwhile(void)
         for (unsigned i = 0; i < BLOCKS; i += 2)
             REQUIRE(gpu_free(blocks[i]));
         for (unsigned i = 0; i < BLOCKS; i += 4)
-            blocks[i] = NEW_BLOCK((size_t)4 * KIB << i % 12);
+            blocks[i] = NEW_BLOCK((size_t)4 * KIB << i % 11);
         if (round % 2)
             asker_ask("flush wait=0"); /* leaves what is away alone */
         for (unsigned i = 0; i < BLOCKS; i += 4)
-            REQUIRE(gpu_fill(blocks[i], KIB << i % 12, 1000 + i, NULL));
+            REQUIRE(gpu_fill(blocks[i], KIB << i % 11, 1000 + i, NULL));
         for (unsigned i = 0; i < BLOCKS; i += i % 4 ? 2 : 1) {
             if (i % 4 == 2)
                 continue;
             failures +=
-                scene_wrong_words(blocks[i], KIB << i % 12, i % 4 ? i : 1000 + i, NULL) != 0;
+                scene_wrong_words(blocks[i], KIB << i % 11, i % 4 ? i : 1000 + i, NULL) != 0;
             REQUIRE(gpu_free(blocks[i]));
         }
     }
