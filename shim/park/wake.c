@@ -13,7 +13,7 @@
 #include "shim/process/log.h"
 #include "shim/process/text.h"
 #include "shim/share/lend.h"
-#include "shim/share/neighbour.h"
+#include "shim/share/neighbour_use.h"
 
 static uint64_t needs[DEVICES_MAX];
 

@@ -22,6 +22,7 @@
 #include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/share/neighbour.h"
+#include "shim/share/neighbour_use.h"
 #include "shim/stats/counters.h"
 #include "shim/trace/trace.h"
 
@@ -216,14 +217,14 @@ void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
     struct place place;
     *out = (struct neighbour_needs){0};
     if (find_place(&place) && call_scope_run(NULL, query_device, &q) && *q.uuid.text)
-        neighbour_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
+        neighbour_use_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
 }
 
 size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most)
 {
     struct place place;
     return *uuid->text && find_place(&place)
-               ? neighbour_list(place.folder, &place.self, uuid->bytes, out, most)
+               ? neighbour_use_list(place.folder, &place.self, uuid->bytes, out, most)
                : 0;
 }
 
