@@ -238,7 +238,7 @@ static void ask_alignment(void *arg)
 
 /* The driver aligns rows to a fixed number of bytes. The library asks for it once in each context.
  * False: the driver did not say. */
-static bool find_row(struct context *c, size_t width, size_t *row)
+static bool find_row_bytes(struct context *c, size_t width, size_t *row)
 {
     int saved_errno = errno;
     size_t align = atomic_load_explicit(&c->pitch_bytes, memory_order_relaxed);
@@ -257,7 +257,8 @@ static CUresult alloc_pitch(CUdeviceptr *dptr, size_t *pitch, size_t width, size
     bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
                 (element_size == 4 || element_size == 8 || element_size == 16);
     struct context *c = sane ? current_context() : NULL;
-    if (c && c->pool && find_row(c, width, &row) && !__builtin_mul_overflow(row, height, &bytes)) {
+    if (c && c->pool && find_row_bytes(c, width, &row) &&
+        !__builtin_mul_overflow(row, height, &bytes)) {
         struct own_call call = {dptr, pitch, width, height, element_size, CUDA_SUCCESS};
         enum served served = alloc_in_pool(c, dptr, bytes, &call, &rc);
         if (served == SERVED && rc == CUDA_SUCCESS)

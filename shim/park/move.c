@@ -36,14 +36,14 @@ static bool is_wanted(const struct context *c, int device)
            !atomic_load(&c->lost_code);
 }
 
-static void say(char *why, const char *text)
+static void say_why(char *why, const char *text)
 {
     snprintf(why, PARK_WHY_BYTES, "%s", text);
 }
 
 static void say_stopped(char *why)
 {
-    say(why, "the program used the GPU meanwhile");
+    say_why(why, "the program used the GPU meanwhile");
 }
 
 /* One range that the program may read again. */
@@ -55,7 +55,7 @@ static bool save(void *arg, uint64_t addr, uint64_t size_bytes)
         part_bytes = min_u64(size_bytes, BATCH_BYTES);
         const struct store_row *row = store_add(&store, addr, part_bytes);
         if (!row) {
-            say(r->why, "the program took more memory meanwhile");
+            say_why(r->why, "the program took more memory meanwhile");
             return false;
         }
         if (!store_make_usable(&store, r->why, sizeof r->why) ||
@@ -116,7 +116,7 @@ static bool fill_until(uint64_t until, bool (*goes_on)(void), char *why)
         if (end == COPY_STOPPED)
             say_stopped(why);
         else if (end == COPY_FAILED)
-            say(why, "the kernel refuses the process more host memory");
+            say_why(why, "the kernel refuses the process more host memory");
         if (end != COPY_DONE)
             return false;
     }
@@ -124,7 +124,7 @@ static bool fill_until(uint64_t until, bool (*goes_on)(void), char *why)
 }
 
 /* The store has what is awaited: that of each pool where the threads of its device touched it. */
-static bool fill(const struct park_wish *w, bool (*goes_on)(void), char *why)
+static bool fill_awaited(const struct park_wish *w, bool (*goes_on)(void), char *why)
 {
     uint64_t until = store.used_bytes, end = until + store.awaited_bytes, kept[DEVICES_MAX] = {0};
 
@@ -193,10 +193,10 @@ bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes
         context_unpin(c);
     }
     if (!prepared)
-        say(r->why, "the process has no host memory for the copies");
+        say_why(r->why, "the process has no host memory for the copies");
     if (prepared && retain_is_on() && !joins)
         load_hashers(w);
-    if (prepared && (!(ahead || store.folder[0]) || fill(w, goes_on, r->why)))
+    if (prepared && (!(ahead || store.folder[0]) || fill_awaited(w, goes_on, r->why)))
         return true;
     if (!retain_is_on()) /* of those move_finish frees what is too much */
         store_cut(&store, before);
@@ -215,7 +215,7 @@ static struct park_gpu *gpu_of(struct park_receipt *r, const struct context *c)
     return g;
 }
 
-static void hold(struct context *c, uint64_t keep_bytes, uint64_t most_bytes, uint64_t *bytes)
+static void hold_pool(struct context *c, uint64_t keep_bytes, uint64_t most_bytes, uint64_t *bytes)
 {
     *bytes = 0;
     if (!context_pin(c))
@@ -227,7 +227,7 @@ static void hold(struct context *c, uint64_t keep_bytes, uint64_t most_bytes, ui
         context_unpin(c);
 }
 
-static void hold_all(const struct park_wish *w)
+static void hold_pools(const struct park_wish *w)
 {
     uint64_t keep[DEVICES_MAX], left = w->most_bytes ? w->most_bytes : UINT64_MAX;
 
@@ -240,7 +240,7 @@ static void hold_all(const struct park_wish *w)
 
         if (!left || !is_wanted(c, w->device))
             continue;
-        hold(c, *keeps, left == UINT64_MAX ? 0 : left, &bytes);
+        hold_pool(c, *keeps, left == UINT64_MAX ? 0 : left, &bytes);
         pool_stats(c->pool, &stats);
         *keeps -= min_u64(*keeps, stats.reserved_bytes - stats.away_bytes - bytes);
         left -= left == UINT64_MAX ? 0 : min_u64(left, bytes);
@@ -255,13 +255,13 @@ static void count_saved(struct park_gpu *g, uint64_t saved_bytes, uint64_t copie
     g->copied_bytes += copied_bytes;
 }
 
-static bool list(void *arg, uint64_t addr, uint64_t size_bytes)
+static bool list_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct park_receipt *r = arg;
     bool listed = retain_list(addr, size_bytes);
 
     if (!listed)
-        say(r->why, "the program took more memory meanwhile");
+        say_why(r->why, "the program took more memory meanwhile");
     return listed;
 }
 
@@ -308,7 +308,7 @@ static bool save_what_differs(bool (*goes_on)(void), struct park_receipt *r)
     for (size_t i = 0; i < num_held && done; i++) {
         size_t first = retain_num_pages();
 
-        done = pool_park_each(held[i]->pool, list, r);
+        done = pool_park_each(held[i]->pool, list_range, r);
         retain_hash(held[i], first, goes_on);
         ends[i] = retain_num_pages();
     }
@@ -342,7 +342,7 @@ static bool save_all(struct park_receipt *r)
 
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
 {
-    hold_all(w);
+    hold_pools(w);
     batch_begin(&store, COPY_OUT, goes_on, r->why);
     return retain_is_on() ? save_what_differs(goes_on, r) : save_all(r);
 }
@@ -404,7 +404,7 @@ static bool is_lost(struct context *c, int code)
 
 /* All pools with chunks away have their device memory again, or the code of the first that has not.
  */
-static int map_all(void)
+static int map_pools(void)
 {
     num_held = 0;
     FOR_EACH_CONTEXT(c) {
@@ -423,7 +423,7 @@ static int map_all(void)
 }
 
 /* One range that is live now: the bytes of it that the store has. */
-static bool restore(void *arg, uint64_t addr, uint64_t size_bytes)
+static bool restore_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     const struct store_row *row;
     uint64_t end = addr + size_bytes;
@@ -448,7 +448,7 @@ static int copy_all_back(void)
     for (size_t i = 0; i < num_held; i++) {
         copy_near(held[i]->device);
         copy_open(atomic_load(&held[i]->ctx));
-        bool done = pool_park_each(held[i]->pool, restore, NULL) && batch_run();
+        bool done = pool_park_each(held[i]->pool, restore_range, NULL) && batch_run();
         copy_close();
         batch_clear();
         if (!done && !is_lost(held[i], (int)batch_code()))
@@ -459,7 +459,7 @@ static int copy_all_back(void)
 
 int move_back(void)
 {
-    int code = map_all();
+    int code = map_pools();
 
     if (!code)
         code = copy_all_back();

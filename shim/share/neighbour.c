@@ -162,9 +162,9 @@ static bool find_best(int folder, const struct neighbour_wish *w, struct page_se
 
 /* Notes what the answer says for later questions. A neighbour whose slots stay taken for a quarter
  * of wait_ns does not reply to anybody: it counts as gone. */
-static enum neighbour_answer learn(const struct candidate *c, const struct neighbour_wish *w,
-                                   enum neighbour_answer answer, uint64_t wait_ns, uint64_t bytes,
-                                   const struct loan_request_place *late)
+static enum neighbour_answer learn_answer(const struct candidate *c, const struct neighbour_wish *w,
+                                          enum neighbour_answer answer, uint64_t wait_ns,
+                                          uint64_t bytes, const struct loan_request_place *late)
 {
     uint64_t now_ns = clock_now_ns();
     struct known *k = remember_neighbour(c->name, now_ns);
@@ -224,7 +224,7 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
             until_ns = w->until_ns;
         struct loan_request_place late;
         answer = ask_one(folder, s.best.name, w, until_ns, bytes, &late);
-        answer = learn(&s.best, w, answer, wait_ns, *bytes, &late);
+        answer = learn_answer(&s.best, w, answer, wait_ns, *bytes, &late);
         if (answer == NEIGHBOUR_ASKED)
             *bytes = s.best.idle_bytes;
         counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && s.best.thrashes);
