@@ -14,6 +14,7 @@
 #include "shim/park/gate.h"
 #include "shim/park/move.h"
 #include "shim/park/quiet.h"
+#include "shim/park/receipt.h"
 #include "shim/park/wake.h"
 #include "shim/process/futex.h"
 #include "shim/process/log.h"
@@ -225,7 +226,7 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
 
     r->ns = clock_now_ns() - start_ns;
     count(r, sum(r, false), gone);
-    move_tell(w, r);
+    receipt_tell(w, r);
     r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
     for (unsigned i = 0; gone && i < r->num_gpus; i++)
         if (r->gpus[i].exposed_bytes || r->gpus[i].segment_bytes || r->gpus[i].other_bytes)
@@ -315,7 +316,7 @@ static void refuse_job(void)
         return;
     struct park_receipt *r = &results[job.number % RESULTS];
     *r = (struct park_receipt){.outcome = PARK_IS_REFUSED, .is_parked = true};
-    move_tell(NULL, r);
+    receipt_tell(NULL, r);
     r->ns = now_ns - job.asked_ns;
     if (job.wakes)
         say_what_is_missing(r, CUDA_ERROR_OUT_OF_MEMORY);
@@ -391,7 +392,7 @@ static bool run_job(struct park_receipt *r)
         code = run_wake(true);
     else if (gate_state() == GATE_WAKING)
         return false;
-    move_tell(NULL, r);
+    receipt_tell(NULL, r);
     if (job.drops && gate_state() == GATE_OPEN)
         move_drop();
     r->ns = clock_now_ns() - start_ns;
