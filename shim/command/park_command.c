@@ -270,16 +270,6 @@ enum page_reply command_park(const struct command *c, struct command_reply *repl
     return write_receipt(&r, false, parked_bytes, reply);
 }
 
-static uint64_t away_bytes(void)
-{
-    uint64_t bytes = 0;
-
-    FOR_EACH_CONTEXT(c) {
-        bytes += pool_away_bytes(c->pool);
-    }
-    return bytes;
-}
-
 static uint64_t begin_wake(const struct park_wish *unused)
 {
     (void)unused;
@@ -308,7 +298,7 @@ enum page_reply command_wake(const struct command *c, struct command_reply *repl
             return write_receipt(&r, true, 0, reply);
     }
     if (!w->number)
-        w->bytes = away_bytes();
+        w->bytes = context_away_bytes(-1);
     return is_over(w, w->drops ? begin_wake_and_drop : begin_wake, &r, reply)
                ? write_receipt(&r, true, w->bytes, reply)
                : PAGE_REPLY_PARTLY;

@@ -337,12 +337,9 @@ static bool wake_goes_on(void)
 /* The gate is WAKING. */
 static int run_wake(bool is_asked)
 {
-    uint64_t start_ns = clock_now_ns(), waited_ns, bytes = 0;
+    uint64_t start_ns = clock_now_ns(), waited_ns, bytes = context_away_bytes(-1);
     uint64_t wait_ns = is_asked ? ASKED_WAKE_NS : in_force()->park_wait_ns;
 
-    FOR_EACH_CONTEXT(c) {
-        bytes += pool_away_bytes(c->pool);
-    }
     asked_only = is_asked;
     atomic_store(&publish_park.wakes, true);
     publish_soon();
