@@ -217,7 +217,7 @@ static bool key_made;
 
 /* The thread ends: its magazines go back to their pools. A later free of the thread makes a new
  * one. */
-static void thread_ends(void *unused)
+static void return_magazines(void *unused)
 {
     struct magazine *m = magazine_mine;
     magazine_mine = &magazine_none;
@@ -239,9 +239,9 @@ void pool_forget_thread(void)
     magazine_mine = &magazine_none;
 }
 
-static void make_key(void)
+static void make_magazine_key(void)
 {
-    key_made = pthread_key_create(&key, thread_ends) == 0;
+    key_made = pthread_key_create(&key, return_magazines) == 0;
 }
 
 void magazines_ensure(struct pool *p)
@@ -250,7 +250,7 @@ void magazines_ensure(struct pool *p)
         return;
     if (p->config.sync_free || p->backend->sees_all)
         return; /* each free has to wait, or to be looked at */
-    pthread_once(&key_once, make_key);
+    pthread_once(&key_once, make_magazine_key);
     struct magazine *m = key_made ? host_cache_get(&p->magazine_cache) : NULL;
     if (!m)
         return;

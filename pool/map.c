@@ -102,7 +102,7 @@ static void clear_starts(struct granule *g, uint64_t addr)
         page_clear(&g->pages[i]);
 }
 
-static bool is_of(const struct granule *g, const struct pool *owner)
+static bool belongs_to(const struct granule *g, const struct pool *owner)
 {
     return atomic_load_explicit(&g->pool, memory_order_relaxed) == owner;
 }
@@ -126,7 +126,7 @@ void map_disclaim(const struct chunk *c, const struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
-        if (likely(is_of(g, owner)))
+        if (likely(belongs_to(g, owner)))
             give_up(g);
     }
 }
@@ -136,7 +136,7 @@ void map_forget(const struct chunk *c, const struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
         struct granule *g = map_find(at);
-        if (likely(g && is_of(g, owner)))
+        if (likely(g && belongs_to(g, owner)))
             clear_starts(g, at);
     }
     map_disclaim(c, owner);
@@ -188,7 +188,7 @@ void map_clear(const struct block *b)
     const struct pool *owner = b->zone->pool;
     if (b->zone->kind == ZONE_LARGE) {
         struct granule *g = map_find(b->addr);
-        if (unlikely(!is_of(g, owner)))
+        if (unlikely(!belongs_to(g, owner)))
             return;
         start_clear(g->starts, g->start_units, b);
         if (!g->starts[0] && !g->starts[1])
@@ -197,7 +197,7 @@ void map_clear(const struct block *b)
     }
     uint64_t end = b->state == BLOCK_SLAB ? block_end(b) : b->addr + 1;
     for (uint64_t at = b->addr; at < end; at += SLAB_PAGE_BYTES) {
-        if (unlikely(!is_of(map_find(at), owner)))
+        if (unlikely(!belongs_to(map_find(at), owner)))
             continue;
         struct map_page *page = page_of(at);
         start_clear(page->starts, page->start_units, b);

@@ -76,7 +76,7 @@ static bool is_complete(const struct pool *p, uint64_t epoch)
 /* Everything freed so far is free memory, and complete. False: there is nothing to park, or the
  * pool knows of work that goes on. Where no fence could be recorded, the caller's word counts.
  * Drops the lock. */
-static bool settle(struct pool *p)
+static bool settle_frees(struct pool *p)
 {
     uint64_t epoch =
         p->fences.open_epoch; /* frees of other threads meanwhile may be in later ones */
@@ -93,7 +93,7 @@ static bool settle(struct pool *p)
 }
 
 /* Holds every chunk that may go. Yields the lock. */
-static void hold_all(struct pool *p)
+static void hold_chunks(struct pool *p)
 {
     struct zone *zones[] = {&p->small, &p->large};
     struct list *above = p->parked.next; /* the first that lies above what was looked at */
@@ -164,8 +164,8 @@ uint64_t pool_park_hold(struct pool *p, uint64_t keep_bytes, uint64_t most_bytes
 {
     uint64_t held = 0;
     state_enter(p);
-    if (p->arena && !p->abandoned && settle(p)) {
-        hold_all(p);
+    if (p->arena && !p->abandoned && settle_frees(p)) {
+        hold_chunks(p);
         keep_lowest(p, keep_bytes);
         if (most_bytes)
             hold_largest(p, most_bytes);
@@ -380,7 +380,7 @@ int pool_wake_begin(struct pool *p)
     int code = 0;
     state_enter(p);
     if (p->stats.away_bytes && !p->abandoned) {
-        settle(p);
+        settle_frees(p);
         chunk_seize_away(p);
     }
     struct chunk *list = list_away(p);

@@ -81,7 +81,7 @@ static void note_chunk(struct walk *w, const struct pool *p, const struct chunk 
 }
 
 /* Each chunk, or what is live on each. */
-static size_t list(struct pool *p, struct pool_range *out, size_t max, bool live)
+static size_t list_ranges(struct pool *p, struct pool_range *out, size_t max, bool live)
 {
     struct zone *zones[] = {&p->small, &p->large};
     struct walk w = {.out = out, .max = max};
@@ -102,10 +102,10 @@ static size_t list(struct pool *p, struct pool_range *out, size_t max, bool live
 
 size_t pool_list_live(struct pool *p, struct pool_range *out, size_t max)
 {
-    return list(p, out, max, true);
+    return list_ranges(p, out, max, true);
 }
 
 size_t pool_list_chunks(struct pool *p, struct pool_range *out, size_t max)
 {
-    return list(p, out, max, false);
+    return list_ranges(p, out, max, false);
 }

@@ -116,11 +116,8 @@ static size_t put_field(const char *name, size_t offset, size_t size_bytes, cons
               : IS_FIELD_OF(record, field, uint32_t) ? "I"                                         \
                                                      : "")
 
-/* False: a field is missing here. */
-static bool print_layout(void)
+static void print_page_constants(void)
 {
-    size_t page = 0, gpu = 0, park = 0, slot = 0;
-
     printf("PAGE_MAGIC = b\"%s\"\nPAGE_SUFFIX = \"%s\"\nPAGE_VERSION = %d\n", PAGE_MAGIC,
            PAGE_SUFFIX, PAGE_VERSION);
     printf("PAGE_BYTES = %zu\nPAGE_GPU_BYTES = %zu\nPAGE_PARK_BYTES = %zu\nPAGE_SLOT_BYTES = %zu\n",
@@ -130,6 +127,13 @@ static bool print_layout(void)
     printf("PAGE_REPLY_DONE = %d\nPAGE_REPLY_PARTLY = %d\nPAGE_REPLY_BAD = %d\n"
            "PAGE_REPLY_REFUSED = %d\n",
            PAGE_REPLY_DONE, PAGE_REPLY_PARTLY, PAGE_REPLY_BAD, PAGE_REPLY_REFUSED);
+}
+
+/* False: a field is missing here. */
+static bool print_page_layout(void)
+{
+    size_t page = 0;
+
 #define FIELD(field) page += PUT_FIELD(page, field)
     puts("\n# Name: offset in bytes, format of the module struct.\nPAGE = {");
     FIELD(magic);
@@ -161,8 +165,17 @@ static bool print_layout(void)
     FIELD(slots);
     FIELD(body);
 #undef FIELD
+    puts("}\n");
+    return page == sizeof(struct page);
+}
+
+/* The same, of what a page has several of. */
+static bool print_part_layouts(void)
+{
+    size_t gpu = 0, park = 0, slot = 0;
+
 #define FIELD(field) gpu += PUT_FIELD(page_gpu, field)
-    puts("}\n\nPAGE_GPU = {");
+    puts("PAGE_GPU = {");
     FIELD(uuid);
     FIELD(idle_bytes);
     FIELD(allocated_bytes);
@@ -189,8 +202,8 @@ static bool print_layout(void)
     FIELD(reply);
 #undef FIELD
     puts("}");
-    return page == sizeof(struct page) && gpu == sizeof(struct page_gpu) &&
-           park == sizeof(struct page_park) && slot == sizeof(struct page_slot);
+    return gpu == sizeof(struct page_gpu) && park == sizeof(struct page_park) &&
+           slot == sizeof(struct page_slot);
 }
 
 /* The same. */
@@ -237,7 +250,8 @@ static int print_python(void)
            "Generated: docgen --python.\"\"\"\n\nVERSION = \"%s\"\n\n",
            GPUCACHE_VERSION, GPUCACHE_VERSION);
     print_tables();
-    if (print_layout() && print_trace_layout())
+    print_page_constants();
+    if (print_page_layout() && print_part_layouts() && print_trace_layout())
         return 0;
     fputs("docgen: a field of shim/page/layout.h or shim/trace/format.h is missing\n", stderr);
     return 1;

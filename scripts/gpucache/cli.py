@@ -157,95 +157,133 @@ def _with_completer(argument, completer):
     return argument
 
 
-def _add_arguments(verb, add):
-    """The arguments of one verb."""
-    if verb == "run":
-        for env, row in options.ROWS.items():
-            flag = add(options.flag(env), dest=env, metavar=options.kind_of(row),
-                       help=options.in_short(row["help"]).replace("%", "%%"))
-            flag.full = f"{row['help']} ({row['allowed']})".replace("%", "%%")
-        command = add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS,
-                      metavar="[NAME=VALUE ...] [--] COMMAND ...")
-        command.full = "the command with its arguments"
-    elif verb == "top":
-        add("--interval", type=_interval, default=1.0, metavar="TIME",
-            help="time between two looks (default: 1s)")
-        add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "GROWS", "ALLOCS",
-                               "HITS", "PID", "NAME"),
-            default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
-            "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: LIVE)")
-    elif verb == "trace":
-        _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
-        add("--seconds", type=float, default=30.0, metavar="N",
-            help="how long (default: 30); until the process ends at most")
-        add("-o", "--output", metavar="FILE",
-            help="the file, which must not be there yet (default: gpucache-PID-TIME.gct)")
-    elif verb == "report":
-        add("files", nargs="+", metavar="FILE", help="a trace")
-        add("-o", "--output", metavar="FILE", help="write to this file")
-        add("--format", choices=("text", "html", "perfetto", "collapsed", "csv", "pytorch"),
-            metavar="FORMAT", help="text, html, perfetto, collapsed, csv or pytorch")
-    elif verb == "plan":
-        add("files", nargs="+", metavar="FILE", help="a trace of each program")
-        add("--gpu", type=_size, metavar="SIZE",
-            help="the memory of the GPU (default: that of the smallest GPU of the traces)")
-    elif verb == "ps":
-        add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
-    elif verb == "stat":
-        _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
-        add("--watch", type=_interval, metavar="TIME",
-            help="show it again and again, until the process ends")
-        add("--owners", action="store_true",
-            help="only its live memory by the library whose code asked for it, of the trace that "
-            "it records")
-    elif verb == "flush":
-        _with_completer(add("pids", type=_pid, nargs="*", metavar="PID", help="the processes"),
-                        complete_pids)
-        add("--all", action="store_true", help="all processes of the user under the library")
-        add("--name", metavar="GLOB", help="those whose program, or the file that runs it, has a "
-            "name that matches a pattern, such as 'python*'")
-        add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
-        add("--keep", type=_size, default=0, metavar="SIZE",
-            help="leave up to this much idle memory, on each GPU")
-        add("--wait", type=_time, default=5.0, metavar="TIME",
-            help="how long to wait for memory that GPU work still uses, and for Python packages "
-            "that have not answered (default: 5s)")
-        add("--no-frameworks", action="store_true",
-            help="leave the caches of Python frameworks as they are")
-    elif verb in ("park", "wake"):
-        _with_completer(add("words", nargs="*", metavar="PID|NAME", help="process ids, and "
-                            "patterns of the names of programs, such as 'python*'"), complete_pids)
-        add("--all", action="store_true", help="all processes of the user under the library; those "
-            "that used the GPU within the last 2 s are left out" if verb == "park" else
-            "all processes of the user that are parked")
-        add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID"
-            if verb == "park" else "only processes with memory on this GPU, which get back all")
-        if verb == "park":
-            add("--keep", type=_size, default=0, metavar="SIZE",
-                help="leave up to this much memory, on each GPU")
-            add("--to", type=_place, metavar="host|FOLDER",
-                help="to host memory, or into a file in this folder, which the process must find "
-                "by this name (default: where GPUCACHE_PARK_TO of the process says)")
-            add("--wait", type=_time, default=1.0, metavar="TIME",
-                help="how long to wait for GPU work that runs (default: 1s)")
-            add("--no-frameworks", action="store_true",
-                help="leave the caches of Python frameworks as they are: what they keep goes to "
-                "the host as live memory")
-        else:
-            add("--drop", action="store_true", help="free the copies that the host retains "
-                "(GPUCACHE_PARK=retain), also of processes that are not parked")
-    elif verb == "set":
-        _with_completer(add("words", nargs="+", metavar="PID ... NAME=VALUE",
-                            help="process ids, then options"), complete_settings)
-    elif verb == "metrics":
-        add("--listen", metavar="HOST:PORT", help="serve them here, such as 127.0.0.1:9465")
-        add("--textfile", metavar="FILE",
-            help="write them into this file, for the textfile collector of node_exporter")
-    elif verb == "doctor":
-        _with_completer(add("pid", type=_pid, nargs="?", metavar="PID",
-                            help="a process to tell of too"), complete_pids)
-    elif verb == "completion":
-        add("shell", choices=("bash", "zsh", "fish"), help="the shell")
+# The arguments of each verb that has some.
+
+def _add_run(add):
+    for env, row in options.ROWS.items():
+        flag = add(options.flag(env), dest=env, metavar=options.kind_of(row),
+                   help=options.in_short(row["help"]).replace("%", "%%"))
+        flag.full = f"{row['help']} ({row['allowed']})".replace("%", "%%")
+    command = add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS,
+                  metavar="[NAME=VALUE ...] [--] COMMAND ...")
+    command.full = "the command with its arguments"
+
+
+def _add_top(add):
+    add("--interval", type=_interval, default=1.0, metavar="TIME",
+        help="time between two looks (default: 1s)")
+    add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "GROWS", "ALLOCS",
+                           "HITS", "PID", "NAME"),
+        default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
+        "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: LIVE)")
+
+
+def _add_trace(add):
+    _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
+    add("--seconds", type=float, default=30.0, metavar="N",
+        help="how long (default: 30); until the process ends at most")
+    add("-o", "--output", metavar="FILE",
+        help="the file, which must not be there yet (default: gpucache-PID-TIME.gct)")
+
+
+def _add_report(add):
+    add("files", nargs="+", metavar="FILE", help="a trace")
+    add("-o", "--output", metavar="FILE", help="write to this file")
+    add("--format", choices=("text", "html", "perfetto", "collapsed", "csv", "pytorch"),
+        metavar="FORMAT", help="text, html, perfetto, collapsed, csv or pytorch")
+
+
+def _add_plan(add):
+    add("files", nargs="+", metavar="FILE", help="a trace of each program")
+    add("--gpu", type=_size, metavar="SIZE",
+        help="the memory of the GPU (default: that of the smallest GPU of the traces)")
+
+
+def _add_ps(add):
+    add("-v", "--verbose", action="store_true", help="say what could not be listed, and why")
+
+
+def _add_stat(add):
+    _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
+    add("--watch", type=_interval, metavar="TIME",
+        help="show it again and again, until the process ends")
+    add("--owners", action="store_true",
+        help="only its live memory by the library whose code asked for it, of the trace that "
+        "it records")
+
+
+def _add_flush(add):
+    _with_completer(add("pids", type=_pid, nargs="*", metavar="PID", help="the processes"),
+                    complete_pids)
+    add("--all", action="store_true", help="all processes of the user under the library")
+    add("--name", metavar="GLOB", help="those whose program, or the file that runs it, has a "
+        "name that matches a pattern, such as 'python*'")
+    add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
+    add("--keep", type=_size, default=0, metavar="SIZE",
+        help="leave up to this much idle memory, on each GPU")
+    add("--wait", type=_time, default=5.0, metavar="TIME",
+        help="how long to wait for memory that GPU work still uses, and for Python packages "
+        "that have not answered (default: 5s)")
+    add("--no-frameworks", action="store_true",
+        help="leave the caches of Python frameworks as they are")
+
+
+def _add_processes(add):
+    _with_completer(add("words", nargs="*", metavar="PID|NAME", help="process ids, and "
+                        "patterns of the names of programs, such as 'python*'"), complete_pids)
+
+
+def _add_park(add):
+    _add_processes(add)
+    add("--all", action="store_true", help="all processes of the user under the library; those "
+        "that used the GPU within the last 2 s are left out")
+    add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
+    add("--keep", type=_size, default=0, metavar="SIZE",
+        help="leave up to this much memory, on each GPU")
+    add("--to", type=_place, metavar="host|FOLDER",
+        help="to host memory, or into a file in this folder, which the process must find "
+        "by this name (default: where GPUCACHE_PARK_TO of the process says)")
+    add("--wait", type=_time, default=1.0, metavar="TIME",
+        help="how long to wait for GPU work that runs (default: 1s)")
+    add("--no-frameworks", action="store_true",
+        help="leave the caches of Python frameworks as they are: what they keep goes to "
+        "the host as live memory")
+
+
+def _add_wake(add):
+    _add_processes(add)
+    add("--all", action="store_true", help="all processes of the user that are parked")
+    add("--gpu", metavar="N|UUID",
+        help="only processes with memory on this GPU, which get back all")
+    add("--drop", action="store_true", help="free the copies that the host retains "
+        "(GPUCACHE_PARK=retain), also of processes that are not parked")
+
+
+def _add_set(add):
+    _with_completer(add("words", nargs="+", metavar="PID ... NAME=VALUE",
+                        help="process ids, then options"), complete_settings)
+
+
+def _add_metrics(add):
+    add("--listen", metavar="HOST:PORT", help="serve them here, such as 127.0.0.1:9465")
+    add("--textfile", metavar="FILE",
+        help="write them into this file, for the textfile collector of node_exporter")
+
+
+def _add_doctor(add):
+    _with_completer(add("pid", type=_pid, nargs="?", metavar="PID",
+                        help="a process to tell of too"), complete_pids)
+
+
+def _add_completion(add):
+    add("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+ARGUMENTS = {
+    "run": _add_run, "top": _add_top, "trace": _add_trace, "report": _add_report,
+    "plan": _add_plan, "ps": _add_ps, "stat": _add_stat, "flush": _add_flush, "park": _add_park,
+    "wake": _add_wake, "set": _add_set, "metrics": _add_metrics, "doctor": _add_doctor,
+    "completion": _add_completion}
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -285,7 +323,7 @@ def make_parser():
                                description=f"{line[0].upper()}{line[1:]}. {more}",
                                formatter_class=_Formatter, epilog=_values() if verb == "run" else
                                None)
-        _add_arguments(verb, sub.add_argument)
+        ARGUMENTS.get(verb, lambda add: None)(sub.add_argument)
         sub.add_argument("--json", action="store_true", help={
             "run": "print what would be run, as JSON, and do not run it",
         }.get(verb, "print JSON"))

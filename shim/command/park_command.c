@@ -137,7 +137,7 @@ static enum page_reply write_receipt(const struct park_receipt *r, bool wakes, u
     return codes[r->outcome];
 }
 
-static enum page_reply refuse(const char *why, bool wakes, struct command_reply *reply)
+static enum page_reply refuse_park(const char *why, bool wakes, struct command_reply *reply)
 {
     struct park_receipt r = {.outcome = PARK_IS_REFUSED};
     struct text text = {r.why, sizeof r.why, 0};
@@ -172,7 +172,7 @@ static void flush_idle(const struct park_request *w)
     flush_pools(&e, 0, "park");
 }
 
-static void begin_flush(struct park_request *w)
+static void flush_first(struct park_request *w)
 {
     flush_idle(w);
     gpu_wait_begin(&w->wait, w->wish.device, w->wish.wait_ns);
@@ -209,15 +209,15 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
     }
     *code = PAGE_REPLY_REFUSED;
     if (in_force()->park.off || capture_open()) {
-        *code =
-            refuse(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off", false, reply);
+        *code = refuse_park(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off",
+                            false, reply);
         return false;
     }
     w->frameworks = frameworks;
     if (unused_ms)
         w->unused_until_ns = clock_now_ns() + unused_ms * MS_NS;
     else
-        begin_flush(w);
+        flush_first(w);
     w->uses = submitters_uses();
     return true;
 }
@@ -238,7 +238,7 @@ static bool is_unused(struct park_request *w, struct command_reply *reply, enum 
         return false;
     }
     w->unused_until_ns = 0;
-    begin_flush(w);
+    flush_first(w);
     return true;
 }
 
@@ -270,16 +270,6 @@ enum page_reply command_park(const struct command *c, struct command_reply *repl
     return write_receipt(&r, false, parked_bytes, reply);
 }
 
-static uint64_t away_bytes(void)
-{
-    uint64_t bytes = 0;
-
-    FOR_EACH_CONTEXT(c) {
-        bytes += pool_away_bytes(c->pool);
-    }
-    return bytes;
-}
-
 static uint64_t begin_wake(const struct park_wish *unused)
 {
     (void)unused;
@@ -308,7 +298,7 @@ enum page_reply command_wake(const struct command *c, struct command_reply *repl
             return write_receipt(&r, true, 0, reply);
     }
     if (!w->number)
-        w->bytes = away_bytes();
+        w->bytes = context_away_bytes(-1);
     return is_over(w, w->drops ? begin_wake_and_drop : begin_wake, &r, reply)
                ? write_receipt(&r, true, w->bytes, reply)
                : PAGE_REPLY_PARTLY;

@@ -38,7 +38,7 @@ struct change {
     char why[512];    /* if not done */
 };
 
-static void refuse(struct change *g, enum page_reply code, const char *why, const char *more)
+static void refuse_change(struct change *g, enum page_reply code, const char *why, const char *more)
 {
     g->code = code;
     snprintf(g->why, sizeof(g->why), "%s%s", why, more);
@@ -87,7 +87,7 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_log && !log_configure(log->level, log->path)) {
         g->done = false;
         in_force_set(row, old_text);
-        refuse(g, PAGE_REPLY_REFUSED, "the log had too many files already", "");
+        refuse_change(g, PAGE_REPLY_REFUSED, "the log had too many files already", "");
     }
 }
 
@@ -101,28 +101,28 @@ static void note_change(const char *name)
     TRACE(OPTION, .text = text);
 }
 
-static void change(struct change *g, const struct command_word *word)
+static void change_option(struct change *g, const struct command_word *word)
 {
     size_t row = options_find(word->name, strlen(word->name));
     char more[128];
 
     *g = (struct change){.name = word->name};
     if (row == NUM_OPTIONS) {
-        refuse(g, PAGE_REPLY_BAD, "there is no such option; the nearest is ",
-               options_nearest(word->name, strlen(word->name)));
+        refuse_change(g, PAGE_REPLY_BAD, "there is no such option; the nearest is ",
+                      options_nearest(word->name, strlen(word->name)));
         return;
     }
     const struct option_row *o = &option_rows[row];
     g->name = o->env;
     if (o->fixed) {
-        refuse(g, PAGE_REPLY_REFUSED, "it cannot change while the program runs: ", o->fixed);
+        refuse_change(g, PAGE_REPLY_REFUSED, "it cannot change while the program runs: ", o->fixed);
         return;
     }
     options_show(in_force(), row, old_text, sizeof(old_text));
     g->done = in_force_set(row, word->value);
     if (!g->done) {
         snprintf(more, sizeof(more), "\"%.40s\" is not understood: it takes ", word->value);
-        refuse(g, PAGE_REPLY_BAD, more, o->allowed);
+        refuse_change(g, PAGE_REPLY_BAD, more, o->allowed);
         return;
     }
     apply(g, row);
@@ -176,7 +176,7 @@ enum page_reply command_set(const struct command *c, struct command_reply *reply
     for (size_t i = 0; i < c->num_words; i++) {
         static struct change g;
 
-        change(&g, &c->words[i]);
+        change_option(&g, &c->words[i]);
         reply->value += g.done;
         if (!g.done && code != PAGE_REPLY_BAD)
             code = g.code;

@@ -223,7 +223,7 @@ uint64_t context_tick(void);
 /* The shortest of the pools' ticks, 0: none. */
 uint64_t context_tick_ns(void);
 uint64_t context_idle_bytes(int device);
-/* See pool_away_bytes. Takes no lock. */
+/* See pool_away_bytes. device -1: of all. Takes no lock. */
 uint64_t context_away_bytes(int device);
 /* See pool_behind_work_bytes. */
 uint64_t context_behind_work_bytes(int device);

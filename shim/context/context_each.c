@@ -79,7 +79,7 @@ static void note_held(uint64_t addr, uint64_t size_bytes, unsigned context)
     TRACE(HELD, .a = addr, .b = size_bytes, .context = context);
 }
 
-static void note_live(uint64_t addr, uint64_t size_bytes, unsigned context)
+static void trace_live(uint64_t addr, uint64_t size_bytes, unsigned context)
 {
     TRACE(LIVE, .a = addr, .b = size_bytes, .context = context);
 }
@@ -95,7 +95,7 @@ void context_trace(struct context *c, bool held)
     if (!held)
         return;
     each_range(c, pool_list_chunks, note_held);
-    each_range(c, pool_list_live, note_live);
+    each_range(c, pool_list_live, trace_live);
 }
 
 void context_trace_all(void)

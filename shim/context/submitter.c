@@ -25,7 +25,7 @@ static void leave_record(struct submitter *s)
 }
 
 /* A signal handler may have taken a record while the thread took one. Then the thread has two. */
-static void thread_ends(void *record)
+static void leave_records(void *record)
 {
     struct submitter *s = record, *latest = submitter_mine;
     submitter_mine = NULL;
@@ -34,9 +34,9 @@ static void thread_ends(void *record)
     leave_record(s);
 }
 
-static void make_key(void)
+static void make_submitter_key(void)
 {
-    key_made = pthread_key_create(&key, thread_ends) == 0;
+    key_made = pthread_key_create(&key, leave_records) == 0;
 }
 
 /* A walk over the records ends at submitters_end. So it is raised before the record is taken, and
@@ -57,9 +57,9 @@ static struct submitter *find_free(void)
     return NULL;
 }
 
-static struct submitter *take_record(void)
+static struct submitter *take_submitter(void)
 {
-    pthread_once(&key_once, make_key);
+    pthread_once(&key_once, make_submitter_key);
     struct submitter *s = key_made ? find_free() : NULL;
     if (!s)
         return NULL;
@@ -77,7 +77,7 @@ struct submitter *submitter_take(void)
     if (atomic_load_explicit(&missed, memory_order_relaxed))
         return NULL;
     int saved_errno = errno;
-    submitter_mine = take_record();
+    submitter_mine = take_submitter();
     if (!submitter_mine)
         atomic_store(&missed, true); /* step 5 */
     errno = saved_errno;

@@ -121,10 +121,10 @@ static struct {
 
 static uint64_t run_answer(uint64_t now_ns);
 static uint64_t run_ask(uint64_t now_ns);
-static uint64_t run_tick(uint64_t now_ns);
+static uint64_t run_limits(uint64_t now_ns);
 static struct duty at_answer = {.run = run_answer, .needs_calm = true, .due_ns = DUTY_NEVER};
 static struct duty to_ask = {.run = run_ask, .needs_calm = true, .due_ns = DUTY_NEVER};
-static struct duty at_tick = {.run = run_tick, .needs_calm = true, .due_ns = DUTY_NEVER};
+static struct duty at_tick = {.run = run_limits, .needs_calm = true, .due_ns = DUTY_NEVER};
 
 static void answered(void)
 {
@@ -257,7 +257,7 @@ static uint64_t run_file(uint64_t now_ns)
     return control_after(now_ns, FILE_POLL_NS);
 }
 
-static uint64_t run_tick(uint64_t now_ns)
+static uint64_t run_limits(uint64_t now_ns)
 {
     static uint64_t asked_ns; /* the control thread's */
     if (context_tick() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {

@@ -79,7 +79,7 @@ static bool is_calm(bool *held)
 
 /* Runs the duties that are due. Returns the time of the next one, without those that wait for calm.
  */
-static uint64_t pass(void)
+static uint64_t run_due(void)
 {
     uint64_t now_ns = clock_now_ns(), next_ns = DUTY_NEVER;
     bool held = false;
@@ -104,7 +104,7 @@ static void run_duties(void)
 {
     while (state_is_on()) {
         atomic_exchange(&wake, 0); /* before the pass reads the times: step 5 */
-        futex_wait(&wake, 0, pass(), FUTEX_OF_PROCESS);
+        futex_wait(&wake, 0, run_due(), FUTEX_OF_PROCESS);
     }
 }
 

@@ -21,7 +21,7 @@
 
 #define OOM_NAME "gpucache-oom-%p.gct"
 
-static uint64_t run_tick(uint64_t now_ns)
+static uint64_t run_trace_tick(uint64_t now_ns)
 {
     trace_objects_note();
     if (trace_is_on())
@@ -30,7 +30,7 @@ static uint64_t run_tick(uint64_t now_ns)
     return trace_is_on() ? control_after(now_ns, SEC_NS) : DUTY_NEVER;
 }
 
-static struct duty at_second = {.run = run_tick, .due_ns = DUTY_NEVER};
+static struct duty at_second = {.run = run_trace_tick, .due_ns = DUTY_NEVER};
 
 void tracing_note_options(const struct options *o)
 {

@@ -52,8 +52,8 @@ static uint64_t call_begins(void)
 }
 
 /* Records device memory that came or went. */
-static void note_memory(struct backend *b, enum trace_kind kind, uint64_t a, uint64_t size_bytes,
-                        uint64_t begin_ns)
+static void trace_memory(struct backend *b, enum trace_kind kind, uint64_t a, uint64_t size_bytes,
+                         uint64_t begin_ns)
 {
     if (trace_is_on())
         trace_note(kind, &(struct trace_event){
@@ -74,7 +74,7 @@ static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
         &h, size_bytes, &device_self(b)->prop, 0);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
-        note_memory(b, TRACE_CREATE, h, size_bytes, begin_ns);
+        trace_memory(b, TRACE_CREATE, h, size_bytes, begin_ns);
     *handle = h;
     return (int)rc;
 }
@@ -87,7 +87,7 @@ static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
         return;
     real.cuMemRelease(handle);
     call_scope_end(&scope);
-    note_memory(b, TRACE_RELEASE, handle, size_bytes, begin_ns);
+    trace_memory(b, TRACE_RELEASE, handle, size_bytes, begin_ns);
 }
 
 static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle)
@@ -99,7 +99,7 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
     CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
-        note_memory(b, TRACE_MAP, addr, size_bytes, begin_ns);
+        trace_memory(b, TRACE_MAP, addr, size_bytes, begin_ns);
     return (int)rc;
 }
 
@@ -122,7 +122,7 @@ static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
     CUresult rc = real.cuMemUnmap(addr, size_bytes);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
-        note_memory(b, TRACE_UNMAP, addr, size_bytes, begin_ns);
+        trace_memory(b, TRACE_UNMAP, addr, size_bytes, begin_ns);
     return (int)rc;
 }
 
@@ -136,7 +136,7 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
     CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
-        note_memory(b, TRACE_SEGMENT, at, size_bytes, begin_ns);
+        trace_memory(b, TRACE_SEGMENT, at, size_bytes, begin_ns);
     *addr = at;
     return (int)rc;
 }
@@ -190,7 +190,7 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     call_scope_wait_end();
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
-        note_memory(b, TRACE_SEGMENT_FREE, addr, 0, begin_ns);
+        trace_memory(b, TRACE_SEGMENT_FREE, addr, 0, begin_ns);
     return (int)rc;
 }
 

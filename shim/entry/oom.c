@@ -13,7 +13,7 @@
 #include "shim/process/log.h"
 #include "shim/process/text.h"
 #include "shim/share/lend.h"
-#include "shim/share/neighbour.h"
+#include "shim/share/neighbour_use.h"
 #include "shim/trace/dump.h"
 #include "shim/trace/file.h"
 

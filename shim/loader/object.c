@@ -89,7 +89,7 @@ bool object_read(const struct dl_phdr_info *info, struct object *object)
     return true;
 }
 
-/* The search of one object: the symbols of the right hash go through check(). */
+/* The search of one object: the symbols of the right hash go through check_symbol(). */
 struct symbol_search {
     const struct object *object;
     const char *name;
@@ -99,7 +99,7 @@ struct symbol_search {
 
 /* True ends the search. As in glibc's dlsym(), a symbol without a version is the answer at once. A
  * symbol with a default version is the answer if there is only one. */
-static bool check(struct symbol_search *search, uint32_t index)
+static bool check_symbol(struct symbol_search *search, uint32_t index)
 {
     const struct object *o = search->object;
     const ElfW(Sym) *symbol = &o->symbols[index];
@@ -133,7 +133,7 @@ static void search_gnu_hash(struct symbol_search *search)
         return;
     for (;; index++) {
         uint32_t other = chains[index - first]; /* its lowest bit marks the end of the chain */
-        if (((other ^ hash) >> 1 == 0 && check(search, index)) || other & 1)
+        if (((other ^ hash) >> 1 == 0 && check_symbol(search, index)) || other & 1)
             return;
     }
 }
@@ -149,7 +149,7 @@ static void search_hash(struct symbol_search *search)
         hash = (hash ^ (hash >> 24 & 0xf0)) & 0x0fffffff;
     }
     for (uint32_t i = num_buckets ? buckets[hash % num_buckets] : 0; i; i = chains[i])
-        if (check(search, i))
+        if (check_symbol(search, i))
             return;
 }
 

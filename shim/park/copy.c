@@ -124,7 +124,7 @@ static void do_piece(struct half *h, enum step step)
 }
 
 /* Waits for the half's transfer, and copies what came. */
-static void settle(struct half *h)
+static void settle_half(struct half *h)
 {
     if (h->from == h->to)
         return;
@@ -139,7 +139,7 @@ static void settle(struct half *h)
 }
 
 /* Takes the next piece. False: there is none, or the job was stopped. */
-static bool take(struct half *h)
+static bool take_piece(struct half *h)
 {
     if (job.what.goes_on && !job.what.goes_on())
         atomic_store(&job.stopped, true);
@@ -160,15 +160,15 @@ static void run_lane(struct half lane[2])
     call_scope_is_awaited = job.what.awaited;
     if (call_scope_enter(&scope, opened)) {
         for (unsigned i = 0;; i ^= 1) {
-            settle(&lane[i]);
-            if (!take(&lane[i]))
+            settle_half(&lane[i]);
+            if (!take_piece(&lane[i]))
                 break;
             if (job.what.way == COPY_BACK)
                 do_piece(&lane[i], COPY);
             do_piece(&lane[i], TRANSFER);
         }
-        settle(&lane[0]);
-        settle(&lane[1]);
+        settle_half(&lane[0]);
+        settle_half(&lane[1]);
         call_scope_end(&scope);
     } else {
         fail(CUDA_ERROR_INVALID_CONTEXT);
@@ -181,12 +181,12 @@ static void touch(void)
 {
     struct half h = {0};
 
-    while (take(&h))
+    while (take_piece(&h))
         if (madvise(job.what.parts->host + h.from, h.to - h.from, MADV_POPULATE_WRITE))
             fail(CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static void run_job(unsigned lane)
+static void run_lanes(unsigned lane)
 {
     if (binds)
         node_bind(&near);
@@ -210,18 +210,12 @@ static void run_worker(void)
             continue;
         }
         seen = now;
-        run_job(lane);
+        run_lanes(lane);
         if (atomic_fetch_sub(&busy, 1) == 1)
             futex_wake_all(&busy, FUTEX_OF_PROCESS);
     }
     atomic_fetch_sub(&workers, 1);
     futex_wake_all(&workers, FUTEX_OF_PROCESS);
-}
-
-static void await_zero(_Atomic uint32_t *word)
-{
-    for (uint32_t value; (value = atomic_load(word)) != 0;)
-        futex_wait(word, value, FUTEX_FOREVER, FUTEX_OF_PROCESS);
 }
 
 static void make_workers(void)
@@ -296,7 +290,7 @@ void copy_finish(CUcontext ctx)
     atomic_store(&finishes, true);
     atomic_fetch_add(&jobs, 1);
     futex_wake_all(&jobs, FUTEX_OF_PROCESS);
-    await_zero(&workers);
+    futex_await_zero(&workers, FUTEX_FOREVER, FUTEX_OF_PROCESS);
     if (staging && unregister_staging(ctx)) {
         munmap(staging, STAGING_BYTES);
         staging = NULL;
@@ -366,10 +360,10 @@ enum copy_end copy_run(const struct copy_job *what, CUresult *code)
         atomic_fetch_add(&jobs, 1);
         futex_wake_all(&jobs, FUTEX_OF_PROCESS);
     }
-    run_job(0);
+    run_lanes(0);
     if (binds)
         node_bind(&allowed);
-    await_zero(&busy); /* step 1 */
+    futex_await_zero(&busy, FUTEX_FOREVER, FUTEX_OF_PROCESS); /* step 1 */
     *code = atomic_load(&job.code);
     if (*code != CUDA_SUCCESS)
         return COPY_FAILED;

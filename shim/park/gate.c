@@ -54,7 +54,7 @@ void gate_await_bell(uint32_t seen, uint64_t until_ns)
     sleep_on(&bell, seen, until_ns);
 }
 
-static bool change(enum gate_state from, enum gate_state to)
+static bool change_state(enum gate_state from, enum gate_state to)
 {
     uint32_t expected = from;
     return atomic_compare_exchange_strong(&state, &expected, to);
@@ -69,7 +69,7 @@ static void raise_turn(void)
 
 bool gate_close(void)
 {
-    if (!change(GATE_OPEN, GATE_CLOSING))
+    if (!change_state(GATE_OPEN, GATE_CLOSING))
         return false;
     atomic_fetch_or(&pool_watch, POOL_WATCH_GATE);
     return true;
@@ -100,7 +100,7 @@ bool gate_drain(uint64_t wait_ns)
 
 bool gate_leave(void)
 {
-    return change(GATE_CLOSING, GATE_LEAVING) || change(GATE_PARKED, GATE_LEAVING);
+    return change_state(GATE_CLOSING, GATE_LEAVING) || change_state(GATE_PARKED, GATE_LEAVING);
 }
 
 void gate_is_parked(void)
@@ -126,7 +126,7 @@ void gate_open(void)
 
 bool gate_wake(void)
 {
-    bool wakes = change(GATE_PARKED, GATE_WAKING);
+    bool wakes = change_state(GATE_PARKED, GATE_WAKING);
     if (wakes)
         gate_ring();
     return wakes;
@@ -135,7 +135,7 @@ bool gate_wake(void)
 /* Steps 8 and 9. */
 static void knock(void)
 {
-    if (change(GATE_CLOSING, GATE_OPEN))
+    if (change_state(GATE_CLOSING, GATE_OPEN))
         gate_ring();
     else
         gate_wake();

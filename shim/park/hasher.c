@@ -41,7 +41,7 @@ static bool fill_randomly(char *bytes, size_t size)
     return true;
 }
 
-static bool make_key(void)
+static bool make_hash_key(void)
 {
     if (fresh.bytes)
         return true;
@@ -110,7 +110,7 @@ void hasher_load(struct context *c)
         }
         fork_gate_leave();
     }
-    if (h->kernel && !h->key && !make_key())
+    if (h->kernel && !h->key && !make_hash_key())
         h->kernel = NULL;
 }
 

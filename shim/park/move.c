@@ -6,10 +6,11 @@
 
 #include "pool/bits.h"
 #include "shim/context/context.h"
-#include "shim/driver/error.h"
 #include "shim/option/in_force.h"
 #include "shim/park/batch.h"
 #include "shim/park/hasher.h"
+#include "shim/park/held.h"
+#include "shim/park/receipt.h"
 #include "shim/park/retain.h"
 #include "shim/park/store.h"
 #include "shim/stats/counters.h"
@@ -26,24 +27,14 @@ static struct store_mark before; /* this park */
 static _Atomic uint64_t retained_bytes;
 static bool by_pages; /* the park copies whole ones */
 
-/* The contexts whose pools hold chunks. None of them ends meanwhile: they are pinned. */
-static struct context *held[CONTEXTS_MAX];
-static size_t num_held;
-
-static bool is_wanted(const struct context *c, int device)
-{
-    return pool_uses_arena(c->pool) && (device < 0 || c->device == device) &&
-           !atomic_load(&c->lost_code);
-}
-
-static void say(char *why, const char *text)
+static void say_why(char *why, const char *text)
 {
     snprintf(why, PARK_WHY_BYTES, "%s", text);
 }
 
 static void say_stopped(char *why)
 {
-    say(why, "the program used the GPU meanwhile");
+    say_why(why, "the program used the GPU meanwhile");
 }
 
 /* One range that the program may read again. */
@@ -55,7 +46,7 @@ static bool save(void *arg, uint64_t addr, uint64_t size_bytes)
         part_bytes = min_u64(size_bytes, BATCH_BYTES);
         const struct store_row *row = store_add(&store, addr, part_bytes);
         if (!row) {
-            say(r->why, "the program took more memory meanwhile");
+            say_why(r->why, "the program took more memory meanwhile");
             return false;
         }
         if (!store_make_usable(&store, r->why, sizeof r->why) ||
@@ -71,7 +62,7 @@ static uint64_t live_bytes(const struct park_wish *w, const struct context *c, u
     struct pool_stats stats;
     uint64_t *keep = &kept[c->device % DEVICES_MAX];
 
-    if (!is_wanted(c, w->device))
+    if (!held_may_have(c, w->device))
         return 0;
     pool_stats(c->pool, &stats);
     uint64_t here = stats.reserved_bytes - stats.away_bytes;
@@ -116,7 +107,7 @@ static bool fill_until(uint64_t until, bool (*goes_on)(void), char *why)
         if (end == COPY_STOPPED)
             say_stopped(why);
         else if (end == COPY_FAILED)
-            say(why, "the kernel refuses the process more host memory");
+            say_why(why, "the kernel refuses the process more host memory");
         if (end != COPY_DONE)
             return false;
     }
@@ -124,7 +115,7 @@ static bool fill_until(uint64_t until, bool (*goes_on)(void), char *why)
 }
 
 /* The store has what is awaited: that of each pool where the threads of its device touched it. */
-static bool fill(const struct park_wish *w, bool (*goes_on)(void), char *why)
+static bool fill_awaited(const struct park_wish *w, bool (*goes_on)(void), char *why)
 {
     uint64_t until = store.used_bytes, end = until + store.awaited_bytes, kept[DEVICES_MAX] = {0};
 
@@ -172,7 +163,7 @@ static bool begin_store(const struct park_wish *w, bool joins, struct park_recei
 static void load_hashers(const struct park_wish *w)
 {
     FOR_EACH_CONTEXT(c) {
-        if (is_wanted(c, w->device) && context_pin(c)) {
+        if (held_may_have(c, w->device) && context_pin(c)) {
             hasher_load(c);
             context_unpin(c);
         }
@@ -193,58 +184,14 @@ bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes
         context_unpin(c);
     }
     if (!prepared)
-        say(r->why, "the process has no host memory for the copies");
+        say_why(r->why, "the process has no host memory for the copies");
     if (prepared && retain_is_on() && !joins)
         load_hashers(w);
-    if (prepared && (!(ahead || store.folder[0]) || fill(w, goes_on, r->why)))
+    if (prepared && (!(ahead || store.folder[0]) || fill_awaited(w, goes_on, r->why)))
         return true;
     if (!retain_is_on()) /* of those move_finish frees what is too much */
         store_cut(&store, before);
     return false;
-}
-
-static struct park_gpu *gpu_of(struct park_receipt *r, const struct context *c)
-{
-    for (unsigned i = 0; i < r->num_gpus; i++)
-        if (r->gpus[i].device == c->device)
-            return &r->gpus[i];
-    if (r->num_gpus == PARK_GPUS_MAX)
-        return NULL;
-    struct park_gpu *g = &r->gpus[r->num_gpus++];
-    *g = (struct park_gpu){.device = c->device, .uuid = c->uuid.text};
-    return g;
-}
-
-static void hold(struct context *c, uint64_t keep_bytes, uint64_t most_bytes, uint64_t *bytes)
-{
-    *bytes = 0;
-    if (!context_pin(c))
-        return;
-    *bytes = pool_park_hold(c->pool, keep_bytes, most_bytes);
-    if (*bytes)
-        held[num_held++] = c;
-    else
-        context_unpin(c);
-}
-
-static void hold_all(const struct park_wish *w)
-{
-    uint64_t keep[DEVICES_MAX], left = w->most_bytes ? w->most_bytes : UINT64_MAX;
-
-    for (int i = 0; i < DEVICES_MAX; i++)
-        keep[i] = w->keep_bytes;
-    num_held = 0;
-    FOR_EACH_CONTEXT(c) {
-        struct pool_stats stats;
-        uint64_t bytes, *keeps = &keep[c->device % DEVICES_MAX];
-
-        if (!left || !is_wanted(c, w->device))
-            continue;
-        hold(c, *keeps, left == UINT64_MAX ? 0 : left, &bytes);
-        pool_stats(c->pool, &stats);
-        *keeps -= min_u64(*keeps, stats.reserved_bytes - stats.away_bytes - bytes);
-        left -= left == UINT64_MAX ? 0 : min_u64(left, bytes);
-    }
 }
 
 static void count_saved(struct park_gpu *g, uint64_t saved_bytes, uint64_t copied_bytes)
@@ -255,13 +202,13 @@ static void count_saved(struct park_gpu *g, uint64_t saved_bytes, uint64_t copie
     g->copied_bytes += copied_bytes;
 }
 
-static bool list(void *arg, uint64_t addr, uint64_t size_bytes)
+static bool list_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct park_receipt *r = arg;
     bool listed = retain_list(addr, size_bytes);
 
     if (!listed)
-        say(r->why, "the program took more memory meanwhile");
+        say_why(r->why, "the program took more memory meanwhile");
     return listed;
 }
 
@@ -294,7 +241,7 @@ static bool save_pages(const struct context *c, size_t first, size_t end, struct
         retain_saved(first, end);
     }
     counter_add(COUNTER_PARK_RETAINED, saved_bytes - copied_bytes);
-    count_saved(gpu_of(r, c), saved_bytes, copied_bytes);
+    count_saved(receipt_gpu(r, c), saved_bytes, copied_bytes);
     return true;
 }
 
@@ -305,11 +252,11 @@ static bool save_what_differs(bool (*goes_on)(void), struct park_receipt *r)
     bool done = true;
 
     retain_list_begin();
-    for (size_t i = 0; i < num_held && done; i++) {
+    for (size_t i = 0; i < held.count && done; i++) {
         size_t first = retain_num_pages();
 
-        done = pool_park_each(held[i]->pool, list, r);
-        retain_hash(held[i], first, goes_on);
+        done = pool_park_each(held.contexts[i]->pool, list_range, r);
+        retain_hash(held.contexts[i], first, goes_on);
         ends[i] = retain_num_pages();
     }
     if (done && !goes_on()) { /* before anything is forgotten for a copy */
@@ -318,8 +265,8 @@ static bool save_what_differs(bool (*goes_on)(void), struct park_receipt *r)
     }
     if (done)
         retain_match(&store);
-    for (size_t i = 0; i < num_held && done; i++)
-        done = save_pages(held[i], i ? ends[i - 1] : 0, ends[i], r);
+    for (size_t i = 0; i < held.count && done; i++)
+        done = save_pages(held.contexts[i], i ? ends[i - 1] : 0, ends[i], r);
     return done;
 }
 
@@ -327,43 +274,30 @@ static bool save_all(struct park_receipt *r)
 {
     bool done = true;
 
-    for (size_t i = 0; i < num_held && done; i++) {
+    for (size_t i = 0; i < held.count && done; i++) {
         uint64_t used = store.used_bytes;
 
-        copy_near(held[i]->device);
-        copy_open(atomic_load(&held[i]->ctx));
-        done = pool_park_each(held[i]->pool, save, r) && batch_run();
+        copy_near(held.contexts[i]->device);
+        copy_open(atomic_load(&held.contexts[i]->ctx));
+        done = pool_park_each(held.contexts[i]->pool, save, r) && batch_run();
         copy_close();
         used = store.used_bytes - used;
-        count_saved(gpu_of(r, held[i]), used, used);
+        count_saved(receipt_gpu(r, held.contexts[i]), used, used);
     }
     return done;
 }
 
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
 {
-    hold_all(w);
+    held_take(w);
     batch_begin(&store, COPY_OUT, goes_on, r->why);
     return retain_is_on() ? save_what_differs(goes_on, r) : save_all(r);
-}
-
-/* The held chunks go away, or are let go. */
-static void end_holds(bool away, struct park_receipt *r)
-{
-    for (size_t i = 0; i < num_held; i++) {
-        uint64_t bytes = pool_park_end(held[i]->pool, away);
-        struct park_gpu *g = r ? gpu_of(r, held[i]) : NULL;
-        if (g)
-            g->parked_bytes += bytes;
-        context_unpin(held[i]);
-    }
-    num_held = 0;
 }
 
 /* Rows of memory that the driver did not unmap would be there twice after the next park. */
 void move_release(struct park_receipt *r)
 {
-    end_holds(true, r);
+    held_end(true, r);
     if (retain_is_on())
         retain_left(pool_is_away);
     else
@@ -378,7 +312,7 @@ void move_settle(void)
 
 void move_undo(void)
 {
-    end_holds(false, NULL);
+    held_end(false, NULL);
     if (retain_is_on())
         retain_undo();
     else if (store.bytes)
@@ -394,36 +328,8 @@ void move_needs(uint64_t needs_bytes[])
     }
 }
 
-/* Is it the error of a context that will serve nothing any more? Then its memory needs no wake. */
-static bool is_lost(struct context *c, int code)
-{
-    if (error_is_loss((CUresult)code))
-        context_look_for_loss();
-    return atomic_load(&c->lost_code);
-}
-
-/* All pools with chunks away have their device memory again, or the code of the first that has not.
- */
-static int map_all(void)
-{
-    num_held = 0;
-    FOR_EACH_CONTEXT(c) {
-        if (!pool_away_bytes(c->pool) || atomic_load(&c->lost_code) || !context_pin(c))
-            continue;
-        int code = pool_wake_begin(c->pool);
-        if (!code) {
-            held[num_held++] = c;
-            continue;
-        }
-        context_unpin(c);
-        if (!is_lost(c, code))
-            return code;
-    }
-    return 0;
-}
-
 /* One range that is live now: the bytes of it that the store has. */
-static bool restore(void *arg, uint64_t addr, uint64_t size_bytes)
+static bool restore_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     const struct store_row *row;
     uint64_t end = addr + size_bytes;
@@ -445,13 +351,13 @@ static int copy_all_back(void)
     char why[PARK_WHY_BYTES];
 
     batch_begin(&store, COPY_BACK, NULL, why);
-    for (size_t i = 0; i < num_held; i++) {
-        copy_near(held[i]->device);
-        copy_open(atomic_load(&held[i]->ctx));
-        bool done = pool_park_each(held[i]->pool, restore, NULL) && batch_run();
+    for (size_t i = 0; i < held.count; i++) {
+        copy_near(held.contexts[i]->device);
+        copy_open(atomic_load(&held.contexts[i]->ctx));
+        bool done = pool_park_each(held.contexts[i]->pool, restore_range, NULL) && batch_run();
         copy_close();
         batch_clear();
-        if (!done && !is_lost(held[i], (int)batch_code()))
+        if (!done && !held_is_lost(held.contexts[i], (int)batch_code()))
             return batch_code() ? (int)batch_code() : CUDA_ERROR_OPERATING_SYSTEM;
     }
     return 0;
@@ -459,21 +365,17 @@ static int copy_all_back(void)
 
 int move_back(void)
 {
-    int code = map_all();
+    int code = held_map();
 
     if (!code)
         code = copy_all_back();
     if (!code && !store_is_whole(&store))
         code = CUDA_ERROR_OPERATING_SYSTEM;
     if (code) {
-        end_holds(true, NULL); /* step 6 */
+        held_end(true, NULL); /* step 6 */
         return code;
     }
-    for (size_t i = 0; i < num_held; i++) {
-        pool_wake_end(held[i]->pool);
-        context_unpin(held[i]);
-    }
-    num_held = 0;
+    held_wake_end();
     return 0;
 }
 
@@ -535,27 +437,4 @@ uint64_t move_tend(uint64_t now_ns)
 uint64_t move_retained_bytes(void)
 {
     return atomic_load(&retained_bytes);
-}
-
-void move_tell(const struct park_wish *w, struct park_receipt *r)
-{
-    FOR_EACH_CONTEXT(c) {
-        struct park_gpu *g;
-        struct pool_stats stats;
-
-        if ((w && w->device >= 0 && c->device != w->device) || !(g = gpu_of(r, c)))
-            continue;
-        pool_stats(c->pool, &stats);
-        uint64_t here = stats.reserved_bytes - stats.away_bytes;
-        g->away_bytes += stats.away_bytes;
-        if (!w)
-            continue;
-        if (!pool_uses_arena(c->pool)) {
-            g->segment_bytes += here;
-            continue;
-        }
-        uint64_t exposed = min_u64(pool_exposed_bytes(c->pool), here);
-        g->exposed_bytes += exposed;
-        *(w->keep_bytes || w->most_bytes ? &g->kept_bytes : &g->other_bytes) += here - exposed;
-    }
 }

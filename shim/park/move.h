@@ -47,8 +47,4 @@ uint64_t move_tend(uint64_t now_ns);
 /* Host memory of retained copies while nothing is away. Any thread. */
 uint64_t move_retained_bytes(void);
 
-/* Fills in r what is away and what stays. w: what the park was to do; NULL: it was a wake, and
- * nothing is to be told of what stays. */
-void move_tell(const struct park_wish *w, struct park_receipt *r);
-
 #endif

@@ -14,6 +14,7 @@
 #include "shim/park/gate.h"
 #include "shim/park/move.h"
 #include "shim/park/quiet.h"
+#include "shim/park/receipt.h"
 #include "shim/park/wake.h"
 #include "shim/process/futex.h"
 #include "shim/process/log.h"
@@ -52,7 +53,7 @@ static atomic_uint enders; /* step 7 */
 static atomic_bool leaves; /* the process */
 static atomic_bool is_moving;
 
-static void say(struct park_receipt *r, const char *why)
+static void say_refused(struct park_receipt *r, const char *why)
 {
     snprintf(r->why, sizeof r->why, "%s", why);
 }
@@ -113,17 +114,17 @@ static bool may_join(void)
 static bool close_gate(const struct park_wish *w, struct park_receipt *r)
 {
     if (!gate_close()) {
-        say(r, "the program used the GPU meanwhile");
+        say_refused(r, "the program used the GPU meanwhile");
         return false;
     }
     if (!gate_drain(DRAIN_NS)) {
-        say(r, gate_is_closing() ? "a thread is inside a call of the driver"
-                                 : "the program used the GPU meanwhile");
+        say_refused(r, gate_is_closing() ? "a thread is inside a call of the driver"
+                                         : "the program used the GPU meanwhile");
         return false;
     }
     const char *why = quiet_await(clock_now_ns() + w->wait_ns);
     if (why)
-        say(r, why);
+        say_refused(r, why);
     return !why;
 }
 
@@ -131,7 +132,7 @@ static bool close_gate(const struct park_wish *w, struct park_receipt *r)
 static bool move_all(const struct park_wish *w, bool joins, struct park_receipt *r)
 {
     if (!begin_moving()) {
-        say(r, "a context is ending");
+        say_refused(r, "a context is ending");
         move_undo();
         return false;
     }
@@ -139,10 +140,10 @@ static bool move_all(const struct park_wish *w, bool joins, struct park_receipt 
     bool left = move_out(w, joins ? may_join : may_go_on, r) && is_undisturbed();
     r->copy_ns = clock_now_ns() - start_ns;
     if (left && !gate_leave()) {
-        say(r, "the program used the GPU meanwhile");
+        say_refused(r, "the program used the GPU meanwhile");
         left = false;
     } else if (!left && !r->why[0]) {
-        say(r, "a context is ending");
+        say_refused(r, "a context is ending");
     }
     if (left)
         move_release(r);
@@ -188,7 +189,7 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
     if (!why && at == GATE_WAKING)
         why = "it is waking";
     if (why || atomic_load(&leaves)) {
-        say(r, why ? why : "the process leaves");
+        say_refused(r, why ? why : "the process leaves");
         return false;
     }
     bool gone = prepare(w, joins, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
@@ -225,7 +226,7 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
 
     r->ns = clock_now_ns() - start_ns;
     count(r, sum(r, false), gone);
-    move_tell(w, r);
+    receipt_tell(w, r);
     r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
     for (unsigned i = 0; gone && i < r->num_gpus; i++)
         if (r->gpus[i].exposed_bytes || r->gpus[i].segment_bytes || r->gpus[i].other_bytes)
@@ -253,7 +254,7 @@ static int try_wake(void)
 }
 
 /* The log is the control thread's: the park thread writes none while the gate is closed. */
-static uint64_t run_tell(uint64_t now_ns)
+static uint64_t tell_of_park(uint64_t now_ns)
 {
     static uint64_t told;
     const struct park_receipt *r = &results[job.number % RESULTS];
@@ -273,7 +274,7 @@ static uint64_t run_tell(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
-static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+static struct duty tell = {.run = tell_of_park, .due_ns = DUTY_NEVER};
 
 /* The store of a process that is parked stays as it is. */
 static uint64_t run_tell_unreadable(uint64_t now_ns)
@@ -315,12 +316,12 @@ static void refuse_job(void)
         return;
     struct park_receipt *r = &results[job.number % RESULTS];
     *r = (struct park_receipt){.outcome = PARK_IS_REFUSED, .is_parked = true};
-    move_tell(NULL, r);
+    receipt_tell(NULL, r);
     r->ns = now_ns - job.asked_ns;
     if (job.wakes)
         say_what_is_missing(r, CUDA_ERROR_OUT_OF_MEMORY);
     else
-        say(r, "it is waking");
+        say_refused(r, "it is waking");
     end_job();
 }
 
@@ -336,12 +337,9 @@ static bool wake_goes_on(void)
 /* The gate is WAKING. */
 static int run_wake(bool is_asked)
 {
-    uint64_t start_ns = clock_now_ns(), waited_ns, bytes = 0;
+    uint64_t start_ns = clock_now_ns(), waited_ns, bytes = context_away_bytes(-1);
     uint64_t wait_ns = is_asked ? ASKED_WAKE_NS : in_force()->park_wait_ns;
 
-    FOR_EACH_CONTEXT(c) {
-        bytes += pool_away_bytes(c->pool);
-    }
     asked_only = is_asked;
     atomic_store(&publish_park.wakes, true);
     publish_soon();
@@ -391,7 +389,7 @@ static bool run_job(struct park_receipt *r)
         code = run_wake(true);
     else if (gate_state() == GATE_WAKING)
         return false;
-    move_tell(NULL, r);
+    receipt_tell(NULL, r);
     if (job.drops && gate_state() == GATE_OPEN)
         move_drop();
     r->ns = clock_now_ns() - start_ns;
@@ -439,7 +437,7 @@ static void choose_place(struct park_wish *w)
 }
 
 /* On the control thread. */
-static uint64_t begin(const struct park_wish *wish, bool drops)
+static uint64_t begin_job(const struct park_wish *wish, bool drops)
 {
     static const struct own_thread thread = {"gpucache-park", STACK_BYTES, run_jobs};
     static bool started;
@@ -459,7 +457,7 @@ static uint64_t begin(const struct park_wish *wish, bool drops)
     if (!started) { /* so nobody else has the receipts */
         struct park_receipt *r = &results[job.number % RESULTS];
         *r = (struct park_receipt){.outcome = PARK_IS_REFUSED};
-        say(r, "the process gets no thread for it");
+        say_refused(r, "the process gets no thread for it");
         end_job();
     }
     gate_ring();
@@ -468,12 +466,12 @@ static uint64_t begin(const struct park_wish *wish, bool drops)
 
 uint64_t park_begin(const struct park_wish *wish)
 {
-    return begin(wish, false);
+    return begin_job(wish, false);
 }
 
 uint64_t park_begin_wake(bool drops)
 {
-    return begin(NULL, drops);
+    return begin_job(NULL, drops);
 }
 
 uint64_t park_retained_bytes(void)

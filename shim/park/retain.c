@@ -34,7 +34,7 @@ static size_t max_pages, num_pages;
 static uint64_t until_ns; /* 0: memory is away, or nothing is kept yet */
 static size_t next_row;   /* that retain_place looks at for a place to give away */
 
-static void *map(size_t size)
+static void *map_table(size_t size)
 {
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -47,8 +47,8 @@ static void *map(size_t size)
 bool retain_begin(const struct store *s)
 {
     max_pages = s->size_bytes / HASH_PAGE_BYTES;
-    places = map(max_pages * sizeof *places);
-    pages = map(max_pages * sizeof *pages);
+    places = map_table(max_pages * sizeof *places);
+    pages = map_table(max_pages * sizeof *pages);
     if (!places || !pages)
         retain_end();
     return places;
@@ -121,7 +121,7 @@ void retain_hash(struct context *c, size_t first, bool (*goes_on)(void))
     }
 }
 
-static struct place *place_of(const struct store_row *row)
+static struct place *place_of_row(const struct store_row *row)
 {
     return &places[row->offset / HASH_PAGE_BYTES];
 }
@@ -133,7 +133,7 @@ void retain_match(struct store *s)
 
         if (!row)
             continue;
-        struct place *q = place_of(row);
+        struct place *q = place_of_row(row);
         p->place = (uint32_t)(q - places);
         p->has_bytes = p->key && p->key == q->key && hash_is_equal(&p->hash, &q->hash);
         q->is_away = true; /* step 4 */
@@ -166,7 +166,7 @@ bool retain_place(struct store *s, size_t page, struct store_row *to, char *why,
             snprintf(why, why_bytes, "the program took more memory meanwhile");
             return false;
         }
-        p->place = (uint32_t)(place_of(row) - places);
+        p->place = (uint32_t)(place_of_row(row) - places);
         places[p->place].is_away = true;
     }
     if (!store_make_usable(s, why, why_bytes))
@@ -203,7 +203,7 @@ void retain_left(bool (*is_away)(uint64_t addr))
 
 bool retain_is_away(const struct store_row *row)
 {
-    return place_of(row)->is_away;
+    return place_of_row(row)->is_away;
 }
 
 void retain_keep(struct store *s, uint64_t most_bytes, uint64_t now_ns)

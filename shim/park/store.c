@@ -173,7 +173,7 @@ static uint64_t whole_pages(uint64_t size_bytes)
 }
 
 /* size_bytes is a multiple of HUGE_PAGE_BYTES, as is the address: step 4. */
-static void *map(uint64_t size_bytes, int protection)
+static void *map_aligned(uint64_t size_bytes, int protection)
 {
     uint64_t all = size_bytes + HUGE_PAGE_BYTES;
     char *p = mmap(NULL, all, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -197,8 +197,8 @@ static bool make(struct store *s, uint64_t most_bytes, char *why, size_t why_byt
 {
     s->size_bytes = whole_pages(most_bytes);
     s->max_rows = s->size_bytes / LEAST_GAP_BYTES + s->size_bytes / HUGE_PAGE_BYTES + 1024;
-    s->rows = map(whole_pages(s->max_rows * sizeof *s->rows), PROT_READ | PROT_WRITE);
-    s->bytes = s->rows ? map(s->size_bytes, PROT_NONE) : NULL;
+    s->rows = map_aligned(whole_pages(s->max_rows * sizeof *s->rows), PROT_READ | PROT_WRITE);
+    s->bytes = s->rows ? map_aligned(s->size_bytes, PROT_NONE) : NULL;
     if (!s->bytes) {
         store_free(s);
         snprintf(why, why_bytes, "the process may not map so much more host memory");

@@ -84,7 +84,7 @@ static int open_nameless(const char *folder)
 }
 
 /* Step 2. */
-static bool fill(int fd, uint64_t size_bytes)
+static bool allocate_file(int fd, uint64_t size_bytes)
 {
     static const char zeros[ZEROS_BYTES];
 
@@ -102,7 +102,7 @@ static bool fill(int fd, uint64_t size_bytes)
 }
 
 /* Step 6. The mapping takes the place of the one at `at` only when nothing else can fail. */
-static bool map(int fd)
+static bool map_file(int fd)
 {
     char *to = making.at, *p;
     uint64_t size = making.size_bytes;
@@ -122,7 +122,7 @@ static bool map(int fd)
 }
 
 /* On the thread of step 3. */
-static void run(void)
+static void make_on_thread(void)
 {
     int fd = -1;
 
@@ -131,9 +131,9 @@ static void run(void)
         making.end = NO_TABLE;
     else if ((fd = open_nameless(making.folder)) < 0)
         making.end = NO_FILE;
-    else if (!fill(fd, making.size_bytes))
+    else if (!allocate_file(fd, making.size_bytes))
         making.end = NO_ROOM;
-    else if (!map(fd))
+    else if (!map_file(fd))
         making.end = NO_MAPPING;
     else
         making.end = MADE;
@@ -144,7 +144,7 @@ static void run(void)
     futex_wake_all(&making.is_over, FUTEX_OF_PROCESS);
 }
 
-static void say(char *why, size_t why_bytes)
+static void say_end(char *why, size_t why_bytes)
 {
     struct figure size = text_fixed(making.size_bytes, GIB, 2);
     int error = making.error;
@@ -164,7 +164,7 @@ static void say(char *why, size_t why_bytes)
 
 bool store_file_map(const char *folder, char *at, uint64_t size_bytes, char *why, size_t why_bytes)
 {
-    static const struct own_thread thread = {"gpucache-file", STACK_BYTES, run};
+    static const struct own_thread thread = {"gpucache-file", STACK_BYTES, make_on_thread};
 
     making.folder = folder;
     making.at = at;
@@ -177,7 +177,7 @@ bool store_file_map(const char *folder, char *at, uint64_t size_bytes, char *why
     while (!atomic_load(&making.is_over))
         futex_wait(&making.is_over, 0, FUTEX_FOREVER, FUTEX_OF_PROCESS);
     if (making.end != MADE)
-        say(why, why_bytes);
+        say_end(why, why_bytes);
     return making.end == MADE;
 }
 

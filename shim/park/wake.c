@@ -13,7 +13,7 @@
 #include "shim/process/log.h"
 #include "shim/process/text.h"
 #include "shim/share/lend.h"
-#include "shim/share/neighbour.h"
+#include "shim/share/neighbour_use.h"
 
 static uint64_t needs[DEVICES_MAX];
 
@@ -26,7 +26,7 @@ static struct {
     int code; /* the driver's, although the device seems to have the memory; 0: it has not */
 } waiting;
 
-static uint64_t run_tell(uint64_t now_ns)
+static uint64_t tell_of_wait(uint64_t now_ns)
 {
     struct figure wants = text_fixed(waiting.bytes, UINT64_C(1) << 30, 1),
                   has = text_fixed(waiting.others.most_bytes, UINT64_C(1) << 30, 1);
@@ -45,7 +45,7 @@ static uint64_t run_tell(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
-static struct duty tell = {.run = run_tell, .due_ns = DUTY_NEVER};
+static struct duty tell = {.run = tell_of_wait, .due_ns = DUTY_NEVER};
 
 /* Free memory of a device; UINT64_MAX: not known. */
 static uint64_t free_bytes(CUdevice device)

@@ -12,13 +12,6 @@
 static _Atomic uint32_t inside;  /* own threads in such a moment */
 static _Atomic uint32_t forking; /* threads that fork */
 
-/* Until the word is 0, or the time comes. */
-static void await_zero(_Atomic uint32_t *word, uint64_t end_ns)
-{
-    for (uint32_t value; (value = atomic_load(word)) != 0 && clock_now_ns() < end_ns;)
-        futex_wait(word, value, end_ns, FUTEX_OF_PROCESS);
-}
-
 static void count_out(void)
 {
     if (atomic_fetch_sub(&inside, 1) == 1 && atomic_load(&forking)) /* step 1 */
@@ -34,7 +27,7 @@ void fork_gate_enter(void)
         if (!atomic_load(&forking) || clock_now_ns() >= end_ns) /* steps 1 and 2 */
             break;
         count_out();
-        await_zero(&forking, end_ns);
+        futex_await_zero(&forking, end_ns, FUTEX_OF_PROCESS);
     }
     errno = saved_errno;
 }
@@ -51,7 +44,7 @@ void fork_gate_close(void)
     int saved_errno = errno;
     atomic_fetch_add(&forking, 1);
     if (atomic_load(&inside)) /* step 1 */
-        await_zero(&inside, clock_now_ns() + FORK_GATE_PATIENCE_NS);
+        futex_await_zero(&inside, clock_now_ns() + FORK_GATE_PATIENCE_NS, FUTEX_OF_PROCESS);
     errno = saved_errno;
 }
 

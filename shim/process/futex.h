@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +36,14 @@ static inline bool futex_wait(const void *word, uint32_t value, uint64_t until_n
     return !syscall(SYS_futex, word, FUTEX_WAIT_BITSET | (int)scope, value,
                     until_ns == FUTEX_FOREVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY) ||
            errno != EFAULT;
+}
+
+/* Waits until the word is 0, or until until_ns. */
+static inline void futex_await_zero(const _Atomic uint32_t *word, uint64_t until_ns,
+                                    enum futex_scope scope)
+{
+    for (uint32_t value; (value = atomic_load(word)) != 0 && clock_now_ns() < until_ns;)
+        futex_wait(word, value, until_ns, scope);
 }
 
 /* Returns how many threads waited, at most `most`. Below 0: the word is not there. */

@@ -216,8 +216,8 @@ static int open_path(char *path, enum fashion fashion)
 /* The library opens the file for each text and closes it again. A program may close every
  * descriptor and open files of its own under the same numbers. The name is on the heap, because a
  * thread of the program may have a small stack. */
-static bool put_text(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
-                     int wait_ms)
+static bool put_whole(const char *path, enum fashion fashion, const char *text, size_t size_bytes,
+                      int wait_ms)
 {
     struct quiet q;
     bool done = false;
@@ -297,15 +297,15 @@ void log_line(enum log_level level, const char *format, ...)
             if ((unsigned char)line[i] < ' ' || line[i] == 127)
                 line[i] = '?';
         line[n] = '\n'; /* takes the place of the NUL */
-        if (!put_text(path, ADD, line, n + 1, LINE_WAIT_MS) && path[0] &&
+        if (!put_whole(path, ADD, line, n + 1, LINE_WAIT_MS) && path[0] &&
             !atomic_flag_test_and_set(&complained)) {
             /* A user without the expected file looks at stderr. */
-            put_text(NULL, ADD, line, n + 1, LINE_WAIT_MS);
+            put_whole(NULL, ADD, line, n + 1, LINE_WAIT_MS);
             n = (size_t)snprintf(line, sizeof(line),
                                  "gpucache: warning: the log cannot be written to %.900s: name a "
                                  "file in a folder of your own\n",
                                  path);
-            put_text(NULL, ADD, line, n, LINE_WAIT_MS);
+            put_whole(NULL, ADD, line, n, LINE_WAIT_MS);
         }
     }
     errno = saved_errno;
@@ -327,5 +327,5 @@ bool log_is_file(const char *path)
 
 bool log_put(const char *path, const char *text, size_t size_bytes)
 {
-    return put_text(path, ANEW, text, size_bytes, TEXT_WAIT_MS);
+    return put_whole(path, ANEW, text, size_bytes, TEXT_WAIT_MS);
 }

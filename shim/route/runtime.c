@@ -9,6 +9,7 @@
 #include "pool/bits.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/alloc.h"
+#include "shim/entry/free.h"
 #include "shim/loader/object.h"
 #include "shim/loader/symbol.h"
 #include "shim/route/runtimes.h"

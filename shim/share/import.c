@@ -91,7 +91,7 @@ struct departure {
     bool native;  /* the driver's call closes it; else the driver does that with the context */
 };
 
-static void leave(struct departure *d)
+static void forget_entry(struct departure *d)
 {
     struct opened *o = d->entry;
     pthread_mutex_lock(&lock);
@@ -114,7 +114,7 @@ static void unmap_closed(void *data)
     struct pushed pushed;
     d->native = pushed_begin(&pushed, o->ctx);
     d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    leave(d); /* before the driver may give its addresses to others */
+    forget_entry(d); /* before the driver may give its addresses to others */
     if (!d->refused)
         mapping_destroy(&o->mapping, !d->native);
     pushed_end(&pushed);
@@ -134,7 +134,7 @@ static void clear_closed(void)
         leaving = o;
         pthread_mutex_unlock(&lock);
         if (!call_scope_run(NULL, unmap_closed, &d))
-            leave(&d);
+            forget_entry(&d);
         pthread_mutex_lock(&lock);
         if (d.refused) {
             /* The end of a capture that we have seen runs the duty. Else it runs by the clock. */
@@ -174,7 +174,7 @@ static void allow_late(void *data)
 }
 
 /* Makes the mapping of a busy entry. */
-static CUresult fetch(struct opened *o, unsigned flags, mapping_open_fn native)
+static CUresult map_entry(struct opened *o, unsigned flags, mapping_open_fn native)
 {
     CUresult rc = mapping_create(&o->mapping, &o->ticket, flags, native);
     if (rc != CUDA_SUCCESS)
@@ -213,7 +213,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
         rc = CUDA_ERROR_OUT_OF_MEMORY;
     if (o && o->busy) {
         pthread_mutex_unlock(&lock);
-        rc = fetch(o, flags, native);
+        rc = map_entry(o, flags, native);
         pthread_mutex_lock(&lock);
         o->busy = false;
         pthread_cond_broadcast(&changed);

@@ -22,6 +22,7 @@
 #include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/share/neighbour.h"
+#include "shim/share/neighbour_use.h"
 #include "shim/stats/counters.h"
 #include "shim/trace/trace.h"
 
@@ -71,7 +72,7 @@ struct place {
     struct page_id self;
 };
 
-static bool find_place(struct place *p)
+static bool find_folder(struct place *p)
 {
     const struct option_dir *dir = &in_force()->dir;
     struct stat st;
@@ -142,7 +143,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bo
 {
     struct query q = {.device = device};
     struct place place;
-    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_folder(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
         return false;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -174,7 +175,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bo
 }
 
 /* From now on the request has no more than GPUCACHE_SHARE. */
-static void begin(struct lend_attempt *attempt)
+static void start_deadline(struct lend_attempt *attempt)
 {
     attempt->deadline_ns = control_after(clock_now_ns(), in_force()->share_ns);
 }
@@ -184,7 +185,7 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *a
     int count = 0;
     bool some = attempt->deadline_ns;
     if (!some)
-        begin(attempt);
+        start_deadline(attempt);
     if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
@@ -215,15 +216,15 @@ void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
     struct query q = {.device = device};
     struct place place;
     *out = (struct neighbour_needs){0};
-    if (find_place(&place) && call_scope_run(NULL, query_device, &q) && *q.uuid.text)
-        neighbour_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
+    if (find_folder(&place) && call_scope_run(NULL, query_device, &q) && *q.uuid.text)
+        neighbour_use_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
 }
 
 size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most)
 {
     struct place place;
-    return *uuid->text && find_place(&place)
-               ? neighbour_list(place.folder, &place.self, uuid->bytes, out, most)
+    return *uuid->text && find_folder(&place)
+               ? neighbour_use_list(place.folder, &place.self, uuid->bytes, out, most)
                : 0;
 }
 
@@ -231,7 +232,7 @@ void lend_flush(int pid, uint64_t wait_ns)
 {
     struct place place;
     int saved_errno = errno;
-    if (find_place(&place)) {
+    if (find_folder(&place)) {
         uint64_t bytes =
             neighbour_flush(place.folder, &place.self, pid, control_after(clock_now_ns(), wait_ns));
         log_debug("process %d is to be locked: it gave back %s MiB", pid,
@@ -251,7 +252,7 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
     asked_ns[device] = now_ns;
-    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_folder(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
         return;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -275,7 +276,7 @@ static bool ask_for_pool(CUdevice device, uint64_t bytes, struct lend_attempt *a
     bool first = !attempt->deadline_ns;
     if (first && (lend_is_on() ? context_release(device_bit(device), POOL_RELEASE_IDLE)
                                : async_pool_release(device))) {
-        begin(attempt);
+        start_deadline(attempt);
         return true;
     }
     return lend_ask(device_bit(device), bytes, attempt);

@@ -40,8 +40,8 @@ bool lend_is_on(void);
  */
 bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt);
 
-/* What other processes hold of the device: see neighbour_list. Nothing where the process takes no
- * part in pages. */
+/* What other processes hold of the device: see neighbour_use_list. Nothing where the process takes
+ * no part in pages. */
 struct neighbour_held;
 size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most);
 

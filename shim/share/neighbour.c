@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See neighbour.h. `asking` guards all static data.
+ * See neighbour.h. The lock of neighbour_page.h, `asking`, guards all static data.
  *
  * Why no thread waits for ever, and no two processes wait for each other. tests/model/lend.pml
  * goes through every state of it, without the timeouts of step 4.
@@ -20,23 +20,15 @@
 #include "shim/share/neighbour.h"
 
 #include "shim/page/client.h"
-#include "shim/page/dir.h"
-#include "shim/page/layout.h"
 #include "shim/process/cancel.h"
 #include "shim/process/clock.h"
 #include "shim/process/kernel.h"
-#include "shim/process/proc_text.h"
+#include "shim/share/neighbour_page.h"
 #include "shim/stats/counters.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 /* How long a neighbour that did not reply is skipped. */
 #define SKIP_NS (10 * SEC_NS)
@@ -45,12 +37,8 @@
 #define THRASH_MEMORY_NS (10 * SEC_NS)
 /* How long a thread waits for others that ask, to note what is locked. */
 #define LOCKED_WAIT_NS SEC_NS
-/* The same, to list what they hold. */
-#define LIST_WAIT_NS (100 * MS_NS)
-/* Pages read in one search. */
-#define PAGES_MAX 512
 
-enum { KNOWN = 64, HEAD_BYTES = offsetof(struct page, zero5) };
+enum { KNOWN = 64 };
 
 /* What we know of a neighbour: the name of its page has its pid namespace, pid and start. */
 struct known {
@@ -73,20 +61,7 @@ struct candidate {
     uint32_t tie;             /* spreads the questions of many processes among equals */
 };
 
-static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 static struct known known[KNOWN];
-static char entries[8192]; /* of the directory */
-static struct page head;   /* the first HEAD_BYTES of a page; the rest is never touched */
-
-static bool lock_until(uint64_t until_ns)
-{
-    while (pthread_mutex_trylock(&asking)) {
-        if (clock_now_ns() >= until_ns)
-            return false;
-        clock_sleep(MS_NS / 2);
-    }
-    return true;
-}
 
 static struct known *find_known(const char *name)
 {
@@ -112,37 +87,6 @@ static struct known *remember_neighbour(const char *name, uint64_t now_ns)
     }
     k->used_ns = now_ns;
     return k;
-}
-
-/* Reads the page's numbers into `head`. False: it is no page of this version, or of another process
- * than its name says. */
-static bool read_head(int folder, const char *name, const struct page_id *its)
-{
-    const struct page *p = &head;
-    struct stat st;
-    int fd = loan_request_open_page(folder, name, O_RDONLY, &st);
-    if (fd < 0)
-        return false;
-    bool read_whole = pread(fd, &head, HEAD_BYTES, 0) == HEAD_BYTES;
-    /* The numbers only choose an order, so a page that is being written is read once more and then
-     * taken as it is. */
-    if (read_whole && (p->sequence & 1))
-        read_whole = pread(fd, &head, HEAD_BYTES, 0) == HEAD_BYTES;
-    close(fd);
-    return read_whole && !memcmp(p->magic, PAGE_MAGIC, sizeof p->magic) &&
-           p->version == PAGE_VERSION && p->size_bytes == sizeof(struct page) &&
-           p->uid == geteuid() && p->pid_namespace == its->pid_namespace && p->pid == its->pid &&
-           p->start_ticks == its->start_ticks;
-}
-
-static const struct page_gpu *find_gpu(const unsigned char *uuid)
-{
-    const struct page *p = &head;
-    uint32_t count = p->num_gpus < PAGE_GPUS_MAX ? p->num_gpus : PAGE_GPUS_MAX;
-    for (uint32_t i = 0; i < count; i++)
-        if (!memcmp(p->gpus[i].uuid, uuid, sizeof p->gpus[i].uuid))
-            return &p->gpus[i];
-    return NULL;
 }
 
 static bool thrashes(const struct page_gpu *g, uint64_t now_ns)
@@ -175,30 +119,6 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
            (k->skip_until_ns > now_ns && !loan_request_may_repeat(folder, name, &k->late));
 }
 
-/* Is it the name of another process's page? Of processes in another pid namespace only the doorbell
- * tells whether they live. */
-static bool is_of_another(const char *name, const struct page_id *self, struct page_id *its)
-{
-    if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, its))
-        return false;
-    return its->pid_namespace != self->pid_namespace ||
-           (its->pid != self->pid && its->pid <= INT_MAX &&
-            !(kill((pid_t)its->pid, 0) && errno == ESRCH));
-}
-
-/* f for each name in the directory, until it returns false. `asking` held. */
-static void each_entry(int folder, bool (*f)(void *arg, int folder, const char *name), void *arg)
-{
-    long got;
-    while ((got = kernel_getdents(folder, entries, sizeof entries)) > 0)
-        for (long at = 0; at < got;) {
-            unsigned short length;
-            if (!f(arg, folder, kernel_entry(entries + at, &length)))
-                return;
-            at += length;
-        }
-}
-
 /* The search in the directory. */
 struct page_search {
     const struct neighbour_wish *wish;
@@ -212,16 +132,17 @@ static bool consider_page(void *arg, int folder, const char *name)
     const struct neighbour_wish *w = s->wish;
     struct page_id its;
     uint64_t now_ns = clock_now_ns();
-    if (!is_of_another(name, w->self, &its) || is_skipped(folder, w, name, now_ns) ||
-        s->pages_read++ >= PAGES_MAX || !read_head(folder, name, &its))
+    if (!neighbour_page_is_of_another(name, w->self, &its) || is_skipped(folder, w, name, now_ns) ||
+        s->pages_read++ >= NEIGHBOUR_PAGES_MAX || !neighbour_page_read(folder, name, &its))
         return true;
-    const struct page_gpu *g = find_gpu(w->uuid);
+    const struct page_gpu *g = neighbour_page_gpu(w->uuid);
     if (!g)
         return true;
     struct candidate c = {.thrashes = thrashes(g, now_ns),
                           .idle_bytes = g->idle_bytes + g->async_idle_bytes,
                           .reserved_bytes = g->reserved_bytes,
-                          .asleep_since_ns = head.asleep_since_ns - 1, /* none: the largest */
+                          .asleep_since_ns =
+                              neighbour_page.asleep_since_ns - 1, /* none: the largest */
                           .tie = loan_request_jitter()};
     snprintf(c.name, sizeof c.name, "%s", name);
     if (!w->waits && (c.thrashes || !c.idle_bytes))
@@ -235,79 +156,15 @@ static bool consider_page(void *arg, int folder, const char *name)
 static bool find_best(int folder, const struct neighbour_wish *w, struct page_search *s)
 {
     *s = (struct page_search){.wish = w};
-    each_entry(folder, consider_page, s);
+    neighbour_page_each(folder, consider_page, s);
     return s->candidates > 0;
-}
-
-/* A look at all other processes of a GPU. */
-struct look {
-    const struct page_id *self;
-    const unsigned char *uuid;
-    unsigned pages_read;
-    void (*take)(struct look *l, const struct page_id *its, const struct page_gpu *g);
-    uint64_t since_ns; /* of take_needs */
-    struct neighbour_needs *needs;
-    struct neighbour_held *held; /* of take_held; the largest first */
-    size_t count, most;
-};
-
-static bool read_neighbour(void *arg, int folder, const char *name)
-{
-    struct look *l = arg;
-    struct page_id its;
-    if (!is_of_another(name, l->self, &its) || l->pages_read++ >= PAGES_MAX ||
-        !read_head(folder, name, &its))
-        return true;
-    const struct page_gpu *g = find_gpu(l->uuid);
-    if (g)
-        l->take(l, &its, g);
-    return true;
-}
-
-static void read_neighbours(const char *path, struct look *l, uint64_t wait_ns)
-{
-    struct stat folder_stat;
-    const char *why;
-    if (!lock_until(clock_now_ns() + wait_ns))
-        return;
-    int folder = page_dir_open(path, &why);
-    if (folder >= 0 && !kernel_fstat(folder, &folder_stat)) {
-        each_entry(folder, read_neighbour, l);
-        kernel_close_own(folder, &folder_stat);
-    }
-    pthread_mutex_unlock(&asking);
-}
-
-static void take_needs(struct look *l, const struct page_id *its, const struct page_gpu *g)
-{
-    const struct page_park *park = &head.parks[g - head.gpus];
-    struct neighbour_needs *out = l->needs;
-    if (head.needs_since_ns && head.needs_since_ns < l->since_ns &&
-        __builtin_add_overflow(out->older_bytes, park->needs_bytes, &out->older_bytes))
-        out->older_bytes = UINT64_MAX;
-    if (g->reserved_bytes > out->most_bytes) {
-        out->most_bytes = g->reserved_bytes;
-        out->most_pid = its->pid;
-    }
-}
-
-void neighbour_needs(const char *path, const struct page_id *self, const unsigned char *uuid,
-                     uint64_t since_ns, struct neighbour_needs *out)
-{
-    int saved_errno = errno, cancel = cancel_forbid();
-    struct look l = {
-        .self = self, .uuid = uuid, .take = take_needs, .since_ns = since_ns, .needs = out};
-    *out = (struct neighbour_needs){0};
-    read_neighbours(path, &l, LOCKED_WAIT_NS);
-    cancel_allow(cancel);
-    errno = saved_errno;
 }
 
 /* Notes what the answer says for later questions. A neighbour whose slots stay taken for a quarter
  * of wait_ns does not reply to anybody: it counts as gone. */
-static enum neighbour_answer learn(const struct candidate *c, const struct neighbour_wish *w,
-                                   enum neighbour_answer answer, uint64_t wait_ns, uint64_t bytes,
-                                   const struct loan_request_place *late)
+static enum neighbour_answer learn_answer(const struct candidate *c, const struct neighbour_wish *w,
+                                          enum neighbour_answer answer, uint64_t wait_ns,
+                                          uint64_t bytes, const struct loan_request_place *late)
 {
     uint64_t now_ns = clock_now_ns();
     struct known *k = remember_neighbour(c->name, now_ns);
@@ -349,7 +206,7 @@ static enum neighbour_answer ask_one(int folder, const char *name, const struct 
     return NEIGHBOUR_GONE;
 }
 
-/* `asking` held. */
+/* The lock is held. */
 static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t wait_ns,
                                       uint64_t *bytes)
 {
@@ -367,7 +224,7 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
             until_ns = w->until_ns;
         struct loan_request_place late;
         answer = ask_one(folder, s.best.name, w, until_ns, bytes, &late);
-        answer = learn(&s.best, w, answer, wait_ns, *bytes, &late);
+        answer = learn_answer(&s.best, w, answer, wait_ns, *bytes, &late);
         if (answer == NEIGHBOUR_ASKED)
             *bytes = s.best.idle_bytes;
         counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && s.best.thrashes);
@@ -383,9 +240,9 @@ enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wai
     int saved_errno = errno, cancel = cancel_forbid();
     enum neighbour_answer answer = NEIGHBOUR_NONE;
     *bytes = 0;
-    if (lock_until(w->waits ? w->until_ns : 0)) {
+    if (neighbour_page_lock(w->waits ? w->until_ns : 0)) {
         answer = ask_next(w, wait_ns, bytes);
-        pthread_mutex_unlock(&asking);
+        neighbour_page_unlock();
     }
     /* Many may ask the same neighbour at once: each comes back at a time of its own. */
     if (answer == NEIGHBOUR_BUSY && w->waits && clock_now_ns() < w->until_ns)
@@ -393,49 +250,6 @@ enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wai
     cancel_allow(cancel);
     errno = saved_errno;
     return answer;
-}
-
-static void read_name(struct neighbour_held *its)
-{
-    char place[32], text[PROC_TEXT_BYTES];
-    snprintf(place, sizeof place, "/proc/%d/comm", its->pid);
-    proc_text_read(place, text);
-    text[strcspn(text, "\n")] = '\0';
-    snprintf(its->name, sizeof its->name, "%.15s", text);
-}
-
-/* Adds it in its place, if it is one of the largest. */
-static size_t insert_held(struct neighbour_held *out, size_t count, size_t most,
-                          const struct neighbour_held *its)
-{
-    size_t at = count < most ? count : most;
-    for (; at > 0 && out[at - 1].bytes < its->bytes; at--)
-        if (at < most)
-            out[at] = out[at - 1];
-    if (at < most)
-        out[at] = *its;
-    return count < most ? count + 1 : most;
-}
-
-static void take_held(struct look *l, const struct page_id *its, const struct page_gpu *g)
-{
-    const struct neighbour_held held = {.pid = (int)its->pid,
-                                        .bytes = g->reserved_bytes + g->async_idle_bytes};
-    if (held.bytes && its->pid_namespace == l->self->pid_namespace)
-        l->count = insert_held(l->held, l->count, l->most, &held);
-}
-
-size_t neighbour_list(const char *folder_name, const struct page_id *self,
-                      const unsigned char *uuid, struct neighbour_held *out, size_t most)
-{
-    int saved_errno = errno, cancel = cancel_forbid();
-    struct look l = {.self = self, .uuid = uuid, .take = take_held, .held = out, .most = most};
-    read_neighbours(folder_name, &l, LIST_WAIT_NS);
-    for (size_t i = 0; i < l.count; i++)
-        read_name(&out[i]);
-    cancel_allow(cancel);
-    errno = saved_errno;
-    return l.count;
 }
 
 /* The page of a process of this pid namespace. name "": it is not found. */
@@ -451,13 +265,13 @@ static bool is_not_wanted(void *arg, int folder, const char *name)
     struct page_id its;
     if (strlen(name) >= PAGE_NAME_MAX || !page_id_parse(name, &its) ||
         its.pid_namespace != w->self->pid_namespace || its.pid != w->pid ||
-        !read_head(folder, name, &its))
+        !neighbour_page_read(folder, name, &its))
         return true;
     snprintf(w->name, PAGE_NAME_MAX, "%s", name);
     return false;
 }
 
-/* `asking` held. */
+/* The lock is held. */
 static uint64_t flush_neighbour(const char *path, const struct page_id *self, int pid,
                                 uint64_t until_ns)
 {
@@ -470,7 +284,7 @@ static uint64_t flush_neighbour(const char *path, const struct page_id *self, in
     if (folder < 0)
         return 0;
     if (!kernel_fstat(folder, &folder_stat))
-        each_entry(folder, is_not_wanted, &wanted);
+        neighbour_page_each(folder, is_not_wanted, &wanted);
     if (wanted.name[0]) {
         const struct loan_request q = {
             .name = wanted.name, .self = self, .until_ns = until_ns, .waits = true};
@@ -486,9 +300,9 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
 {
     int saved_errno = errno, cancel = cancel_forbid();
     uint64_t bytes = 0;
-    if (lock_until(until_ns)) {
+    if (neighbour_page_lock(until_ns)) {
         bytes = flush_neighbour(folder, self, pid, until_ns);
-        pthread_mutex_unlock(&asking);
+        neighbour_page_unlock();
     }
     cancel_allow(cancel);
     errno = saved_errno;
@@ -500,11 +314,11 @@ void neighbour_set_locked(int pid, bool locked)
 {
     struct page_id its;
     int saved_errno = errno, cancel = cancel_forbid();
-    if (lock_until(clock_now_ns() + LOCKED_WAIT_NS)) {
+    if (neighbour_page_lock(clock_now_ns() + LOCKED_WAIT_NS)) {
         for (int i = 0; i < KNOWN; i++)
             if (known[i].is_near && page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
                 known[i].locked = locked;
-        pthread_mutex_unlock(&asking);
+        neighbour_page_unlock();
     }
     cancel_allow(cancel);
     errno = saved_errno;

@@ -2,13 +2,14 @@
  *
  * Neighbours: other processes of the same user that have a page (shim/page/layout.h) in the
  * same directory. This file finds the one with most idle memory on a GPU and asks it to give some
- * back (page/client.h). What is asked for, and when, is in lend.h. No CUDA.
+ * back (page/client.h). What is asked for, and when, is in lend.h; neighbour_use.h says what all of
+ * them hold. No CUDA.
  *
  * What another process writes into its page is only data. The numbers choose an order, and a reply
  * says whether another try of the call is worth it. A page of another version is not read.
  *
- * One lock: one thread of the process asks at a time (page/client.h says why). The thread holds it
- * over no call of the driver.
+ * One lock: one thread of the process asks at a time (page/client.h says why), with that of
+ * neighbour_page.h. The thread holds it over no call of the driver.
  */
 #ifndef SHIM_NEIGHBOUR_H
 #define SHIM_NEIGHBOUR_H
@@ -16,7 +17,6 @@
 #include "shim/page/dir.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct neighbour_wish {
@@ -47,25 +47,6 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
                          uint64_t until_ns);
 /* The process is locked, or no more. Such a one gives nothing, and is not asked. Keeps errno. */
 void neighbour_set_locked(int pid, bool locked);
-
-/* Who else wants memory of a GPU, or has it, as the pages say. */
-struct neighbour_needs {
-    uint64_t older_bytes;          /* that neighbours wait for since before since_ns (park.h) */
-    uint64_t most_pid, most_bytes; /* the one that holds most, in its own pid namespace; 0: none */
-};
-void neighbour_needs(const char *folder, const struct page_id *self, const unsigned char *uuid,
-                     uint64_t since_ns, struct neighbour_needs *out);
-
-/* The neighbours that have memory of the GPU (uuid: 16 bytes), those with most first. Their pages
- * may be 10 s old. Fills at most `most`. Returns how many. Waits 100 ms at most for
- * threads that ask. Keeps errno. */
-struct neighbour_held {
-    int pid;
-    uint64_t bytes;
-    char name[16]; /* of the process; "": not known */
-};
-size_t neighbour_list(const char *folder, const struct page_id *self, const unsigned char *uuid,
-                      struct neighbour_held *out, size_t most);
 
 /* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
  * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */

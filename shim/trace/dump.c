@@ -98,7 +98,7 @@ static void begin_header(void)
 }
 
 /* A table with open addressing; a caller that finds no place counts as not known. */
-static void hold(uint64_t caller, uint64_t size_bytes)
+static void count_caller(uint64_t caller, uint64_t size_bytes)
 {
     size_t at = (size_t)(caller * UINT64_C(0x9e3779b97f4a7c15) >> 52), tries = 0;
     while (caller && sites[at].caller != caller && (sites[at].caller || at == 0) && tries++ < 64)
@@ -110,7 +110,7 @@ static void hold(uint64_t caller, uint64_t size_bytes)
     sites[at].bytes += size_bytes;
 }
 
-static void note_live(enum trace_kind kind, const struct trace_owner *o)
+static void note_owner(enum trace_kind kind, const struct trace_owner *o)
 {
     trace_note(kind, &(const struct trace_event){.a = o->addr,
                                                  .b = o->size_bytes,
@@ -137,14 +137,14 @@ static void take_older_chunk(const struct trace_chunk *chunk, size_t used_bytes,
 /* What was live at the start and is freed since then, or its place is another block's, is told
  * here; what is live still, by trace_dump_live. An older record may have come only now: its thread
  * looked at the clock and then had to wait for a processor. */
-static void take_record(const struct trace_seen *r)
+static void take_seen(const struct trace_seen *r)
 {
     take_older(r);
     if (r->ticks < start_ticks)
         return;
     struct trace_owner was = trace_ring_own(r, dump_number);
     if (was.addr && was.seen != dump_number)
-        note_live(kind_of(&was), &was);
+        note_owner(kind_of(&was), &was);
     if (r->kind == TRACE_CREATE || r->kind == TRACE_SEGMENT)
         grown[r->context] += (int64_t)r->b;
     else if (r->kind == TRACE_RELEASE)
@@ -154,11 +154,11 @@ static void take_record(const struct trace_seen *r)
 static void take_chunk(const struct trace_chunk *chunk, size_t used_bytes, bool lost_before)
 {
     (void)lost_before;
-    trace_ring_read(chunk, used_bytes, take_record);
+    trace_ring_read(chunk, used_bytes, take_seen);
     put_chunk(chunk, used_bytes);
 }
 
-static bool begin(unsigned number)
+static bool begin_dump(unsigned number)
 {
     snprintf(path, sizeof path, "%.*s", (int)sizeof path - 12, target);
     if (number > 1)
@@ -193,7 +193,7 @@ bool trace_dump_begin(unsigned number, char *why, size_t size_bytes)
     dump_trace = atomic_load(&trace_now);
     bool begun = false;
     if (dump_trace && trace_is_ring(dump_trace) && trace_ring_lock()) {
-        begun = begin(number);
+        begun = begin_dump(number);
         if (!begun)
             trace_ring_unlock();
     }
@@ -210,7 +210,7 @@ void trace_dump_live(uint64_t addr, uint64_t size_bytes, unsigned context)
     if (known && !known->live)
         return; /* it is being freed */
     uint64_t caller = known ? known->caller : 0;
-    hold(caller, size_bytes);
+    count_caller(caller, size_bytes);
     if (!known || known->seen != dump_number)
         trace_note(TRACE_LIVE,
                    &(const struct trace_event){.a = addr,
@@ -232,9 +232,9 @@ static void tell_driver_blocks(void)
     for (struct trace_owner *o = NULL; (o = trace_owners_next(o));) {
         if (!o->live || o->kind != TRACE_ALLOC_DRIVER)
             continue;
-        hold(o->caller, o->size_bytes);
+        count_caller(o->caller, o->size_bytes);
         if (o->seen != dump_number)
-            note_live(TRACE_ALLOC_DRIVER, o);
+            note_owner(TRACE_ALLOC_DRIVER, o);
     }
 }
 
@@ -295,7 +295,7 @@ size_t trace_dump_holders(struct trace_holder *out, size_t most)
     return count;
 }
 
-static void put_header(void)
+static void end_header(void)
 {
     static const char none[TRACE_HEADER_BYTES - sizeof header];
     header.last_ticks = trace_ticks();
@@ -314,7 +314,7 @@ bool trace_dump_end(char *why, size_t size_bytes)
     trace_mine = before;
     if (writer.chunk)
         put_chunk(&page, (size_t)((const char *)writer.next - (const char *)&page));
-    put_header();
+    end_header();
     trace_copy_end(!problem[0]);
     trace_ring_unlock();
     snprintf(why, size_bytes, "%s", problem);

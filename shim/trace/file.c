@@ -32,7 +32,7 @@ static bool lock(void)
     return trace_lock(&file_lock, LOCK_TRIES);
 }
 
-static void say(char why[TRACE_WHY_BYTES], const char *what)
+static void say_errno(char why[TRACE_WHY_BYTES], const char *what)
 {
     char words[80];
     const char *reason = strerror_r(errno, words, sizeof words); /* NULL: musl's, it is in words */
@@ -99,17 +99,18 @@ static int make_file(const char *path, char name[PATH_MAX], char why[TRACE_WHY_B
     if (!expand(path, name, PATH_MAX)) {
         name[0] = '\0';
         errno = ENAMETOOLONG;
-        say(why, "the file has no usable name");
+        say_errno(why, "the file has no usable name");
         return -1;
     }
     int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        say(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
+        say_errno(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
     return fd;
 }
 
 /* With the lock. */
-static bool begin(const char *path, const struct trace_header *header, char why[TRACE_WHY_BYTES])
+static bool make_with_header(const char *path, const struct trace_header *header,
+                             char why[TRACE_WHY_BYTES])
 {
     broken = true;
     num_chunks = 0;
@@ -118,7 +119,7 @@ static bool begin(const char *path, const struct trace_header *header, char why[
         return false;
     bool made = !kernel_fstat(fd, &file_made) && put_header(fd, header);
     if (!made) {
-        say(why, "the file cannot be written");
+        say_errno(why, "the file cannot be written");
         unlink(file_name);
     }
     kernel_close_own(fd, &file_made);
@@ -133,7 +134,7 @@ bool trace_file_begin(const char *path, const struct trace_header *header,
     bool begun = false;
     snprintf(why, TRACE_WHY_BYTES, "another thread is making a file");
     if (lock()) {
-        begun = begin(path, header, why);
+        begun = make_with_header(path, header, why);
         pthread_mutex_unlock(&file_lock);
     }
     cancel_allow(cancel);
@@ -150,13 +151,13 @@ static void *map_next(int fd, char why[TRACE_WHY_BYTES])
                  : EFBIG;
     if (rc) {
         errno = rc;
-        say(why, "there is no room for more of the file");
+        say_errno(why, "there is no room for more of the file");
         return NULL;
     }
     void *chunk =
         mmap(NULL, TRACE_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, start);
     if (chunk == MAP_FAILED) {
-        say(why, "the file cannot be mapped");
+        say_errno(why, "the file cannot be mapped");
         return NULL;
     }
     num_chunks++;
@@ -164,7 +165,7 @@ static void *map_next(int fd, char why[TRACE_WHY_BYTES])
 }
 
 /* With the lock. */
-static void *next_chunk(char why[TRACE_WHY_BYTES])
+static void *map_chunk_of_file(char why[TRACE_WHY_BYTES])
 {
     struct stat st;
     void *chunk = NULL;
@@ -172,7 +173,7 @@ static void *next_chunk(char why[TRACE_WHY_BYTES])
         return NULL;
     int fd = open(file_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
-        say(why, "the file cannot be opened any more");
+        say_errno(why, "the file cannot be opened any more");
     } else if (kernel_fstat(fd, &st) || st.st_dev != file_made.st_dev ||
                st.st_ino != file_made.st_ino) {
         snprintf(why, TRACE_WHY_BYTES, "another file has its name now");
@@ -192,7 +193,7 @@ void *trace_file_chunk(uint32_t *number, char why[TRACE_WHY_BYTES])
     why[0] = '\0';
     if (lock()) {
         *number = num_chunks;
-        chunk = next_chunk(why);
+        chunk = map_chunk_of_file(why);
         pthread_mutex_unlock(&file_lock);
     }
     cancel_allow(cancel);
@@ -230,7 +231,7 @@ bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES])
         return false;
     if (!kernel_fstat(copy_fd, &copy_made))
         return true;
-    say(why, "the file cannot be written");
+    say_errno(why, "the file cannot be written");
     close(copy_fd);
     return false;
 }
@@ -240,7 +241,7 @@ bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char w
 {
     const char *from = data;
     if (!is_within_limit((off_t)(offset + size_bytes))) {
-        say(why, "there is no room for the file");
+        say_errno(why, "there is no room for the file");
         return false;
     }
     while (size_bytes) {
@@ -249,7 +250,7 @@ bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char w
         if (kernel_is_own(copy_fd, &copy_made))
             put = pwrite(copy_fd, from, size_bytes, (off_t)offset);
         if (put <= 0 && errno != EINTR) {
-            say(why, "the file cannot be written");
+            say_errno(why, "the file cannot be written");
             return false;
         }
         size_t done = put > 0 ? (size_t)put : 0;

@@ -151,7 +151,7 @@ void python_frames_end(void)
 /* --- the check -------------------------------------------------------------------------------- */
 
 /* By the kernel. False: there is no such memory. */
-static bool fetch(uint64_t address, void *out, size_t size_bytes)
+static bool fetch_bytes(uint64_t address, void *out, size_t size_bytes)
 {
     struct iovec to = {out, size_bytes}, from = {(void *)(uintptr_t)address, size_bytes};
     return address && process_vm_readv(getpid(), &to, 1, &from, 1, 0) == (ssize_t)size_bytes;
@@ -159,10 +159,10 @@ static bool fetch(uint64_t address, void *out, size_t size_bytes)
 
 static bool fetch_word(uint64_t address, uint64_t *out)
 {
-    return fetch(address, out, sizeof *out);
+    return fetch_bytes(address, out, sizeof *out);
 }
 
-static bool is_of(uint64_t object, const void *type)
+static bool has_type(uint64_t object, const void *type)
 {
     uint64_t found;
     return fetch_word(object + OBJECT_TYPE, &found) && found == (uintptr_t)type;
@@ -172,13 +172,13 @@ static bool check_code(uint64_t code, uint64_t instruction)
 {
     uint64_t file, name, lines, size, start = code + layout.instructions;
     int32_t first_line;
-    return is_of(code, symbols.code_type) && fetch_word(code + layout.file, &file) &&
+    return has_type(code, symbols.code_type) && fetch_word(code + layout.file, &file) &&
            fetch_word(code + layout.name, &name) && fetch_word(code + layout.lines, &lines) &&
            fetch_word(code + OBJECT_SIZE, &size) &&
-           fetch(code + layout.first_line, &first_line, 4) && is_of(file, symbols.unicode_type) &&
-           is_of(name, symbols.unicode_type) && fetch_word(lines + OBJECT_SIZE, &lines) &&
-           lines < LINES_MOST && first_line >= 0 && instruction >= start &&
-           instruction < start + 2 * size;
+           fetch_bytes(code + layout.first_line, &first_line, 4) &&
+           has_type(file, symbols.unicode_type) && has_type(name, symbols.unicode_type) &&
+           fetch_word(lines + OBJECT_SIZE, &lines) && lines < LINES_MOST && first_line >= 0 &&
+           instruction >= start && instruction < start + 2 * size;
 }
 
 /* *count: the frames that were compared. */
@@ -189,7 +189,7 @@ static bool check_frames(uint64_t thread, int *count)
     bool good = fetch_word(thread + layout.current, &frame) &&
                 (layout.current_again == NONE || fetch_word(frame + layout.current_again, &frame));
     for (*count = 0; good && frame && *count < FRAMES_CHECKED; ++*count) {
-        good = fetch(frame + layout.frame_owner, &owner, 1) && owner <= OWNER_OF_C &&
+        good = fetch_bytes(frame + layout.frame_owner, &owner, 1) && owner <= OWNER_OF_C &&
                fetch_word(frame + layout.frame_code, &code) &&
                fetch_word(frame + layout.frame_instruction, &instruction) &&
                (owner == OWNER_OF_C || check_code(code, instruction)) &&
@@ -293,7 +293,7 @@ static size_t put_character(char *out, uint32_t c)
 }
 
 /* The first characters, or the last ones. Returns the bytes, at most size_bytes. */
-READS_OTHERS static size_t put_text(char *out, size_t size_bytes, uintptr_t text, bool from_end)
+READS_OTHERS static size_t put_name(char *out, size_t size_bytes, uintptr_t text, bool from_end)
 {
     uint32_t flags = AT(uint32_t, text, UNICODE_STATE), kind = flags >> 2 & 7;
     bool is_compact = flags >> 5 & 1, is_ascii = flags >> 6 & 1;
@@ -365,8 +365,8 @@ READS_OTHERS void python_frame_read(uint64_t frame, struct python_place *out)
     uint64_t instruction = AT(uintptr_t, frame, layout.frame_instruction);
     out->key = python_frame_key(frame);
     out->line = line_of(code, (instruction - code - layout.instructions) / 2);
-    size_t n = put_text(out->text, PYTHON_NAME_BYTES - 1, AT(uintptr_t, code, layout.name), false);
+    size_t n = put_name(out->text, PYTHON_NAME_BYTES - 1, AT(uintptr_t, code, layout.name), false);
     out->text[n++] = '\0';
-    n += put_text(out->text + n, PYTHON_FILE_BYTES, AT(uintptr_t, code, layout.file), true);
+    n += put_name(out->text + n, PYTHON_FILE_BYTES, AT(uintptr_t, code, layout.file), true);
     out->length = (unsigned)n;
 }

@@ -146,7 +146,7 @@ static struct trace_ring *ring_of(struct trace_ring *ring, uint32_t trace)
 }
 
 /* With the lock. */
-static struct trace_chunk *next_chunk(struct trace_ring *ring)
+static struct trace_chunk *next_ring_chunk(struct trace_ring *ring)
 {
     unsigned next = ring->count % TRACE_RING_CHUNKS;
     struct trace_chunk *chunk = ring->chunks[next];
@@ -173,7 +173,7 @@ struct trace_chunk *trace_ring_chunk(struct trace_ring **ring, uint32_t trace)
     struct trace_ring *its = ring_of(*ring, trace);
     if (its) {
         *ring = its;
-        chunk = next_chunk(its);
+        chunk = next_ring_chunk(its);
     }
     trace_ring_unlock();
     return chunk;

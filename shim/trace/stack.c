@@ -107,7 +107,7 @@ void stack_forget(void)
 #define WORD_AT(address) (*(const uintptr_t *)(address))
 
 /* To the caller, by the rule of f->pc. False: the path ends here. */
-READS_FRAMES static inline bool leave(struct frame *f, uint64_t rule, uintptr_t high)
+READS_FRAMES static inline bool leave_frame(struct frame *f, uint64_t rule, uintptr_t high)
 {
 #if defined(__x86_64__)
     uintptr_t size_bytes = rule & CFA_BYTES, cfa = f->sp + size_bytes;
@@ -146,14 +146,14 @@ READS_FRAMES __attribute__((noinline)) unsigned stack_walk(const void *caller, u
     if ((uintptr_t)own < bounds.low || f.sp >= high)
         return 0;
     while (f.pc != (uintptr_t)caller)
-        if (passed++ == OWN_FRAMES_MOST || !leave(&f, rule_of(f.pc), high))
+        if (passed++ == OWN_FRAMES_MOST || !leave_frame(&f, rule_of(f.pc), high))
             return 0;
     for (bool more = true; more && count < most;) {
         uint64_t rule = rule_of(f.pc);
         if (!(rule & BEHIND_CALL) || (f.pc >= until.start && f.pc < until.end))
             break;
         out[count++] = f.pc;
-        more = leave(&f, rule, high);
+        more = leave_frame(&f, rule, high);
     }
     return count;
 }

@@ -114,7 +114,7 @@ static bool lock_spares(void)
     return trace_lock(&spare_lock, SPARE_TRIES);
 }
 
-static void thread_ends(void *arg)
+static void spare_thread(void *arg)
 {
     struct trace_thread *t = arg;
     trace_mine = &nobody;
@@ -125,15 +125,15 @@ static void thread_ends(void *arg)
     pthread_mutex_unlock(&spare_lock);
 }
 
-static void make_key(void)
+static void make_thread_key(void)
 {
-    has_key = pthread_key_create(&thread_key, thread_ends) == 0;
+    has_key = pthread_key_create(&thread_key, spare_thread) == 0;
 }
 
 /* The calling thread's state. NULL: there is no host memory, or no key. */
 static struct trace_thread *make_state(void)
 {
-    pthread_once(&key_once, make_key);
+    pthread_once(&key_once, make_thread_key);
     if (!has_key)
         return NULL;
     struct trace_thread *t = NULL;
@@ -151,7 +151,7 @@ static struct trace_thread *make_state(void)
     atomic_store(&t->busy, false); /* its thread may have ended in a signal handler */
     forget_sites(t);
     if (pthread_setspecific(thread_key, t)) {
-        thread_ends(t);
+        spare_thread(t);
         return NULL;
     }
     trace_mine = t;
@@ -401,7 +401,7 @@ static void switch_on(bool is_ring)
     state_detour_begin(STATE_DETOUR_TRACE);
 }
 
-static bool begin(const char *path)
+static bool begin_trace(const char *path)
 {
     static struct trace_header header; /* 2 KiB */
     char why[TRACE_WHY_BYTES];
@@ -422,7 +422,7 @@ bool trace_begin(const char *path)
     trace_end();
     bool begun = false;
     if (*path && steer(STEER_TRIES)) {
-        begun = begin(path);
+        begun = begin_trace(path);
         atomic_flag_clear(&steered);
     }
     cancel_allow(cancel);

@@ -7,168 +7,18 @@
  *
  * lock_us is the longest time that the request held the lock at a stretch. held_us is the sum: the
  * time of the request without the driver's calls. Both are processor time of the requesting thread:
- * they include page faults and exclude other programs. A figure is the least of several rounds. The
- * linker redirects the pool's lock calls to this file (--wrap). Above 500 lines because every scene
- * is a function of a few lines, and all use the same measurement.
+ * they include page faults and exclude other programs. A figure is the least of several rounds.
  */
 #include "pool/magazine.h"
-#include "pool/pool.h"
 #include "pool/state.h"
-#include "scripts/replay/model.h"
 #include "tests/bench/arguments.h"
+#include "tests/bench/latency_rig.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define KIB(n) ((uint64_t)(n) << 10)
-#define MIB(n) ((uint64_t)(n) << 20)
-#define GIB(n) ((uint64_t)(n) << 30)
-
-static struct {
-    struct model *model;
-    struct pool *pool;
-    struct pool_config config;
-    uint64_t *addr;
-    uint32_t count;
-} run;
-
-/* The calling thread's. */
-static __thread bool measures;
-static __thread uint64_t mark_ns, longest_ns, sum_ns;
-
-static uint64_t thread_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
-}
-
-int __real_pthread_mutex_lock(pthread_mutex_t *lock);
-int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock);
-
-int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
-{
-    int code = __real_pthread_mutex_lock(lock);
-    if (measures && lock == &run.pool->lock)
-        mark_ns = thread_ns();
-    return code;
-}
-
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock)
-{
-    if (measures && lock == &run.pool->lock) {
-        uint64_t ns = thread_ns() - mark_ns;
-        longest_ns = ns > longest_ns ? ns : longest_ns;
-        sum_ns += ns;
-    }
-    return __real_pthread_mutex_unlock(lock);
-}
-
-static void fail(const char *words)
-{
-    fprintf(stderr, "latency: %s\n", words);
-    exit(1);
-}
-
-static void start(uint64_t device_bytes, uint32_t most_blocks, enum pool_backing backing)
-{
-    run.model = model_create(device_bytes);
-    run.model->backend.frees_beside = true;
-    run.model->late_allowed = true;
-    run.config.backing = backing;
-    run.pool = pool_create(&run.model->backend, &run.config, NULL);
-    run.addr = calloc(most_blocks, sizeof *run.addr);
-    run.count = 0;
-    if (!run.pool || !run.addr)
-        fail("no pool");
-}
-
-static void finish(void)
-{
-    const char *words = model_error(run.model);
-    if (words)
-        fail(words);
-    model_destroy_context(run.model);
-    pool_abandon(run.pool);
-    model_destroy(run.model);
-    free(run.addr);
-    pool_config_init(&run.config);
-}
-
-static uint64_t take(uint64_t size_bytes)
-{
-    uint64_t addr;
-    int code;
-    if (pool_alloc(run.pool, size_bytes, &addr, &code) != POOL_OK)
-        fail("no memory");
-    return addr;
-}
-
-/* Goes past the magazines, which would keep the latest frees out of the pool. */
-static void give(uint64_t addr)
-{
-    if (pool_free_slowly(addr) != POOL_OK)
-        fail("no free");
-}
-
-static void fill(uint64_t count, uint64_t size_bytes)
-{
-    for (uint64_t i = 0; i < count; i++)
-        run.addr[run.count++] = take(size_bytes);
-}
-
-/* Frees every step-th block that fill() took, from block `first` on. */
-static void give_every(uint32_t first, uint32_t step)
-{
-    for (uint32_t i = first; i < run.count; i += step)
-        give(run.addr[i]);
-}
-
-/* Submits work on two streams, so that frees need their fences. */
-static void work(uint64_t duration_ns)
-{
-    pool_submit(run.pool, 1);
-    model_submit(run.model, 1, duration_ns, 0, 0, 0);
-    pool_submit(run.pool, 2);
-    model_submit(run.model, 2, duration_ns, 0, 0, 0);
-}
-
-static void trim(uint64_t keep_bytes, uint64_t idle_ns)
-{
-    pool_trim(run.pool, &(struct pool_trim){.keep_bytes = keep_bytes, .idle_ns = idle_ns});
-}
-
-/* Afterwards all freed blocks are idle memory of the pool. */
-static void settle(void)
-{
-    work(0);
-    trim(UINT64_MAX, 0);
-}
-
-static void begin(void)
-{
-    longest_ns = sum_ns = 0;
-    measures = true;
-}
-
-static void end(void)
-{
-    measures = false;
-}
-
-/* The measured request, and the end of the scene. */
-static void take_measured(uint64_t size_bytes)
-{
-    begin();
-    take(size_bytes);
-    end();
-    finish();
-}
 
 struct scene {
     const char *name;
@@ -227,10 +77,10 @@ static void retire(const struct scene *scene, uint64_t scale)
 static void find_in(uint64_t addr, bool live)
 {
     struct pool_block block;
-    begin();
+    measure_begin();
     if ((pool_lookup(addr, &block) == POOL_OK) != live)
         fail("a block is found while it lives");
-    end();
+    measure_end();
     finish();
 }
 
@@ -272,9 +122,9 @@ static void holes_in_chunks(const struct scene *scene, uint64_t scale)
     fill(count * 2, MIB(2));
     give_every(0, 2);
     settle();
-    begin();
+    measure_begin();
     fill(40, MIB(3));
-    end();
+    measure_end();
     finish();
 }
 
@@ -306,9 +156,9 @@ static void flush(const struct scene *scene, uint64_t scale)
     fill(count, scene->size_bytes);
     give_every(0, 1);
     settle();
-    begin();
+    measure_begin();
     trim(0, 0);
-    end();
+    measure_end();
     finish();
 }
 
@@ -320,10 +170,10 @@ static void segments(const struct scene *scene, uint64_t scale)
     start(GIB(240), (uint32_t)count * 3, BACKING_SEGMENT);
     fill(count, MIB(2));
     fill(count * 2, MIB(1));
-    begin();
+    measure_begin();
     for (int i = 0; i < 100; i++)
         take(i % 2 ? MIB(3) : MIB(1));
-    end();
+    measure_end();
     finish();
 }
 
@@ -382,9 +232,9 @@ static void threads(const struct scene *scene, uint64_t scale)
         cached += magazine_units(list_entry(n, struct magazine, link)) * UNIT_BYTES;
     if (cached < THREADS * MIB(4))
         fail("the magazines are not full");
-    begin();
+    measure_begin();
     take(GIB(1));
-    end();
+    measure_end();
     pthread_barrier_wait(&asked);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(ids[i], NULL);
@@ -397,12 +247,12 @@ static void small(const struct scene *scene, uint64_t scale)
     uint64_t count = 1000000 / scale;
     (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
-    begin();
+    measure_begin();
     for (uint64_t i = 0; i < count; i++)
         run.addr[i] = take(512 * (1 + i % 100));
     for (uint64_t i = 0; i < count; i++)
         give(run.addr[i * 7919 % count]);
-    end();
+    measure_end();
     sum_ns /= 2 * count;
     finish();
 }

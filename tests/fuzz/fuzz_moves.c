@@ -6,7 +6,7 @@
  * allocate and free. Checks and entry as in fuzz_pool.c.
  */
 #include "pool/state.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_end.h"
 #include "tests/unit/rig.h"
 
 #include <stdio.h>
@@ -243,15 +243,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
         if (r->model->backend.total_bytes < GIB(4) || in.at % 16 == 0)
             words = rig_check(r);
     }
-    if (words) {
-        fprintf(stderr, "after byte %zu of %zu: %s\n", in.at, size_bytes, words);
-        abort();
-    }
-    r->model->other_bytes = 0;
-    words = rig_destroy(r);
-    if (words) {
-        fprintf(stderr, "at the end: %s\n", words);
-        abort();
-    }
-    return 0;
+    return fuzz_end(r, words, in.at, size_bytes);
 }

@@ -6,7 +6,7 @@
  * with fuzz_main.c, a program that replays files and runs random seeds. FUZZ_LOG in the
  * environment: says each step.
  */
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_end.h"
 
 #include "tests/unit/rig.h"
 
@@ -178,6 +178,21 @@ static void step_crowd(struct rig *r)
             rig_free(r, addrs[i]);
 }
 
+/* What a program seldom does, or another one. */
+static const char *step_rarely(struct rig *r, struct input *in, uint8_t op)
+{
+    uint8_t a = next(in);
+    if (op & 0x80)
+        return step_misuse(r, a);
+    if (op & 0x40 && r->count)
+        rig_expose(r, pick(r, a));
+    else if (op & 0x20)
+        step_forever(r, a);
+    else
+        r->model->other_bytes = (uint64_t)(a & 7) * MIB(12);
+    return NULL;
+}
+
 static const char *step(struct rig *r, struct input *in)
 {
     uint8_t op = next(in), a;
@@ -226,16 +241,7 @@ static const char *step(struct rig *r, struct input *in)
         step_fail(r, in);
         return NULL;
     case 14:
-        a = next(in);
-        if (op & 0x80)
-            return step_misuse(r, a);
-        if (op & 0x40 && r->count)
-            rig_expose(r, pick(r, a));
-        else if (op & 0x20)
-            step_forever(r, a);
-        else
-            r->model->other_bytes = (uint64_t)(a & 7) * MIB(12);
-        return NULL;
+        return step_rarely(r, in, op);
     default:
         if ((op & 0xe0) == 0xa0) {
             step_crowd(r);
@@ -264,15 +270,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
         if (!words)
             words = rig_check(r);
     }
-    if (words) {
-        fprintf(stderr, "after byte %zu of %zu: %s\n", in.at, size_bytes, words);
-        abort();
-    }
-    r->model->other_bytes = 0;
-    words = rig_destroy(r);
-    if (words) {
-        fprintf(stderr, "at the end: %s\n", words);
-        abort();
-    }
-    return 0;
+    return fuzz_end(r, words, in.at, size_bytes);
 }

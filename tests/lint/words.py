@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Each thing has one name: the table "Words" of CONTRIBUTING.md has it, and the names that it had
-before. No source has one of those."""
+before. No source has one of those. And no two files of the library define functions of one
+name."""
+import collections
 import re
 import sys
 
 import lint
 
 HEADING = '## Words'
+DEFINITION = re.compile(r'^(?![\s#}])[^;{}=#]*?\b([a-z]\w*)\([^;{}]*\)\n\{', re.MULTILINE)
 
 
 def table(text):
@@ -28,6 +31,16 @@ def faults(rows, sources):
                 yield f'{path}:{number}: {found.group()} is called {rows[found.group()]}'
 
 
+def twice(sources):
+    files = collections.defaultdict(set)
+    for path, text in sources.items():
+        code = re.sub(r'__attribute__\(\(.*?\)\)', '', lint.code_of(text))
+        for name in DEFINITION.findall(code):
+            files[name].add(path)
+    return [f'{name} is a function of {", ".join(sorted(paths))}'
+            for name, paths in files.items() if len(paths) > 1]
+
+
 def main():
     text = (lint.ROOT / 'CONTRIBUTING.md').read_text()
     doctored = f'{HEADING}\n\n| name | not | what |\n|-|-|-|\n| `new_name` | `old_name` | x |\n'
@@ -38,9 +51,12 @@ def main():
     field = table(doctored.replace('old_name', 'p->old'))
     assert list(faults(field, {'a.c': 'q->old, old, p->old'})) == \
         ['a.c:1: p->old is called new_name']
+    own = 'static int own(void)\n{\n}\n'
+    assert twice({'a.c': own, 'b.c': own}) == ['own is a function of a.c, b.c']
+    assert not twice({'a.c': own + own, 'b.c': own.replace('own', 'other')})
     rows = table(text)
     sources = lint.sources('pool', 'shim', 'scripts', 'tests')
-    found = list(faults(rows, sources))
+    found = list(faults(rows, sources)) + twice(lint.sources('pool', 'shim'))
     print('\n'.join(found) or f'{len(rows)} earlier names are in none of {len(sources)} sources')
     return 1 if found or not rows else 0
 

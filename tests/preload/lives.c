@@ -231,12 +231,35 @@ static CUcontext context_of(uint64_t block)
     return context;
 }
 
+/* The last user of the primary context is a green one. */
+static uint32_t primary_context_of_a_green_one(void)
+{
+    CUcontext primary, converted;
+    unsigned flags = 0;
+    int active = -1;
+    uint64_t kept;
+    CUgreenCtx green = make_green(&converted);
+    REQUIRE(gpu_malloc(&kept, 8 * MIB));
+    REQUIRE(cuCtxSetCurrent(NULL));
+    printf("release %d", (int)cuDevicePrimaryCtxRelease(0));
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    printf(", active %d", active);
+    REQUIRE(cuGreenCtxDestroy(green));
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    printf(", then %d\n", active);
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    REQUIRE(gpu_malloc(&kept, 8 * MIB));
+    REQUIRE(gpu_memset(kept, 5, 8 * MIB));
+    uint32_t wrong = scene_wrong_bytes(kept, 8 * MIB, 5) != 0;
+    REQUIRE(gpu_free(kept));
+    return wrong;
+}
+
 static int green(void)
 {
     CUcontext primary = NULL, converted = NULL, by_stream = NULL;
     CUstream on_green = NULL;
-    unsigned flags = 0;
-    int active = -1;
     uint32_t wrong = 0;
     scene_start(1, 60);
     REQUIRE(cuCtxGetCurrent(&primary));
@@ -283,22 +306,7 @@ static int green(void)
     wrong += scene_wrong_bytes(kept, 3 * MIB, 77) != 0;
     printf("after its end: free %d\n", gpu_free(kept));
 
-    /* The last user of the primary context is a green one. */
-    green = make_green(&converted);
-    REQUIRE(gpu_malloc(&kept, 8 * MIB));
-    REQUIRE(cuCtxSetCurrent(NULL));
-    printf("release %d", (int)cuDevicePrimaryCtxRelease(0));
-    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
-    printf(", active %d", active);
-    REQUIRE(cuGreenCtxDestroy(green));
-    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
-    printf(", then %d\n", active);
-    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
-    REQUIRE(cuCtxSetCurrent(primary));
-    REQUIRE(gpu_malloc(&kept, 8 * MIB));
-    REQUIRE(gpu_memset(kept, 5, 8 * MIB));
-    wrong += scene_wrong_bytes(kept, 8 * MIB, 5) != 0;
-    REQUIRE(gpu_free(kept));
+    wrong += primary_context_of_a_green_one();
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }

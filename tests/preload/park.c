@@ -215,143 +215,6 @@ static int what_uses_no_memory_does_not_wake(void)
     return failures + (wrong_a() != 0);
 }
 
-/* ---- What refuses a park */
-
-static int work_that_runs_refuses(void)
-{
-    uint32_t *flag;
-    begin(1);
-    REQUIRE(gpu_host_alloc((void **)&flag, 4));
-    *flag = 0;
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
-    expect_refused("GPU work still runs");
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
-    REQUIRE(gpu_stream_sync(stream));
-    park();
-    return wrong_a() != 0;
-}
-
-/* A context of the device needs no pool of its own to use memory of another one's. */
-static int work_of_a_context_without_a_pool_refuses(void)
-{
-    CUcontext other, first;
-    CUstream its;
-    uint32_t *flag;
-    begin(1);
-    REQUIRE(cuCtxGetCurrent(&first));
-    REQUIRE(gpu_host_alloc((void **)&flag, 4));
-    *flag = 0;
-    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
-    REQUIRE(cuStreamCreate(&its, CU_STREAM_NON_BLOCKING));
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, its));
-    REQUIRE(gpu_fill(a, WORDS, 7, its));
-    REQUIRE(cuCtxSetCurrent(first));
-    expect_refused("GPU work still runs");
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
-    REQUIRE(cuCtxSetCurrent(other));
-    REQUIRE(gpu_stream_sync(its));
-    REQUIRE(cuCtxDestroy(other));
-    REQUIRE(cuCtxSetCurrent(first));
-    park();
-    EXPECT(scene_wrong_words(a, WORDS, 7, NULL) == 0);
-    return 0;
-}
-
-static int an_open_capture_refuses(void)
-{
-    CUgraph graph;
-    begin(1);
-    park();
-    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    expect_refused("capture");
-    REQUIRE(gpu_fill(b, WORDS, 4, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_destroy(graph, NULL));
-    park();
-    return wrong_a() != 0;
-}
-
-static int one_answer_each(void)
-{
-    begin(1);
-    park();
-    park();
-    wake();
-    wake();
-    expect_code(asker_ask("park keep=1000000000"), PAGE_REPLY_DONE);
-    expect_parked(false);
-    expect_code(asker_ask("park gpu=9"), PAGE_REPLY_REFUSED);
-    expect_code(asker_ask("park wait=x"), PAGE_REPLY_BAD);
-    expect_code(asker_ask("set PARK=off"), PAGE_REPLY_DONE);
-    expect_refused("GPUCACHE_PARK=off");
-    return wrong_a() != 0;
-}
-
-static atomic_bool answered;
-
-static void *ask_for_a_park(void *code)
-{
-    *(int *)code = asker_ask("park wait=10000");
-    atomic_store(&answered, true);
-    return NULL;
-}
-
-/* The kernel waits for the host, which launches first: the park that waits for the kernel gives
- * way. */
-static int a_use_cancels_a_park_that_waits(void)
-{
-    uint32_t *flag;
-    int code = 0;
-    pthread_t asker;
-    begin(1);
-    REQUIRE(gpu_host_alloc((void **)&flag, 4));
-    *flag = 0;
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
-    REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
-    scene_sleep_ms(300);
-    uint64_t start_ns = scene_now_ns();
-    REQUIRE(gpu_fill(b, WORDS, 8, NULL));
-    EXPECT(scene_now_ns() - start_ns < 2000 * MS_NS);
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
-    REQUIRE(pthread_join(asker, NULL));
-    expect_code(code, PAGE_REPLY_REFUSED);
-    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL);
-}
-
-/* Copies take long here, so the launch comes while they are made. The small block keeps the chunk
- * of the words that scene_wrong_words counts in from being idle: a park begins with a flush, and
- * with SIM_UNMAP_FAULTS a flush of idle memory beside a launch ends the context. */
-static int a_use_cancels_the_copies(void)
-{
-    int code = 0, failures = 0;
-    pthread_t asker;
-    uint64_t big[4];
-    begin(1);
-    NEW_BLOCK(4);
-    NEW_BLOCKS(big, 4, 32 * MIB);
-    for (int i = 0; i < 6; i++) {
-        for (int j = 0; j < 4; j++)
-            REQUIRE(gpu_fill(big[j], 8 * MIB, 11, NULL));
-        REQUIRE(gpu_sync());
-        atomic_store(&answered, false);
-        REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
-        do { /* at any time of it: host memory is made ready before the copies */
-            scene_sleep_ms(5u << i);
-            uint64_t start_ns = scene_now_ns();
-            REQUIRE(gpu_fill(b, WORDS, 8, NULL));
-            failures += scene_now_ns() - start_ns > 3000 * MS_NS;
-        } while (!atomic_load(&answered));
-        REQUIRE(pthread_join(asker, NULL));
-        EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
-        failures += wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL) != 0;
-        for (int j = 0; j < 4; j++)
-            failures += scene_wrong_words(big[j], 8 * MIB, 11, NULL) != 0;
-    }
-    /* In that variant they all take longer than the sleep. */
-    EXPECT(!asker_page() || !getenv("SIM_REALTIME") || asker_figure("park_refusals") > 0);
-    return failures;
-}
-
 /* ---- Blocks, graphs, threads */
 
 static int blocks_come_and_go_meanwhile(void)
@@ -529,10 +392,8 @@ static int a_use_comes_while_a_second_park_begins(void)
     return setrlimit(RLIMIT_NOFILE, &limit) || wrong_a() != 0;
 }
 
-SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake), ACT(work_that_runs_refuses),
-           ACT(work_of_a_context_without_a_pool_refuses), ACT(an_open_capture_refuses),
-           ACT(one_answer_each), ACT(a_use_cancels_a_park_that_waits),
-           ACT(a_use_cancels_the_copies), ACT(blocks_come_and_go_meanwhile),
-           ACT(a_graph_replays_after_many_parks), ACT(many_threads_wake_once),
-           ACT(more_threads_than_records), ACT(a_use_comes_while_a_second_park_begins),
+SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake),
+           ACT(blocks_come_and_go_meanwhile), ACT(a_graph_replays_after_many_parks),
+           ACT(many_threads_wake_once), ACT(more_threads_than_records),
+           ACT(a_use_comes_while_a_second_park_begins),
            ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))

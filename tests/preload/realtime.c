@@ -5,33 +5,16 @@
  * on a stream of its own. A wait of the second for the first that does not sleep never ends. Skips
  * where the policy is not allowed, and on a real driver, whose own waits may be such.
  */
+#include "tests/preload/realtime.h"
 #include "tests/preload/scene.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
 enum { LOW = 1, HIGH = 2, WAKES = 1500 };
 
 static atomic_bool over;
-static int processor;
-
-static bool start(pthread_t *thread, int priority, void *(*body)(void *arg))
-{
-    pthread_attr_t attr;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(processor, &one);
-    pthread_attr_init(&attr);
-    pthread_attr_setaffinity_np(&attr, sizeof one, &one);
-    pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
-    pthread_attr_setschedpolicy(&attr, SCHED_FIFO);
-    pthread_attr_setschedparam(&attr, &(struct sched_param){.sched_priority = priority});
-    int code = pthread_create(thread, &attr, body, NULL);
-    pthread_attr_destroy(&attr);
-    return code == 0;
-}
 
 static void *work_low(void *arg)
 {
@@ -80,10 +63,9 @@ int main(void)
     scene_start(1, 20);
     if (!scene_simulated())
         scene_skip("a driver of which it is not known how it waits");
-    processor = sched_getcpu();
-    if (!start(&threads[0], HIGH, work_high))
+    if (!realtime_start(&threads[0], HIGH, work_high))
         scene_skip("no real-time policy");
-    EXPECT(start(&threads[1], LOW, work_low));
+    EXPECT(realtime_start(&threads[1], LOW, work_low));
     for (int i = 0; i < 2; i++)
         pthread_join(threads[i], NULL);
     printf("both are through\n");

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Programs with caches of their own, under the library: framework_scenes.py SCENE LOG FOLDER. LOG
-is the library's log file. A scene ends with exit status 0 if all holds."""
+"""Programs with caches of their own, under the library: framework_scenes.py SCENE LOG FOLDER."""
 import atexit
-import contextlib
 import ctypes
 import gc
 import importlib.util
@@ -16,77 +14,9 @@ import types
 import warnings
 
 import framework_fakes as fakes
-
-MIB = fakes.MIB
-LOG, FOLDER = sys.argv[2], sys.argv[3]
-libc = ctypes.CDLL(None)
-# A free-threaded build, unless PYTHON_GIL=1 is set, lacks it.
-HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
-
-
-def count(text):
-    try:
-        with open(LOG, encoding="utf-8") as file:
-            return sum(text in line for line in file)
-    except FileNotFoundError:
-        return 0
-
-
-def await_true(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
-
-
-def lines_after(text, number):
-    """The log's lines after the one with the text that follows so many others. None: it is not
-    there yet."""
-    try:
-        with open(LOG, encoding="utf-8") as file:
-            lines = file.readlines()
-    except FileNotFoundError:
-        return None
-    found = [i for i, line in enumerate(lines) if text in line][number:]
-    return lines[found[0] + 1:] if found else None
-
-
-def flush(patient=True):
-    """A flush by signal, from its beginning to the one that follows the packages' answer."""
-    before = count("flush (signal)")
-    os.kill(os.getpid(), signal.SIGUSR1)
-    await_true(lambda: lines_after("flush (signal)", before) is not None)
-    if patient:
-        await_true(lambda: any("frameworks: answered" in line
-                               for line in lines_after("flush (signal)", before)))
-
-
-def settle():
-    """Until no flush came for a while."""
-    seen = -1
-    while seen != count("flush ("):
-        seen = count("flush (")
-        time.sleep(0.2)
-
-
-def device_bytes_used():
-    simulator = ctypes.CDLL("libcuda.so.1")
-    simulator.simDeviceBytesUsed.restype = ctypes.c_uint64
-    return simulator.simDeviceBytesUsed(0)
-
-
-def torch_of(size=160 * MIB, empty=None):
-    cache = fakes.Cache()
-    fakes.put_torch(cache, empty)
-    cache.fill(size)
-    return cache
-
-
-def forget():
-    for name in list(sys.modules):
-        if name.split(".")[0] in ("torch", "cupy", "numba", "rmm", "cuda"):
-            del sys.modules[name]
-
+import framework_program
+from framework_program import (FOLDER, HAS_GIL, MIB, await_true, count, device_bytes_used, flush,
+                               forget, libc, lines_after, ready, settle, slow_empty, torch_of)
 
 # What a flush leaves in the program
 
@@ -422,10 +352,6 @@ def off():
 
 # Scenes that another process directs
 
-def ready():
-    print("ready", flush=True)
-
-
 def idle():
     cache = torch_of()
     ready()
@@ -441,115 +367,6 @@ def held():
     holding.hold()
     print("awake", flush=True)
     sys.stdin.readline()
-
-
-def slow_empty(cache, microseconds):
-    cache.begun = 0
-
-    def empty():
-        with cache.lock:
-            cache.begun += 1
-            libc.usleep(microseconds)
-        cache.empty()
-    fakes.put_torch(cache, empty)
-
-
-def forks():
-    """Children find the allocator's lock free. The cache takes its time with the lock held."""
-    cache = torch_of()
-    slow_empty(cache, 3000)
-    warnings.simplefilter("ignore")  # of a fork beside threads, from 3.12 on
-    for turn in range(12):
-        os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(0.0004 * turn)
-        pid = os.fork()
-        if not pid:
-            os._exit(0 if cache.lock.acquire(timeout=10) else 1)
-        assert os.waitpid(pid, 0)[1] == 0
-    # a child that ends as a Python program does
-    os.kill(os.getpid(), signal.SIGUSR1)
-    if not os.fork():
-        sys.exit(0)
-    assert os.wait()[1] == 0
-    flush()
-
-
-def forks_together():
-    """One thread forks while another is about to. In between no package is asked, which would take
-    its allocator's lock."""
-    about, go, statuses = threading.Event(), threading.Event(), []
-
-    def before():
-        if threading.current_thread() is other:
-            about.set()
-            go.wait(20)
-
-    def fork():
-        pid = os.fork()
-        if not pid:
-            os._exit(0 if cache.lock.acquire(timeout=2) else 1)
-        statuses.append(os.waitpid(pid, 0)[1])
-
-    warnings.simplefilter("ignore")
-    os.register_at_fork(before=before)  # before the library's, which runs first then
-    other = threading.Thread(target=fork)
-    cache = torch_of()
-    slow_empty(cache, 200000)
-    flush()
-    other.start()
-    assert about.wait(20)
-    fork()
-    busy, begun = count("torch: busy"), cache.begun
-    os.kill(os.getpid(), signal.SIGUSR1)
-    await_true(lambda: count("torch: busy") > busy or cache.begun > begun)
-    go.set()
-    other.join()
-    assert statuses == [0, 0], statuses
-    await_true(lambda: cache.begun > begun)
-
-
-def forks_near():
-    """Children are forked while threads of the library look for the interpreter and come to it, the
-    first time too. A preload (long_near.c) makes that last. Each child loads a library."""
-    torch_of()
-    fakes.free(fakes.malloc(MIB))
-    warnings.simplefilter("ignore")
-    for turn in range(24):
-        os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(0.005 * turn)
-        pid = os.fork()
-        if not pid:
-            ctypes.CDLL(os.environ["SLOW_PLUGIN"])
-            os._exit(0)
-        try:
-            await_true(lambda: os.waitpid(pid, os.WNOHANG) == (pid, 0), 10)
-        except AssertionError:
-            os.kill(pid, signal.SIGKILL)
-            raise AssertionError(f"the child of turn {turn} hangs") from None
-    flush()
-
-
-def forks_traced():
-    """While tracemalloc traces, the interpreter allocates the state of a thread with its own lock
-    held. No fork waits for a thread of the library's that waits for that lock."""
-    torch_of()
-    fakes.free(fakes.malloc(MIB))
-    warnings.simplefilter("ignore")
-    sys.setswitchinterval(0.02)
-    for turn in range(30):
-        os.kill(os.getpid(), signal.SIGUSR1)
-        end = time.monotonic() + 0.0005 * (turn % 20)
-        while time.monotonic() < end:
-            pass
-        start = time.monotonic()
-        pid = os.fork()
-        if not pid:
-            os._exit(0)
-        seconds = time.monotonic() - start
-        assert os.waitpid(pid, 0)[1] == 0
-        assert seconds < 0.8, f"the fork of turn {turn} took {seconds:.1f} s"
-    sys.setswitchinterval(0.005)
-    flush()
 
 
 def stops_tracing():
@@ -589,9 +406,4 @@ def ends():
         await_true(lambda: cache.begun > begun)
 
 
-def main():
-    with contextlib.suppress(BrokenPipeError):
-        globals()[sys.argv[1]]()
-
-
-main()
+framework_program.play(globals())

@@ -19,6 +19,7 @@ LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 EMBED, SLOW, LONG_NEAR = map(os.path.realpath, sys.argv[3:6])
 HERE = os.path.dirname(os.path.realpath(__file__))
 SCENES = os.path.join(HERE, "framework_scenes.py")
+FORKS = os.path.join(HERE, "framework_forks.py")
 
 
 def build_of(python):
@@ -85,7 +86,8 @@ class Frameworks(unittest.TestCase):
         return child
 
     def scene(self, python, name, **env):
-        return self.start(python, SCENES, name, "LOG", "FOLDER", **env)
+        program = FORKS if name.startswith("forks") else SCENES
+        return self.start(python, program, name, "LOG", "FOLDER", **env)
 
     def ends_well(self, child):
         out, err = child.communicate(timeout=60)

@@ -13,7 +13,7 @@ CASES = {
     "tab": FIRST + "\tint a;\n",
     "no newline at the end": FIRST + "int a;",
     "empty lines at the end": FIRST + "int a;\n\n",
-    "at most 600": FIRST + "int a;\n" * 600,
+    "at most 500": FIRST + "int a;\n" * 500,
     "101 columns": FIRST + "int " + "a" * 96 + ";\n",
     "mark for later": FIRST + "/* TO" "DO: more */\n",
     "place on a machine": FIRST + '#include "/ho' 'me/me/a.h"\n',

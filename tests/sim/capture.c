@@ -73,6 +73,12 @@ CUresult capture_implicit(CUstream stream)
     return implicit(stream, true);
 }
 
+CUresult capture_synchronous(CUstream stream)
+{
+    CUresult rc = capture_implicit(stream);
+    return rc == CUDA_SUCCESS ? capture_unsafe() : rc;
+}
+
 CUresult capture_ambiguous(CUstream stream)
 {
     return implicit(stream, false);

@@ -32,6 +32,8 @@ CUresult capture_stream_unsafe(CUstream stream);
 /* Work on the legacy stream would depend on uncaptured work if a blocking stream of its context
  * captures. Invalidates such a capture and returns CUDA_ERROR_STREAM_CAPTURE_IMPLICIT. */
 CUresult capture_implicit(CUstream stream);
+/* The same, then capture_unsafe: for a call that waits for the work that it submits. */
+CUresult capture_synchronous(CUstream stream);
 /* The same for a query, which does not invalidate the capture. */
 CUresult capture_ambiguous(CUstream stream);
 

@@ -200,12 +200,7 @@ CUresult context_wait(CUcontext context)
 {
     struct vector seen = {0};
     struct work *last = context_frontier(context, &seen);
-    CUresult rc = clock_wait(last);
-    work_release(last);
-    if (rc == CUDA_SUCCESS)
-        vector_join(&stream_host_clock, &seen);
-    vector_finish(&seen);
-    return rc != CUDA_SUCCESS ? rc : context->error;
+    return stream_wait_work(last, &seen, context);
 }
 
 CUresult context_wait_device(int device)

@@ -78,9 +78,7 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
         return CUDA_ERROR_INVALID_VALUE;
     bool synchronous = flags & SYNCHRONOUS;
     if (synchronous && stream->capture == NULL) {
-        rc = capture_implicit(stream);
-        if (rc == CUDA_SUCCESS)
-            rc = capture_unsafe();
+        rc = capture_synchronous(stream);
         if (rc != CUDA_SUCCESS)
             return rc;
     }

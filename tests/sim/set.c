@@ -21,11 +21,8 @@ static CUresult submit(CUdeviceptr dst, size_t count, unsigned element_bytes, ui
             return CUDA_ERROR_INVALID_VALUE;
         at = memory->range.hi;
     }
-    if (synchronous && stream->capture == NULL) {
-        rc = capture_implicit(stream);
-        if (rc == CUDA_SUCCESS)
-            rc = capture_unsafe();
-    }
+    if (synchronous && stream->capture == NULL)
+        rc = capture_synchronous(stream);
     if (rc != CUDA_SUCCESS)
         return rc;
     struct command command = {.kind = COMMAND_SET, .set = {dst, count, element_bytes, value}};

@@ -235,16 +235,20 @@ CUresult stream_submit(CUstream stream, const struct command *command)
     return CUDA_SUCCESS;
 }
 
-CUresult stream_wait(CUstream stream)
+CUresult stream_wait_work(struct work *last, struct vector *seen, CUcontext context)
 {
-    CUcontext context = stream->context;
-    struct work *last = work_retain(stream_frontier(stream));
-    struct vector seen = {0};
-    vector_copy(&seen, &stream->clock);
     CUresult rc = clock_wait(last);
     work_release(last);
     if (rc == CUDA_SUCCESS)
-        vector_join(&stream_host_clock, &seen);
-    vector_finish(&seen);
+        vector_join(&stream_host_clock, seen);
+    vector_finish(seen);
     return rc != CUDA_SUCCESS ? rc : context->error;
+}
+
+CUresult stream_wait(CUstream stream)
+{
+    struct work *last = work_retain(stream_frontier(stream));
+    struct vector seen = {0};
+    vector_copy(&seen, &stream->clock);
+    return stream_wait_work(last, &seen, stream->context);
 }

@@ -64,6 +64,10 @@ struct work *stream_enqueue_node(CUstream stream, const struct command *command,
 /* Blocks until all work that was submitted before is done. Records that the host knows. */
 CUresult stream_wait(CUstream stream);
 
+/* The same for work of the context with a reference, which is released, and what is done then. seen
+ * is finished. */
+CUresult stream_wait_work(struct work *last, struct vector *seen, CUcontext context);
+
 /* What the host has seen complete. All its later submissions come after that. */
 extern struct vector stream_host_clock;
 

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from test_tracing import FIRST, LIBRARY, PROGRAM, SIMULATOR, Program, Traces
+from traced import FIRST, LIBRARY, PROGRAM, SIMULATOR, Program, Traces
 
 from gpucache import trace, usage
 

@@ -9,7 +9,7 @@ import types
 import unittest
 
 from fake import body, pool
-from test_top import Console, Two
+from terminal import Console, Two
 
 from gpucache import chart, machine, text, top, view
 

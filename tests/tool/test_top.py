@@ -1,37 +1,20 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""`gpucache top` and `stat --watch` on a terminal: what the screen shows, and what keys do.
+"""`gpucache top` on a terminal: what the screen shows, and what keys do.
 
 test_top.py TOOL"""
-import fcntl
-import io
-import json
 import os
-import pty
 import re
 import select
 import signal
-import struct
-import subprocess
 import sys
-import termios
 import time
-import types
 import unittest
 
-from fake import (ALONE, MAPPER, MIB, PIPES, TOOL, UUID, UUID_B, body, catches, map_page, pool,
-                  wait_for)
-from test_page import Case
+from fake import ALONE, TOOL, UUID, body, catches, pool, wait_for
+from terminal import Terminal, Two
 
 from gpucache import fault, process, tables
 
-try:
-    import pyte
-    from rich.console import Console
-except ImportError:
-    print("rich and pyte are not installed: skipped")
-    sys.exit(77)
-
-WIDTH, HEIGHT = 120, 24
 # A signal comes right behind the switch to the picture's own screen or back from it, or where the
 # way back begins.
 SIGNAL_AT_THE_SWITCH = """
@@ -55,110 +38,6 @@ def end(stack, *error):
 contextlib.ExitStack.__exit__ = end
 sys.exit(cli.main(["top"]))
 """
-
-
-class Terminal:
-    """The tool on a pseudo-terminal, with a screen as a person sees it."""
-
-    def __init__(self, *words, width=WIDTH, height=HEIGHT, command=None):
-        command = command or [*ALONE, *map(str, words)]
-        self.screen = pyte.Screen(width or 80, height or 24)
-        self.stream = pyte.ByteStream(self.screen)
-        self.raw, self.status = b"", None
-        self.pid, self.fd = pty.fork()
-        if not self.pid:
-            os.environ.update(TERM="xterm-256color", LC_ALL="C.UTF-8")
-            os.environ.pop("NO_COLOR", None)
-            os.environ.pop("COLUMNS", None)
-            os.environ.pop("LINES", None)
-            self.tell_size(1, width, height)
-            os.execvp(command[0], command)
-
-    @staticmethod
-    def tell_size(fd, width, height):
-        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-
-    def resize(self, width, height):
-        """As a window that is dragged."""
-        self.screen.resize(height, width)
-        self.tell_size(self.fd, width, height)
-
-    def feed(self, seconds=0.05):
-        if select.select([self.fd], [], [], seconds)[0]:
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:
-                data = b""
-            self.raw += data
-            self.stream.feed(data)
-            return bool(data)
-        return True
-
-    @property
-    def text(self):
-        return "\n".join(line.rstrip() for line in self.screen.display)
-
-    def until(self, pattern, seconds=30):
-        """The screen once it matches."""
-        end = time.monotonic() + seconds
-        while not re.search(pattern, self.text):
-            if time.monotonic() > end or not self.feed():
-                raise AssertionError(f"no {pattern!r} on the screen:\n{self.text}")
-        return self.text
-
-    def press(self, keys):
-        os.write(self.fd, keys.encode())
-
-    def close(self):
-        """As a window that is closed. The exit status."""
-        os.close(self.fd)
-        status = wait_for(lambda: [end for pid, end in [os.waitpid(self.pid, os.WNOHANG)] if pid])
-        if not status:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        return os.WEXITSTATUS(status[0]) if status and os.WIFEXITED(status[0]) else -1
-
-    def end(self):
-        """The exit status."""
-        end = time.monotonic() + 30
-        while self.status is None and time.monotonic() < end:
-            self.feed()
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
-        if self.status is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self.fd)
-        return self.status
-
-
-class Two(Case):
-    """Two processes with pages: this one and a child."""
-
-    def setUp(self):
-        super().setUp()
-        # pylint: disable-next=consider-using-with
-        self.sleeper = subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES)
-        self.addCleanup(self.sleeper.communicate)
-        self.addCleanup(self.sleeper.kill)
-        self.second = process.identity(self.sleeper.pid)
-
-    def answer(self, words):
-        if words.startswith("flush"):
-            return tables.PAGE_REPLY_DONE, 156 * MIB, {"ns": 11_000_000, "frameworks": [], "gpus": [
-                {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
-                 "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0}]}
-        return tables.PAGE_REPLY_DONE, 0, {"options": [
-            {"name": "MAX_IDLE", "old": "none", "new": "1G"}]}
-
-    def two(self):
-        first = self.page(body(pool(), pool(1, UUID_B)), answer=self.answer)
-        second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB}),
-                           pid=self.second[1], start=self.second[2], namespace=self.second[0],
-                           answer=self.answer)
-        map_page(self.sleeper, second)
-        return first, second
 
 
 class Top(Two):
@@ -459,80 +338,6 @@ class Top(Two):
     def tool_without_terminal():
         from fake import tool  # pylint: disable=import-outside-toplevel
         return tool("top")
-
-
-class Stat(Case):
-    def test_watch_shows_new_figures_in_place(self):
-        page = self.page()
-        screen = Terminal("stat", os.getpid(), "--watch", "50ms")
-        screen.until(r"live blocks +0\b")
-        page.publish(body(pool(live_blocks=4711)))
-        text = screen.until(r"live blocks +4,711")
-        self.assertEqual(len(re.findall("live blocks", text)), 1)
-        screen.press("\x03")
-        self.assertEqual(screen.end(), 130)
-
-    def test_watch_keeps_what_matters_on_a_small_terminal(self):
-        self.page(body(pool(), pool(1, UUID_B), command="train " * 40), answer=lambda words: None)
-        for width, height, parts in (
-                (80, 24, ("allocated +32 MiB", "reserved +188 MiB +1 GiB", "idle +156 MiB",
-                          "hit rate +98.5 %", "last flush: none", "GPU 1: ")),
-                (80, 8, ("allocated +32 MiB", "reserved +188 MiB", "idle +156 MiB")),
-                (30, 8, ("allocated +32 MiB", "reserved +188 MiB", "idle +156 MiB")),
-                (80, 3, ("GPU 0: ",)), (80, 2, ()), (80, 1, ()), (8, 3, ())):
-            screen = Terminal("stat", os.getpid(), "--watch", "50ms", width=width, height=height)
-            more = r"[^$]*\n[0-9]+ more lines" if height > 1 else ""
-            if width == 8:
-                more = r"[^$]*\n[0-9]+ mor"
-            text = screen.until(rf"^PID {os.getpid()}"[:width] + more)
-            for part in parts:
-                self.assertRegex(text, part)
-            screen.press("\x03")
-            self.assertEqual(screen.end(), 130)
-
-    def test_watch_is_drawn_anew_at_another_size(self):
-        self.page()
-        screen = Terminal("stat", os.getpid(), "--watch", "1h", width=0, height=0)
-        screen.until("more lines")
-        screen.resize(80, 80)
-        screen.until(r"last flush: none[^$]*=====")
-        screen.resize(50, 12)
-        text = screen.until(r"[0-9]+ more lines")
-        self.assertEqual(len(re.findall(rf"PID {os.getpid()}", text)), 1, text)
-        screen.resize(100, 80)
-        text = screen.until(r"^=====[^$]*last flush: none[^$]*=====")
-        self.assertEqual((len(re.findall("live blocks", text)), text.count("more lines")), (1, 0))
-        screen.press("\x03")
-        self.assertEqual(screen.end(), 130)
-
-    def test_the_last_picture_stays_with_the_cursor_below(self):
-        page = self.page()
-        screen = Terminal(command=["bash", "-c", f"'{sys.executable}' '{TOOL}' stat {os.getpid()} "
-                                   "--watch 50ms; echo below"])
-        screen.until("live blocks")
-        os.unlink(page.path)  # still mapped: else the process has become another program
-        text = screen.until("below")
-        self.assertRegex(text, r"\ngpucache: PID [^$]*\nbelow")
-        screen.end()
-
-    def test_ps_leaves_empty_columns_out_where_there_is_no_room(self):
-        self.page()
-        for width, heads in ((120, r"LIMITS +JOB +NAME\n"), (80, r"PEAK +HITS +(JOB +)?NAME\n"),
-                             (64, r"RESERVED +NAME\n")):
-            screen = Terminal("ps", width=width)
-            screen.until(heads)
-            self.assertEqual(screen.end(), 0)
-
-    def test_ps_says_where_there_is_none(self):
-        screen = Terminal("ps")
-        screen.until(r"^no process of \w+ is under libgpucache")
-        self.assertEqual(screen.end(), 0)
-
-    def test_heads_are_bold_on_a_terminal_alone(self):
-        self.page()
-        screen = Terminal("ps")
-        self.assertEqual(screen.end(), 0)
-        self.assertIn(b"\x1b[1m", screen.raw)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
  * Writes traces (shim/trace) for the tests of their reader: trace_writer SCENE FILE. The scene
  * large:N has N records.
  */
-#include "shim/trace/dump.h"
-#include "shim/trace/fast.h"
+#include "tests/tool/trace_writer.h"
+
 #include "shim/trace/objects.h"
-#include "shim/trace/ring.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -18,27 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FIRST UINT64_C(0x7f0000000000)
-#define FAR UINT64_C(0x302000000)
-#define MIB (UINT64_C(1) << 20)
-/* Some address in the function. */
-#define AT(function) ((const void *)((uintptr_t)(function) + 1))
-
-static void alloc(uint64_t addr, uint64_t size_bytes, const void *caller)
-{
-    if (trace_is_on())
-        trace_note_fast(TRACE_ALLOC_FAST, addr, size_bytes, caller);
-}
-
-static void give(uint64_t addr, const void *caller)
-{
-    if (trace_is_on())
-        trace_note_fast(TRACE_FREE, addr, 0, caller);
-}
-
 /* One of each kind, then sizes and addresses of all sorts. */
-static void all_kinds(void)
+static void all_kinds(const char *path)
 {
+    (void)path;
     TRACE(CONTEXT, .a = 0, .b = 80 << 20, .context = 1, .text = "GPU-1 a GPU");
     TRACE(SEGMENT, .a = FIRST, .b = 64 * MIB, .aux = 1234, .context = 1);
     TRACE(MAP, .a = FIRST + 64 * MIB, .b = 2 * MIB);
@@ -55,11 +37,6 @@ static void all_kinds(void)
     give(FIRST, AT(give));
 }
 
-/* Code that asks for memory, for symbols. */
-__attribute__((noinline)) void weights(void);
-__attribute__((noinline)) void churner(void);
-__attribute__((noinline)) void leaker(void);
-__attribute__((noinline)) void spike(void);
 void weights(void)
 {
 }
@@ -77,8 +54,9 @@ void spike(void)
 }
 
 /* A program that holds, frees and asks again, leaks, and has one high moment. */
-static void a_program(void)
+static void a_program(const char *path)
 {
+    (void)path;
     struct timespec step = {.tv_nsec = 1000000};
     TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 a GPU");
     TRACE(SEGMENT, .a = FIRST, .b = 1024 * MIB, .aux = 5000, .context = 1);
@@ -102,8 +80,9 @@ static void a_program(void)
 }
 
 /* Words that would be programs in a page. */
-static void hostile(void)
+static void hostile(const char *path)
 {
+    (void)path;
     const char *script =
         "</script><script>document.title = 'foreign'</script><img src=x onerror=1>";
     prctl(PR_SET_NAME, "<b>thread</b>", 0, 0, 0);
@@ -127,8 +106,9 @@ static void *in_a_thread(void *arg)
     return NULL;
 }
 
-static void threads(void)
+static void threads(const char *path)
 {
+    (void)path;
     for (int round = 0; round < 2; round++) {
         pthread_t all[4];
         for (uintptr_t i = 0; i < 4; i++)
@@ -199,11 +179,6 @@ static void cancelled(const char *path)
     alloc(FIRST, 333, AT(cancelled));
 }
 
-/* Functions of a call path, for symbols. */
-__attribute__((noinline)) void ask(uint64_t addr, uint64_t size_bytes);
-__attribute__((noinline)) void middle(uint64_t addr, uint64_t size_bytes, unsigned depth);
-__attribute__((noinline)) void loads(uint64_t addr, uint64_t size_bytes);
-__attribute__((noinline)) void trains(uint64_t addr, uint64_t size_bytes);
 void ask(uint64_t addr, uint64_t size_bytes)
 {
     if (trace_is_on())
@@ -234,8 +209,9 @@ __attribute__((noinline)) static void fails(void)
 }
 
 /* By two paths to the same caller, with small and large sizes; what fails; then without paths. */
-__attribute__((noinline)) static void paths(void)
+__attribute__((noinline)) static void paths(const char *path)
 {
+    (void)path;
     TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 a GPU");
     fails();
     trace_set_depth(8, true);
@@ -251,181 +227,12 @@ __attribute__((noinline)) static void paths(void)
 }
 
 /* Of deep paths. */
-static void many_paths(void)
+static void many_paths(const char *path)
 {
+    (void)path;
     trace_set_depth(STACK_FRAMES_MOST, true);
     for (uint64_t i = 0; i < 20000; i++)
         middle(FIRST + i * 512, 512, i * 7 % 50);
-}
-
-/* A ring whose chunks follow each other: each knows its paths. */
-static void paths_in_a_ring(const char *path)
-{
-    char other[4096], why[200];
-    snprintf(other, sizeof other, "%s.dump", path);
-    trace_dump_set_path(other);
-    trace_begin_ring();
-    trace_set_depth(8, true);
-    for (uint64_t i = 0; i < 50000; i++)
-        (i % 2 ? loads : trains)(FIRST + i * 512, 512);
-    if (trace_dump_begin(1, why, sizeof why)) {
-        trace_dump_now();
-        TRACE_CALL(OOM, .a = MIB, .b = 2 * MIB, .caller = __builtin_return_address(0));
-        trace_dump_end(why, sizeof why);
-    }
-}
-
-enum { OLD = 100, CHURN = 40000 }; /* a ring has some 65,000 records */
-
-static void churn(void)
-{
-    for (uint64_t i = 0; i < CHURN; i++) {
-        alloc(FAR + i % 5000 * 512, 700, AT(churner));
-        give(FAR + i % 5000 * 512, AT(churner));
-    }
-}
-
-/* Frees every second one of the old blocks, and takes their addresses. */
-static void *free_and_take(void *late)
-{
-    for (uint64_t i = 0; i < OLD; i += 2) {
-        give(FIRST + i * MIB, AT(free_and_take));
-        alloc(FIRST + i * MIB, 3000 + i, AT(spike));
-    }
-    give(FIRST + MIB, AT(free_and_take));
-    give(FIRST + 3 * MIB, AT(free_and_take));
-    TRACE(FREE_FAILED, .a = FIRST + 3 * MIB, .b = 1);
-    if (!late) /* its ring loses these records before the other one loses the older ones */
-        churn();
-    return late;
-}
-
-/* A ring before the others in their list. */
-static void *flush_once(void *arg)
-{
-    TRACE(FLUSH, .a = MIB, .b = 3000, .text = "timer");
-    return arg;
-}
-
-static void dump(unsigned number)
-{
-    char why[200];
-    struct trace_holder most[4];
-    if (!trace_dump_begin(number, why, sizeof why)) {
-        fprintf(stderr, "no dump: %s\n", why);
-        return;
-    }
-    for (uint64_t i = 0; i < OLD; i++)
-        if (i != 1)
-            trace_dump_live(FIRST + i * MIB, i % 2 ? 2000 + i : 3000 + i, 1);
-    trace_dump_live(FIRST + OLD * MIB, 5000, 1); /* of before the rings */
-    trace_dump_live(FIRST + (OLD + 1) * MIB, 6000, 1);
-    trace_dump_held(64 * MIB, 1);
-    trace_dump_now();
-    TRACE(OOM, .a = MIB, .b = 2 * MIB);
-    size_t count = trace_dump_holders(most, 4);
-    for (size_t i = 0; i < count; i++)
-        fprintf(stderr, "%s %llu\n", most[i].name, (unsigned long long)most[i].bytes);
-    if (!trace_dump_end(why, sizeof why))
-        fprintf(stderr, "no file: %s\n", why);
-}
-
-/* Old blocks, more records than a ring has, changes by another thread before or behind them. */
-static void rings(const char *path, bool late)
-{
-    char other[4096];
-    pthread_t thread;
-    struct timespec pause = {.tv_nsec = 700000000};
-    snprintf(other, sizeof other, "%s.dump", path);
-    trace_dump_set_path(other);
-    trace_begin_ring();
-    pthread_create(&thread, NULL, flush_once, NULL);
-    pthread_join(thread, NULL);
-    for (uint64_t i = 0; i < OLD; i++)
-        alloc(FIRST + i * MIB, 2000 + i, AT(weights));
-    TRACE(ALLOC_DRIVER, .a = FAR - 512, .b = 9000, .caller = AT(leaker));
-    TRACE(ALLOC_DRIVER, .a = FAR - 1024, .b = 9000, .caller = AT(leaker));
-    TRACE(FREE_ASYNC, .a = FAR - 1024, .caller = AT(leaker));
-    for (int round = 0; round < 2; round++) {
-        if (round == late) {
-            pthread_create(&thread, NULL, free_and_take, late ? &pause : NULL);
-            pthread_join(thread, NULL);
-            nanosleep(&pause, NULL);
-        }
-        if (!round)
-            churn();
-    }
-    alloc(FIRST + (OLD + 1) * MIB, 6000, AT(weights));
-    dump(1);
-    churn();
-    dump(2);
-}
-
-static atomic_bool over;
-
-/* Takes and gives one block after the other, and keeps the last. */
-static void *go_on(void *arg)
-{
-    uint64_t addr = FIRST + (uint64_t)(uintptr_t)arg * 64 * MIB;
-    for (uint64_t i = 0; !atomic_load(&over); i++) {
-        alloc(addr + i % 1000 * 512, 600, AT(churner));
-        give(addr + i % 1000 * 512, AT(churner));
-        if (i % 100 == 0)
-            TRACE(FLUSH, .a = i, .b = 3000, .text = "timer");
-    }
-    alloc(addr, 700, AT(leaker));
-    return NULL;
-}
-
-/* Dumps while other threads write and take chunks anew. */
-static void dumps(const char *path)
-{
-    char other[4096], why[200];
-    pthread_t all[4];
-    snprintf(other, sizeof other, "%s.dump", path);
-    trace_dump_set_path(other);
-    trace_begin_ring();
-    for (uintptr_t i = 0; i < 4; i++)
-        pthread_create(&all[i], NULL, go_on, (void *)i);
-    struct timespec pause = {.tv_nsec = 20000000};
-    for (unsigned number = 1; number <= 4; number++) {
-        nanosleep(&pause, NULL);
-        atomic_store(&over, number == 4);
-        for (int i = 0; number == 4 && i < 4; i++)
-            pthread_join(all[i], NULL);
-        if (!trace_dump_begin(number, why, sizeof why)) {
-            fprintf(stderr, "no dump: %s\n", why);
-            continue;
-        }
-        for (uint64_t i = 0; number == 4 && i < 4; i++)
-            trace_dump_live(FIRST + i * 64 * MIB, 700, 1);
-        trace_dump_now();
-        trace_dump_end(why, sizeof why);
-    }
-}
-
-static void *too_late(void *arg)
-{
-    alloc(FIRST, 512, AT(too_late));
-    return arg;
-}
-
-/* Another thread waits for the rings in vain, so its record is lost. */
-static void lost_in_a_dump(const char *path)
-{
-    char why[200];
-    pthread_t thread;
-    trace_dump_set_path(path);
-    trace_begin_ring();
-    if (!trace_ring_lock())
-        abort();
-    pthread_create(&thread, NULL, too_late, NULL);
-    pthread_join(thread, NULL);
-    trace_ring_unlock();
-    if (!trace_dump_begin(2, why, sizeof why))
-        abort();
-    trace_dump_now();
-    trace_dump_end(why, sizeof why);
 }
 
 static void *one_record(void *arg)
@@ -434,8 +241,9 @@ static void *one_record(void *arg)
     return NULL;
 }
 
-static void short_threads(void)
+static void short_threads(const char *path)
 {
+    (void)path;
     for (uintptr_t i = 0; i < 500; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, one_record, (void *)i);
@@ -443,8 +251,9 @@ static void short_threads(void)
     }
 }
 
-static void killed(void)
+static void killed(const char *path)
 {
+    (void)path;
     for (uint64_t i = 0; i < 30000; i++)
         alloc(FIRST + i * 512, 512, AT(killed));
     raise(SIGKILL);
@@ -461,8 +270,9 @@ static void again(const char *path)
     alloc(FIRST, 333, AT(again));
 }
 
-static void in_a_child(void)
+static void in_a_child(const char *path)
 {
+    (void)path;
     alloc(FIRST, 111, AT(in_a_child));
     pid_t pid = fork();
     if (!pid) {
@@ -475,50 +285,40 @@ static void in_a_child(void)
     alloc(FIRST, 333, AT(in_a_child));
 }
 
+static void nothing(const char *path)
+{
+    (void)path;
+}
+
+static const struct {
+    const char *name;
+    void (*play)(const char *path);
+} scenes[] = {
+    {"kinds", all_kinds},       {"program", a_program},     {"hostile", hostile},
+    {"nothing", nothing},       {"threads", threads},       {"short", short_threads},
+    {"paths", paths},           {"many-paths", many_paths}, {"paths-in-a-ring", paths_in_a_ring},
+    {"killed", killed},         {"again", again},           {"rings", rings},
+    {"rings-late", rings_late}, {"dumps", dumps},           {"lost-dump", lost_in_a_dump},
+    {"cancelled", cancelled},   {"fork", in_a_child},
+};
+
 int main(int argc, char **argv)
 {
+    size_t i = 0;
     if (argc != 3)
         return 2;
     if (!trace_begin(argv[2]))
         return 3;
     trace_objects_note();
-    const char *scene = argv[1];
-    if (strcmp(scene, "kinds") == 0)
-        all_kinds();
-    else if (strcmp(scene, "program") == 0)
-        a_program();
-    else if (strcmp(scene, "hostile") == 0)
-        hostile();
-    else if (strcmp(scene, "nothing") == 0)
-        ;
-    else if (strcmp(scene, "threads") == 0)
-        threads();
-    else if (strncmp(scene, "large:", 6) == 0)
-        large(strtoull(scene + 6, NULL, 10));
-    else if (strcmp(scene, "short") == 0)
-        short_threads();
-    else if (strcmp(scene, "paths") == 0)
-        paths();
-    else if (strcmp(scene, "many-paths") == 0)
-        many_paths();
-    else if (strcmp(scene, "paths-in-a-ring") == 0)
-        paths_in_a_ring(argv[2]);
-    else if (strcmp(scene, "killed") == 0)
-        killed();
-    else if (strcmp(scene, "again") == 0)
-        again(argv[2]);
-    else if (strcmp(scene, "rings") == 0 || strcmp(scene, "rings-late") == 0)
-        rings(argv[2], scene[5] == '-');
-    else if (strcmp(scene, "dumps") == 0)
-        dumps(argv[2]);
-    else if (strcmp(scene, "lost-dump") == 0)
-        lost_in_a_dump(argv[2]);
-    else if (strcmp(scene, "cancelled") == 0)
-        cancelled(argv[2]);
-    else if (strcmp(scene, "fork") == 0)
-        in_a_child();
-    else
-        return 2;
+    if (strncmp(argv[1], "large:", 6) == 0) {
+        large(strtoull(argv[1] + 6, NULL, 10));
+    } else {
+        while (i < sizeof scenes / sizeof *scenes && strcmp(scenes[i].name, argv[1]) != 0)
+            i++;
+        if (i == sizeof scenes / sizeof *scenes)
+            return 2;
+        scenes[i].play(argv[2]);
+    }
     trace_end();
     return 0;
 }

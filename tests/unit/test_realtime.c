@@ -7,6 +7,7 @@
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/state.h"
+#include "tests/preload/realtime.h"
 #include "tests/unit/expect.h"
 
 #include <sched.h>
@@ -31,25 +32,6 @@ static void hang(int number)
     _exit(1);
 }
 
-static bool start(pthread_t *thread, int priority, void *(*body)(void *arg))
-{
-    pthread_attr_t attr;
-    cpu_set_t one;
-    static int processor = -1;
-    if (processor < 0)
-        processor = sched_getcpu();
-    CPU_ZERO(&one);
-    CPU_SET(processor, &one);
-    pthread_attr_init(&attr);
-    pthread_attr_setaffinity_np(&attr, sizeof one, &one);
-    pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
-    pthread_attr_setschedpolicy(&attr, SCHED_FIFO);
-    pthread_attr_setschedparam(&attr, &(struct sched_param){.sched_priority = priority});
-    int code = pthread_create(thread, &attr, body, NULL);
-    pthread_attr_destroy(&attr);
-    return code == 0;
-}
-
 /* The high one begins when the low one is where it wants it; neither needs the test's own thread.
  */
 static void run(void *(*low)(void *arg), void *(*high)(void *arg))
@@ -58,12 +40,12 @@ static void run(void *(*low)(void *arg), void *(*high)(void *arg))
     sem_init(&shared.go, 0, 0);
     signal(SIGALRM, hang);
     alarm(PATIENCE_S);
-    if (!start(&threads[0], HIGH, high)) {
+    if (!realtime_start(&threads[0], HIGH, high)) {
         alarm(0);
         skip();
         return;
     }
-    EXPECT(start(&threads[1], LOW, low), "as the first one was");
+    EXPECT(realtime_start(&threads[1], LOW, low), "as the first one was");
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
     alarm(0);

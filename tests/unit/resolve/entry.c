@@ -12,6 +12,7 @@
 #include "shim/driver/call_scope.h"
 #include "shim/entry/alloc.h"
 #include "shim/entry/current.h"
+#include "shim/entry/free.h"
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The tool on a terminal, for tests. Without rich and pyte they are skipped."""
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+from fake import ALONE, MAPPER, MIB, PIPES, UUID, UUID_B, body, map_page, pool, wait_for
+from test_page import Case
+
+from gpucache import process, tables
+
+try:
+    import pyte
+    from rich.console import Console
+except ImportError:
+    print("rich and pyte are not installed: skipped")
+    sys.exit(77)
+
+WIDTH, HEIGHT = 120, 24
+
+
+class Terminal:
+    """The tool on a pseudo-terminal, with a screen as a person sees it."""
+
+    def __init__(self, *words, width=WIDTH, height=HEIGHT, command=None):
+        command = command or [*ALONE, *map(str, words)]
+        self.screen = pyte.Screen(width or 80, height or 24)
+        self.stream = pyte.ByteStream(self.screen)
+        self.raw, self.status = b"", None
+        self.pid, self.fd = pty.fork()
+        if not self.pid:
+            os.environ.update(TERM="xterm-256color", LC_ALL="C.UTF-8")
+            os.environ.pop("NO_COLOR", None)
+            os.environ.pop("COLUMNS", None)
+            os.environ.pop("LINES", None)
+            self.tell_size(1, width, height)
+            os.execvp(command[0], command)
+
+    @staticmethod
+    def tell_size(fd, width, height):
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def resize(self, width, height):
+        """As a window that is dragged."""
+        self.screen.resize(height, width)
+        self.tell_size(self.fd, width, height)
+
+    def feed(self, seconds=0.05):
+        if select.select([self.fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                data = b""
+            self.raw += data
+            self.stream.feed(data)
+            return bool(data)
+        return True
+
+    @property
+    def text(self):
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def until(self, pattern, seconds=30):
+        """The screen once it matches."""
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.text):
+            if time.monotonic() > end or not self.feed():
+                raise AssertionError(f"no {pattern!r} on the screen:\n{self.text}")
+        return self.text
+
+    def press(self, keys):
+        os.write(self.fd, keys.encode())
+
+    def close(self):
+        """As a window that is closed. The exit status."""
+        os.close(self.fd)
+        status = wait_for(lambda: [end for pid, end in [os.waitpid(self.pid, os.WNOHANG)] if pid])
+        if not status:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        return os.WEXITSTATUS(status[0]) if status and os.WIFEXITED(status[0]) else -1
+
+    def end(self):
+        """The exit status."""
+        end = time.monotonic() + 30
+        while self.status is None and time.monotonic() < end:
+            self.feed()
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return self.status
+
+
+class Two(Case):
+    """Two processes with pages: this one and a child."""
+
+    def setUp(self):
+        super().setUp()
+        # pylint: disable-next=consider-using-with
+        self.sleeper = subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES)
+        self.addCleanup(self.sleeper.communicate)
+        self.addCleanup(self.sleeper.kill)
+        self.second = process.identity(self.sleeper.pid)
+
+    def answer(self, words):
+        if words.startswith("flush"):
+            return tables.PAGE_REPLY_DONE, 156 * MIB, {"ns": 11_000_000, "frameworks": [], "gpus": [
+                {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
+                 "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0}]}
+        return tables.PAGE_REPLY_DONE, 0, {"options": [
+            {"name": "MAX_IDLE", "old": "none", "new": "1G"}]}
+
+    def two(self):
+        first = self.page(body(pool(), pool(1, UUID_B)), answer=self.answer)
+        second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB}),
+                           pid=self.second[1], start=self.second[2], namespace=self.second[0],
+                           answer=self.answer)
+        map_page(self.sleeper, second)
+        return first, second

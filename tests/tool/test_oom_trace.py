@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the library writes of itself when a program gets no more memory, on the simulated driver.
+
+test_oom_trace.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+import collections
+import os
+import resource
+import subprocess
+import sys
+import time
+import unittest
+
+from traced import FIRST, KIND, LIBRARY, MIB, SIMULATOR, Program, Traces
+
+from gpucache import trace, usage
+
+
+class OutOfMemory(Traces):
+    """GPUCACHE_TRACE_ON=oom: a file, and a line, when an allocation fails."""
+
+    def program(self, **options):
+        return super().program(**{"GPUCACHE_TRACE_ON": "oom", **options})
+
+    def files(self):
+        return sorted(name for name in os.listdir(self.folder.name) if "gct" in name)
+
+    def test_who_holds_what(self):
+        """Of blocks that the rings have no more, too."""
+        program = self.program(GPUCACHE_MAX_BLOCK="6G")
+        program.do("take old 3000000000")
+        program.do("take small 3000")
+        program.do("take gone 4000000")
+        program.do("take native 7000000000")
+        program.do("churn 30000")  # 2.7 rings
+        program.do("threads 2 5000")
+        program.do("give gone")
+        program.do("take new 500000000")
+        self.assertEqual(self.files(), [])
+        program.do("take large 8000000000")
+        self.assertEqual(self.files(), ["t.gct"])
+        program.do("take after 1000")
+        said = program.end()
+        its, events = self.read(program.path)
+        used = usage.Usage(its)
+        self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
+                         [3000, 500_000_000, 3_000_000_000, 7_000_000_000])
+        self.assertTrue(all(block.site for block in used.blocks.values()))
+        self.assertEqual((used.options["GPUCACHE_MAX_BLOCK"], used.options["GPUCACHE_TRACE_ON"]),
+                         ("6G", "oom"))
+        self.assertEqual({trace.NAME[e.kind] for e in events if e.b == 4_000_000}, {"LIVE"})
+        kinds = collections.Counter(trace.NAME[e.kind] for e in events)
+        self.assertEqual((used.num_unknown_frees, its.num_lost, its.ended), (0, 0, True))
+        self.assertGreater(kinds["ALLOC_FAST"], 10000)  # some 37,900 where nothing else runs
+        self.assertLess(kinds["ALLOC_FAST"], 70000)
+        self.assertEqual((used.oom.b, used.oom.aux), (8_000_000_000, 0))
+        self.assertAlmostEqual(used.reserved + used.oom.a, 16 << 30, delta=2 * MIB)
+        self.assertRegex(said, r"^gpucache: warning: out of memory: 7.4 GiB were asked for, \S+ "
+                               rf"\S+ of the GPU are free; {program.path} says who holds what: "
+                               r"\S*ffi\S* 9.7 GiB\n$")
+        told = self.tool("report", program.path)
+        self.assertEqual(told.returncode, 0)
+        self.assertRegex(told.stdout, r"Out of memory: \S+ asked for 7.5 GiB, while .* of the GPU "
+                                      r"were free and this process had 9.8 GiB live\.\n"
+                                      r"It is a record of GPUCACHE_TRACE_ON=oom")
+        page = os.path.join(self.folder.name, "page.html")
+        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
+        with open(page, encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("<h1>Out of memory", page)
+        self.assertNotIn("at exit", page)
+
+    def test_whoever_asked_first_and_in_vain_has_a_name(self):
+        """And is not the runtime, through which the call went."""
+        path = os.path.join(self.folder.name, "first.gct")
+        env = {**os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
+               "GPUCACHE_DIR": "none", "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_ON": "oom"}
+        done = subprocess.run([sys.executable, "-c", FIRST], env=env, text=True, timeout=60,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        self.assertEqual(done.stdout.split(), ["0", "0", "2"])
+        its, _ = self.read(path)
+        used = usage.Usage(its)
+        for site in [block.site for block in used.blocks.values()] + [used.oom.site]:
+            self.assertIn("ffi", its.object_of(site).path)
+        told = self.tool("report", path).stdout
+        self.assertIn("Out of memory", told)
+        self.assertNotIn("not known", told)
+
+    def test_each_second_a_file_and_eight_in_all(self):
+        program = self.program()
+        for _ in range(3):
+            program.do("take a 20000000000")
+        self.assertEqual(self.files(), ["t.gct"])
+        time.sleep(1.1)
+        program.do("take a 30000000000 ordered")
+        self.assertEqual(self.files(), ["t.gct", "t.gct.2"])
+        said = program.end()
+        self.assertEqual(said.count("out of memory"), 2, said)
+        its, _ = self.read(program.path + ".2")
+        self.assertEqual(usage.Usage(its).oom.b, 30_000_000_000)
+
+    def test_without_a_name(self):
+        program = Program(self, GPUCACHE_TRACE_ON="oom")
+        program.do("take a 20000000000")
+        program.end()
+        self.assertEqual(self.files(), [f"gpucache-oom-{program.pid}.gct"])
+
+    def test_without_room(self):
+        """The failed file is gone, the program goes on, and it is said once."""
+        program = self.program()
+        program.do("take a 1000000")
+        resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        program.do("threads 2 3000")
+        program.do("take b 20000000000")
+        program.do("take c 1000000")
+        said = program.end()
+        self.assertRegex(said, r"^gpucache: warning: out of memory: GPUCACHE_TRACE_ON=oom: there "
+                               r"is no record in \S+: there is no room for the file: File too "
+                               r"large\n$")
+        self.assertEqual(self.files(), [])
+
+    def test_what_is_there_is_left_alone(self):
+        program = self.program()
+        with open(program.path, "w", encoding="utf-8") as file:
+            file.write("mine")
+        program.do("take b 20000000000")
+        self.assertIn("the file is there already", program.end())
+        self.assertEqual(os.path.getsize(program.path), 4)
+
+    def test_a_forked_child_writes_nothing(self):
+        program = self.program()
+        program.do("take a 1000000")
+        program.do("fork 20000000000")
+        self.assertEqual((program.end(), self.files()), ("", []))
+
+    def test_other_processes(self):
+        other = Program(self)
+        other.do("take a 5000000000")
+        pages = os.path.join(self.folder.name, "pages")
+        end = time.monotonic() + 20
+        while not (os.path.isdir(pages) and os.listdir(pages)) and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(1.5)
+        program = self.program(GPUCACHE_SHARE="0")
+        program.do("take a 20000000000")
+        self.assertRegex(program.end(), rf"process {other.pid} \(python\S*\) \S+ GiB\n")
+        other.end()
+        its, _ = self.read(program.path)
+        (pid, _, size), = usage.Usage(its).neighbours
+        self.assertEqual((pid, size >= 5_000_000_000), (other.pid, True))
+        told = self.tool("report", program.path).stdout
+        self.assertRegex(told, r"1 other process \S+ GiB\.(.|\n)*Other processes: PID "
+                               rf"{other.pid} ")
+
+    def test_a_trace_in_between(self):
+        """gpucache trace: afterwards the process waits for the end of memory as before."""
+        program = self.program()
+        program.do("take a 1000000")
+        time.sleep(0.5)
+        path = os.path.join(self.folder.name, "live.gct")
+        done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        program.do("take b 2000000")
+        program.do("take c 20000000000")
+        program.end()
+        self.assertEqual(self.files(), ["live.gct", "t.gct"])
+        self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
+        used = usage.Usage(self.read(program.path)[0])
+        self.assertEqual(used.live, 3_000_000)
+
+
+if __name__ == "__main__":
+    del sys.argv[1:5]
+    unittest.main()

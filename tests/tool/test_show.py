@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What stat and ps show, and where they have it from.
+
+test_show.py TOOL"""
+import os
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import unittest.mock
+
+from fake import MAPPER, MIB, PIPES, UUID, UUID_B, body, map_page, pool, tool, wait_for
+from test_page import Case
+
+from gpucache import ask as ask_module
+from gpucache import cached, tables
+
+
+class Show(Case):
+    def test_stat_shows_every_figure(self):
+        figures = {row["name"]: i + 1 for i, row in enumerate(tables.STATS)
+                   if row["kind"] == "COUNTER"}
+        figures.update(async_reserved_bytes=96 * MIB, async_idle_bytes=64 * MIB)
+        self.page(body(pool(**{n: v for n, v in figures.items()
+                               if n not in ("num_allocs", "num_hits", "num_frees")}),
+                       options={"GPUCACHE_MAX_IDLE": "2G"},
+                       flush={"count": 3, "reason": "signal", "unix_ns": time.time_ns(),
+                              "bytes": 5 * MIB, "ns": 10**6}))
+        out = tool("stat", os.getpid()).out
+        for row in tables.STATS:
+            if row["kind"] != "PEAK":
+                self.assertIn(sys.modules["gpucache.stat"].label(row["name"]), out)
+        for part in ("options: MAX_IDLE=2G", "signal, 5 MiB in 1 ms; 3 in all", "98.5 %", UUID):
+            self.assertIn(part, out)
+        self.assertLessEqual(max(map(len, out.splitlines())), 80)
+
+    def test_the_drivers_own_pools_count_where_there_are_some(self):
+        self.page(body(pool(async_reserved_bytes=96 * MIB, async_idle_bytes=64 * MIB)))
+        cells = tool("ps").out.splitlines()[-1]
+        for size in 32 + 32, 156 + 64, 188 + 96:  # live, idle, reserved
+            self.assertIn(f"{size} MiB", cells)
+        self.page(body(pool()))
+        self.assertNotIn("async idle", tool("stat", os.getpid()).out)
+
+    def test_stat_in_json_has_the_same(self):
+        self.page()
+        found = tool("stat", os.getpid(), "--json").json
+        self.assertEqual(found["gpus"][0]["num_hits"], 985)
+        self.assertEqual(found["options"]["MAX_IDLE"], "none")
+
+    def test_ps_shows_limits_and_a_line_for_each_gpu(self):
+        self.page(body(pool(), pool(1, UUID_B), options={"GPUCACHE_MAX_IDLE": "2G"}))
+        lines = tool("ps").out.splitlines()
+        self.assertEqual(lines[:3], [
+            f"GPU {i}: Simulated GPU, 80 GiB; a flush would give back up to 156 MiB"
+            for i in range(2)] + [""])
+        self.assertEqual(lines[3].split(), ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE",
+                                            "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
+        self.assertEqual(len(lines), 6)
+        self.assertRegex(lines[4], r"32 MiB +\? +156 MiB +188 MiB +1 GiB +98.5 % +MAX_IDLE=2G")
+
+    def test_the_readme_shows_the_columns_of_ps(self):
+        def heads(words):
+            return next(line.split() for line in words.splitlines() if line.split()[:1] == ["PID"])
+        with open(os.path.join(os.path.dirname(__file__), "../../README.md"),
+                  encoding="utf-8") as file:
+            shown = file.read().split("$ gpucache ps\n")[1]
+        self.page()
+        self.assertEqual(heads(shown), heads(tool("ps").out))
+
+    def told(self, page, *packages):
+        page.cached = {"ns": 1, "frameworks": [
+            {"name": name, "state": state, **({} if size is None else {
+                "age_ns": age_ns, "gpus": [{"device": 0, "cached_bytes": size}]})}
+            for name, state, size, age_ns in packages]}
+
+    def test_cached_is_what_packages_keep_and_no_live_memory(self):
+        page = self.page(body({**pool(), "allocated_bytes": 100 * MIB, "idle_bytes": 88 * MIB}),
+                         answer=lambda words: None)
+        with unittest.mock.patch.object(cached, "PATIENCE_S", 20):
+            for packages, live, shown in (
+                    ([("torch", "done", 60 * MIB, 0), ("cupy", "done", 30 * MIB, 0)], "10 MiB",
+                     "90 MiB"),
+                    ([("torch", "busy", 60 * MIB, 14 * 10**9)], "40 MiB", "60 MiB 14s"),
+                    ([("torch", "done", 10**12, 0)], "0 B", "931 GiB"),
+                    ([("torch", "done", 60 * MIB, 0), ("rmm", "keeps", None, 0)], "100 MiB", r"\?"),
+                    ([("torch", "idle", 0, 0)], "100 MiB", "0 B"),
+                    ([], "100 MiB", "-")):
+                self.told(page, *packages)
+                self.assertRegex(tool("ps").out, rf" 0 +{live} +{shown} +88 MiB ", packages)
+                (gpu,) = tool("ps", "--json").json["processes"][0]["gpus"]
+                self.assertEqual(gpu["allocated_bytes"], 100 * MIB)
+                self.assertEqual(gpu["cached_bytes"] is None, shown == r"\?")
+            self.told(page, ("torch", "done", 60 * MIB, 0))
+            self.assertRegex(tool("stat", os.getpid()).out, r"cached by torch +60 MiB\n")
+            page.cached = {"ns": 1, "frameworks": "late"}
+            self.assertRegex(tool("ps").out, r" 0 +100 MiB +\? +88 MiB ")
+
+    def test_with_no_ask_no_package_is_asked(self):
+        page = self.page(answer=lambda words: None)
+        page.cached = {"ns": 1, "frameworks": []}
+        with unittest.mock.patch.object(cached, "PATIENCE_S", 20):
+            for verb in ("ps",), ("stat", os.getpid()):
+                tool(*verb, "--no-ask")
+                self.assertEqual(page.looks, 0)
+                tool(*verb)
+                self.assertEqual(page.looks, 1)
+                page.looks = 0
+
+    def test_a_package_says_what_it_likes(self):
+        page = self.page(answer=lambda words: None)
+        for told in ({}, {"frameworks": 7}, {"frameworks": [1, None, {"gpus": 3}]},
+                     {"frameworks": [{"name": "\x1b[2J" * 50, "state": 5, "age_ns": -1,
+                                      "gpus": [{"device": -1, "cached_bytes": True}, []]}]},
+                     {"frameworks": [{"name": "x", "state": "done", "age_ns": 1 << 80,
+                                      "gpus": [{"device": 0, "cached_bytes": 1 << 70}]}]}):
+            page.cached = told
+            for words in ("ps",), ("ps", "--json"), ("stat", os.getpid()):
+                done = tool(*words)
+                self.assertEqual((done.status, done.err), (0, ""), told)
+                self.assertNotIn("\x1b", done.out)
+
+    def test_no_colours_but_on_a_terminal(self):
+        self.page()
+        self.assertNotIn("\x1b", tool("ps").out + tool("stat", os.getpid()).out)
+
+    def test_what_nvml_knows(self):
+        self.page()
+        folder = os.path.join(self.folder, "nvml")
+        os.mkdir(folder)
+        with subprocess.Popen(["sleep", "100"]) as other:
+            try:
+                with open(folder + "/pynvml.py", "w", encoding="utf-8") as file:
+                    file.write(f"""
+class Row:
+    def __init__(self, **fields):
+        self.__dict__.update(fields)
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(device): return "{UUID}" if device == 1 else "GPU-0"
+def nvmlDeviceGetName(device): return b"H100"
+def nvmlDeviceGetMemoryInfo(device): return Row(total=80 << 30, used=1 << 30)
+def nvmlDeviceGetComputeRunningProcesses(device):
+    return [Row(pid={other.pid}, usedGpuMemory=512 << 20), Row(pid={os.getpid()},
+            usedGpuMemory=1)] if device == 1 else []
+""")
+                sys.path.insert(0, folder)
+                sys.modules.pop("pynvml", None)
+                done, as_json = tool("ps"), tool("ps", "--json").json
+            finally:
+                sys.path.remove(folder)
+                sys.modules.pop("pynvml", None)
+                other.kill()
+        self.assertRegex(done.out, rf"{other.pid}  .* 1 .* 512 MiB .* sleep "
+                                   r"\(without the library\)")
+        self.assertEqual(as_json["processes"][0]["gpus"][0]["index"], 1)
+        self.assertEqual([e["pid"] for e in as_json["without_page"]], [other.pid])
+
+    def test_without_nvml_the_reason_is_told_when_asked(self):
+        sys.modules["pynvml"] = None
+        try:
+            self.assertIn("processes without the library are not listed: there is no NVIDIA driver",
+                          tool("ps", "-v", PATH="").out)
+        finally:
+            del sys.modules["pynvml"]
+
+    def test_what_needs_a_package_names_it(self):
+        self.page()
+        for module, words, package in (
+                ("prometheus_client", ("metrics",), "prometheus_client"),
+                ("rich", ("top",), "rich"), ("argcomplete", ("completion", "bash"), "argcomplete")):
+            before = {n: m for n, m in sys.modules.items() if n.split(".")[0] == module}
+            for name in {module, *before}:
+                sys.modules[name] = None
+            try:
+                done = tool(*words)
+            finally:
+                for name in {module, *before}:
+                    del sys.modules[name]
+                sys.modules.update(before)
+            verb = words[0]
+            self.says(done, 3, f"{verb} needs the Python package {package}: pip install {package}")
+
+    def test_stat_watches_until_the_end(self):
+        with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
+            try:
+                start = ask_module.process.start_ticks(sleeper.pid)
+                page = self.page(pid=sleeper.pid, start=start)
+                map_page(sleeper, page)
+
+                def kill():  # once it was looked at a third time
+                    looks = set()
+                    wait_for(lambda: looks.add(page.get("watched_until_ns")) or len(looks) > 3)
+                    sleeper.kill()
+                    sleeper.wait()
+                killer = threading.Thread(target=kill)
+                killer.start()
+                done = tool("stat", sleeper.pid, "--watch", "50ms", "--json")
+                killer.join()
+            finally:
+                sleeper.kill()
+        self.assertEqual(done.status, 0, done.err)
+        self.assertGreater(len(done.out.splitlines()), 1)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""How requests go: the slots of a page, between many askers, and with a process that does not
+answer.
+
+test_slots.py TOOL"""
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+from fake import MAPPER, PIPES, TOOL, map_page, tool, wait_for
+from test_page import Case
+
+from gpucache import ask as ask_module
+from gpucache import tables
+
+DONE = tables.PAGE_REPLY_DONE
+
+
+class Slots(Case):
+    def test_a_process_that_does_not_answer(self):
+        self.page(answer=lambda words: None)
+        ask_margin, started = sys.modules["gpucache.flush"].MARGIN_S, time.monotonic()
+        sys.modules["gpucache.flush"].MARGIN_S = 0.2
+        try:
+            done = tool("flush", os.getpid(), "--wait", "100ms")
+        finally:
+            sys.modules["gpucache.flush"].MARGIN_S = ask_margin
+        self.says(done, 1, f"PID {os.getpid()}: it has not answered within 0.3 s")
+        self.assertGreaterEqual(time.monotonic() - started, 0.3)
+
+    def test_a_stopped_process_is_told_so(self):
+        with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
+            try:
+                start = ask_module.process.start_ticks(sleeper.pid)
+                page = self.page(pid=sleeper.pid, start=start)
+                map_page(sleeper, page)
+
+                def numbers():
+                    return [page.get("ask_sequence", tables.PAGE_SLOT,
+                                     tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES)
+                            for i in range(tables.PAGE_SLOTS)]
+                sleeper.send_signal(signal.SIGSTOP)
+                wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
+                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped: "
+                          "ask again when it goes on")
+                sleeper.send_signal(signal.SIGCONT)
+
+                def kill():  # once it is asked
+                    wait_for(lambda: numbers() != before)
+                    sleeper.kill()
+                before, killer = numbers(), threading.Thread(target=kill)
+                killer.start()
+                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it has ended")
+                killer.join()
+            finally:
+                sleeper.kill()
+
+    def test_many_askers_at_once_get_their_own_reply(self):
+        page = self.page(answer=lambda words: (DONE, int(words.split("=")[-1]), {}))
+        failures = []
+
+        # Locks are a process's own, so the askers are processes.
+        def ask(number):
+            done = subprocess.run(
+                [sys.executable, "-c",
+                 "import sys; sys.path.insert(0, sys.argv[1])\n"
+                 "from gpucache import ask, page\n"
+                 "found = page.find(int(sys.argv[2]))[0]\n"
+                 "for n in range(20):\n"
+                 "    with ask.Line(found) as line:\n"
+                 "        want = int(sys.argv[3]) + n\n"
+                 "        assert line.ask(f'flush keep={want}', 30).value == want\n",
+                 TOOL, str(os.getpid()), str(number)], timeout=60)
+            if done.returncode:
+                failures.append(number)
+        askers = [threading.Thread(target=ask, args=(1000 * n,)) for n in range(8)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(len(page.asked), 160)
+
+    def test_a_request_that_somebody_left_is_not_taken_for_the_own(self):
+        page = self.page()
+        for i in range(tables.PAGE_SLOTS):
+            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
+            page.put("ask_sequence", 5, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
+        asked = []
+
+        def asker():
+            with ask_module.Line(ask_module_page()) as line:
+                asked.append(line.ask("flush keep=1", 20).value)
+
+        def ask_module_page():
+            return sys.modules["gpucache.page"].find(os.getpid())[0]
+        thread = threading.Thread(target=asker)
+        thread.start()
+        start = tables.PAGE["slots"][0]
+        self.assertTrue(wait_for(lambda: page.get("ask_sequence", tables.PAGE_SLOT, start) == 6))
+        page.put("reply_value", 111, tables.PAGE_SLOT, start)
+        page.put("reply_sequence", 5, tables.PAGE_SLOT, start)  # the reply to the other
+        time.sleep(0.1)
+        self.assertEqual(asked, [])
+        page.put("reply_value", 222, tables.PAGE_SLOT, start)
+        page.put("reply_sequence", 6, tables.PAGE_SLOT, start)
+        thread.join()
+        self.assertEqual(asked, [222])
+
+    def test_the_reply_to_one_of_several_that_were_left_is_not_taken_for_the_own(self):
+        """Each slot was left twice: the process is still busy with the request before the last."""
+        page = self.page()
+        for i in range(tables.PAGE_SLOTS):
+            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
+            page.put("ask_sequence", 6, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
+        asked, start = [], tables.PAGE["slots"][0]
+
+        def asker():
+            found = sys.modules["gpucache.page"].find(os.getpid())[0]
+            with ask_module.Line(found) as line:
+                asked.append(line.ask("flush keep=1", 20).value)
+        thread = threading.Thread(target=asker)
+        thread.start()
+        try:
+            self.assertTrue(wait_for(lambda: page.get("ask_bytes", tables.PAGE_SLOT, start)))
+            for number in 5, 6:  # the replies to the others
+                page.put("reply_value", 111, tables.PAGE_SLOT, start)
+                page.put("reply_sequence", number, tables.PAGE_SLOT, start)
+                time.sleep(0.1)
+            self.assertEqual(asked, [])
+        finally:
+            page.put("reply_value", 222, tables.PAGE_SLOT, start)
+            page.put("reply_sequence", page.get("ask_sequence", tables.PAGE_SLOT, start),
+                     tables.PAGE_SLOT, start)
+            thread.join()
+        self.assertEqual(asked, [222])
+
+    def test_all_slots_taken(self):
+        page = self.page()
+        with subprocess.Popen(
+                [sys.executable, "-c",
+                 "import fcntl, struct, sys\n"
+                 "file = open(sys.argv[1], 'r+b')\n"
+                 "fcntl.lockf(file, fcntl.LOCK_EX, 8 * 4096, 8192)\n"
+                 "print('taken', flush=True); sys.stdin.read()", page.path],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            self.assertEqual(other.stdout.readline(), b"taken\n")
+            found = sys.modules["gpucache.page"].find(os.getpid())[0]
+            with ask_module.Line(found) as line:
+                with self.assertRaisesRegex(Exception, "8 others are asking it"):
+                    line.ask("look", 0.1)
+            other.stdin.close()
+
+    def test_a_look_asks_for_a_new_state_and_rings(self):
+        page = self.page(age_s=30)
+        doorbell = page.get("doorbell")
+        before = time.monotonic_ns()
+        tool("ps")
+        self.assertGreater(page.get("doorbell"), doorbell)
+        self.assertLessEqual(page.get("watched_until_ns"), time.monotonic_ns() + 10 * 10**9)
+        self.assertGreater(page.get("watched_until_ns"), before + 10**9)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

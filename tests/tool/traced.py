@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A program that runs under the library on the simulated driver, with a trace; for the tests with
+the arguments TOOL LIBRARY SIMULATOR_FOLDER NVML."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from fake import ALONE
+
+from gpucache import trace
+
+LIBRARY = os.path.realpath(sys.argv[2])
+SIMULATOR = ":".join(map(os.path.realpath, sys.argv[3].split(":")))
+NVML = os.path.realpath(sys.argv[4])
+MIB = 1 << 20
+KIND = trace.KIND
+
+# What a program does, by lines on stdin: "take NAME BYTES", "give NAME", "touch NAME", "churn
+# PAIRS", "threads N PAIRS", "fork [BYTES]", "end". With "ordered" behind it a take or a give is in
+# the order of the default stream.
+PROGRAM = """
+import ctypes, os, sys, threading
+cuda, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), {}
+def check(code):
+    return code if code else 0
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxSetCurrent(context)
+def take(size, ordered=False):
+    block, size = ctypes.c_uint64(), ctypes.c_size_t(size)
+    code = cuda.cuMemAllocAsync(ctypes.byref(block), size, None) if ordered else \
+        cuda.cuMemAlloc_v2(ctypes.byref(block), size)
+    return block if not code else code
+def churn(number, pairs):
+    assert not cuda.cuCtxSetCurrent(context)
+    for i in range(pairs):
+        blocks = [take((1 + (number + i + k) % 9) * 70000) for k in range(3)]
+        for block in blocks:
+            assert not cuda.cuMemFree_v2(block)
+print("ready", flush=True)
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == "take":
+        held[words[1]] = take(int(words[2]), "ordered" in words)
+    elif words[0] == "give":
+        block = held.pop(words[1])
+        assert not (cuda.cuMemFreeAsync(block, None) if "ordered" in words else
+                    cuda.cuMemFree_v2(block))
+    elif words[0] == "touch":
+        assert not cuda.cuMemsetD8_v2(held[words[1]], 0, ctypes.c_size_t(16))
+    elif words[0] == "wrong":
+        print(cuda.cuMemFree_v2(ctypes.c_uint64(int(words[1], 0))), end=" ")
+    elif words[0] == "churn":
+        churn(0, int(words[1]))
+    elif words[0] == "threads":
+        pairs = int(words[2])
+        all = [threading.Thread(target=churn, args=(n, pairs)) for n in range(int(words[1]))]
+        [t.start() for t in all], [t.join() for t in all]
+    elif words[0] == "fork":
+        pid = os.fork()
+        if not pid:
+            take(int(words[1]) if words[1:] else 12345)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    elif words[0] == "end":
+        break
+    print("done", flush=True)
+"""
+
+
+# The first calls of a process, through the cudaMalloc that the program sees.
+FIRST = """
+import ctypes
+ctypes.CDLL("libcudart.so.12", ctypes.RTLD_GLOBAL)
+cuda, block = ctypes.CDLL(None), ctypes.c_void_p()
+for mib in 3, 5, 1 << 20:
+    print(cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(mib << 20)))
+"""
+
+
+class Program:
+    """A program under the library. traced: from the start."""
+
+    def __init__(self, case, **options):
+        self.folder = case.folder.name
+        self.path = os.path.join(self.folder, "t.gct")
+        self.report = os.path.join(self.folder, "report.json")
+        env = {**os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
+               "SIM_HAZARD": "off", "GPUCACHE_DIR": os.path.join(self.folder, "pages"),
+               "GPUCACHE_STATS": "exit-json:" + self.report, **options}
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
+                                        cwd=self.folder, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        case.addCleanup(self.process.kill)
+        case.assertEqual(self.process.stdout.readline(), "ready\n")
+        self.case, self.pid = case, self.process.pid
+
+    def do(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        said = self.process.stdout.readline()
+        self.case.assertIn("done", said, self.process.poll() is not None and
+                           self.process.stderr.read())
+        return said
+
+    def end(self, status=0):
+        said, complaints = self.process.communicate("end\n", timeout=100)
+        self.case.assertEqual(self.process.returncode, status, complaints)
+        return complaints
+
+    def figures(self):
+        with open(self.report, encoding="utf-8") as file:
+            return json.load(file)
+
+
+class Traces(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="tracing-")
+        self.addCleanup(self.folder.cleanup)
+
+    def read(self, path):
+        its = trace.Trace(path)
+        self.addCleanup(its.close)
+        return its, list(its.events())
+
+    def program(self, **options):
+        path = os.path.join(self.folder.name, "t.gct")
+        return Program(self, **{"GPUCACHE_TRACE": path, **options})
+
+    def tool(self, *words):
+        return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
+                                  **os.environ,
+                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")})
