@@ -90,6 +90,8 @@ uint64_t chunk_give_memory(struct backend *b, struct chunk *list, bool may_stay)
  * work may use them. Yields the lock. chunk_unseize puts them back. chunk_drop makes one a hole. */
 void chunk_seize_away(struct pool *p);
 void chunk_drop(struct pool *p, struct chunk *c);
+/* What chunk_seize_away would take out of the zone. */
+uint64_t chunk_free_away_bytes(struct zone *z);
 /* So many bytes more, or less, are away. */
 void chunk_count_away(struct pool *p, uint64_t more_bytes, uint64_t less_bytes);
 /* Bytes that are away in all pools of the process. */

@@ -415,6 +415,19 @@ void pool_wake_end(struct pool *p)
     state_unlock(p);
 }
 
+uint64_t pool_wake_bytes(struct pool *p)
+{
+    uint64_t bytes = 0;
+    state_enter(p);
+    if (p->stats.away_bytes && !p->abandoned) {
+        settle(p);
+        bytes = p->stats.away_bytes;
+        bytes -= chunk_free_away_bytes(&p->small) + chunk_free_away_bytes(&p->large);
+    }
+    state_leave(p);
+    return bytes;
+}
+
 uint64_t pool_away_bytes(const struct pool *p)
 {
     return atomic_load(&p->away_bytes);

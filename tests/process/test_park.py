@@ -307,6 +307,15 @@ class Full(Base):
         self.assertEqual(p.talker.read(), "right")
         self.assertEqual(p.park_fields()["needs_bytes"], 0)
 
+    def test_what_was_freed_meanwhile_needs_no_memory(self):
+        p = self.start(GPUCACHE_PARK_WAIT="2s")
+        p.do("make 16 60")
+        self.park(p)
+        self.fill()
+        p.do("drop")
+        self.assertEqual(p.do("make 1 3", "check"), "right")
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
+
     def test_who_worked_lately_lends_nothing(self):
         first = self.start(GPUCACHE_PARK="lend:3s")
         second = self.start(GPUCACHE_SHARE="1s")
