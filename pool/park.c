@@ -335,6 +335,15 @@ uint64_t pool_park_end(struct pool *p, bool away)
     return bytes;
 }
 
+/* Where an earlier wake failed, the driver may have left the mapping that it made. */
+static int map_away(struct backend *b, const struct chunk *c)
+{
+    int code = b->ops->map(b, c->addr, c->size_bytes, c->handle);
+    if (likely(!code) || b->ops->unmap(b, c->addr, c->size_bytes))
+        return code;
+    return b->ops->map(b, c->addr, c->size_bytes, c->handle);
+}
+
 /* The driver's part of a wake, without the lock. All or nothing: memory is created for all chunks
  * before any is mapped, because that is what fails. Access is granted as in arena.c. */
 static int bring_back(struct backend *b, struct chunk *list)
@@ -344,7 +353,7 @@ static int bring_back(struct backend *b, struct chunk *list)
     while (uncreated && !(code = b->ops->create(b, uncreated->size_bytes, &uncreated->handle)))
         uncreated = uncreated->plan;
     while (!code && unmapped) {
-        code = b->ops->map(b, unmapped->addr, unmapped->size_bytes, unmapped->handle);
+        code = map_away(b, unmapped);
         unmapped = code ? unmapped : unmapped->plan;
     }
     for (struct chunk *c = list; !code && c;) {
