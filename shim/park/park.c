@@ -165,7 +165,8 @@ static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *
     bool prepared = move_prepare(w, joins, !quiet_look(), may_prepare, r);
 
     r->room_ns = clock_now_ns() - start_ns;
-    snprintf(r->to, sizeof r->to, "%s", move_place());
+    if (prepared)
+        snprintf(r->to, sizeof r->to, "%s", move_place());
     return prepared;
 }
 
@@ -302,9 +303,11 @@ static void say_what_is_missing(struct park_receipt *r, int code)
 {
     if (code == CUDA_ERROR_OPERATING_SYSTEM)
         snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
+    else if (code != CUDA_ERROR_OUT_OF_MEMORY)
+        snprintf(r->why, sizeof r->why, "the driver gives error %d", code);
     else
         snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
-                 text_fixed(wake_needs_bytes(), GIB, 1).text);
+                 text_fixed(wake_needs_bytes(), GIB, 2).text);
 }
 
 /* Ends a job that came while a use waits for memory: step 14. */

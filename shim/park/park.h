@@ -108,7 +108,7 @@ struct park_gpu {
 struct park_receipt {
     enum park_outcome outcome;
     char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED */
-    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder */
+    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder; "": it had no room there */
     bool is_parked;           /* now */
     /* All of it; of that, until the store was there, and behind the gate until all was copied. */
     uint64_t ns, room_ns, copy_ns;
