@@ -69,7 +69,7 @@ static bool any_device_in(int folder)
 static const char *refusal_of_files(void)
 {
     struct stat opened;
-    int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int folder = open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0 || kernel_fstat(folder, &opened))
         return UNSEEN;
     bool any = any_device_in(folder);
