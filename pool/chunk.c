@@ -186,19 +186,30 @@ struct chunk *chunk_seize_idle(struct zone *z, uint64_t want_bytes, uint64_t unu
     return s.list;
 }
 
-uint64_t chunk_behind_work_bytes(struct zone *z)
+/* The chunks within free blocks of at least that epoch. */
+static uint64_t free_chunk_bytes(struct zone *z, enum chunk_park park, uint64_t least_epoch)
 {
-    uint64_t complete = z->pool->fences.complete_epoch, bytes = 0;
+    uint64_t bytes = 0;
     for (struct block *b = placement_largest(&z->placement); b && b->size_bytes >= GRANULE_BYTES;
          b = placement_next(&z->placement, b)) {
         struct chunk *c =
-            b->item.epoch > complete ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
+            b->item.epoch >= least_epoch ? chunk_from(z->pool, b->addr, block_end(b)) : NULL;
         while (c && c->addr + c->size_bytes <= block_end(b)) {
-            bytes += c->park == CHUNK_HERE ? c->size_bytes : 0;
+            bytes += c->park == park ? c->size_bytes : 0;
             c = chunk_from(z->pool, c->addr + c->size_bytes, block_end(b));
         }
     }
     return bytes;
+}
+
+uint64_t chunk_behind_work_bytes(struct zone *z)
+{
+    return free_chunk_bytes(z, CHUNK_HERE, z->pool->fences.complete_epoch + 1);
+}
+
+uint64_t chunk_free_away_bytes(struct zone *z)
+{
+    return free_chunk_bytes(z, CHUNK_AWAY, 0);
 }
 
 void chunk_unseize(struct chunk *list)

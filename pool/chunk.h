@@ -48,6 +48,7 @@ struct chunk {
     bool in_use_by_gpu; /* .. old work may use it: a moved chunk keeps its old mapping */
     bool exposed;       /* something in it is or was exposed, and is live, pending or dead */
     enum chunk_park park;
+    bool still_mapped;      /* AWAY; the driver did not undo the mapping that a failed wake made */
     struct list parked;     /* pool.parked, unless HERE */
     uint64_t idle_since_ns; /* last use, if IDLE_TIMEOUT is set; else when it was committed */
 };
@@ -90,6 +91,8 @@ uint64_t chunk_give_memory(struct backend *b, struct chunk *list, bool may_stay)
  * work may use them. Yields the lock. chunk_unseize puts them back. chunk_drop makes one a hole. */
 void chunk_seize_away(struct pool *p);
 void chunk_drop(struct pool *p, struct chunk *c);
+/* What chunk_seize_away would take out of the zone. */
+uint64_t chunk_free_away_bytes(struct zone *z);
 /* So many bytes more, or less, are away. */
 void chunk_count_away(struct pool *p, uint64_t more_bytes, uint64_t less_bytes);
 /* Bytes that are away in all pools of the process. */

@@ -335,6 +335,13 @@ uint64_t pool_park_end(struct pool *p, bool away)
     return bytes;
 }
 
+static int map_away(struct backend *b, struct chunk *c)
+{
+    int code = c->still_mapped ? b->ops->unmap(b, c->addr, c->size_bytes) : 0;
+    c->still_mapped = code != 0;
+    return code ? code : b->ops->map(b, c->addr, c->size_bytes, c->handle);
+}
+
 /* The driver's part of a wake, without the lock. All or nothing: memory is created for all chunks
  * before any is mapped, because that is what fails. Access is granted as in arena.c. */
 static int bring_back(struct backend *b, struct chunk *list)
@@ -344,7 +351,7 @@ static int bring_back(struct backend *b, struct chunk *list)
     while (uncreated && !(code = b->ops->create(b, uncreated->size_bytes, &uncreated->handle)))
         uncreated = uncreated->plan;
     while (!code && unmapped) {
-        code = b->ops->map(b, unmapped->addr, unmapped->size_bytes, unmapped->handle);
+        code = map_away(b, unmapped);
         unmapped = code ? unmapped : unmapped->plan;
     }
     for (struct chunk *c = list; !code && c;) {
@@ -354,7 +361,7 @@ static int bring_back(struct backend *b, struct chunk *list)
         code = b->ops->allow(b, start, end - start);
     }
     for (struct chunk *c = list; code && c != unmapped; c = c->plan)
-        b->ops->unmap(b, c->addr, c->size_bytes);
+        c->still_mapped = b->ops->unmap(b, c->addr, c->size_bytes) != 0;
     for (struct chunk *c = list; code && c != uncreated; c = c->plan)
         b->ops->release(b, c->handle, c->size_bytes);
     return code;
@@ -413,6 +420,19 @@ void pool_wake_end(struct pool *p)
             chunk_drop(p, c);
     }
     state_unlock(p);
+}
+
+uint64_t pool_wake_bytes(struct pool *p)
+{
+    uint64_t bytes = 0;
+    state_enter(p);
+    if (p->stats.away_bytes && !p->abandoned) {
+        settle_frees(p);
+        bytes = p->stats.away_bytes;
+        bytes -= chunk_free_away_bytes(&p->small) + chunk_free_away_bytes(&p->large);
+    }
+    state_leave(p);
+    return bytes;
 }
 
 uint64_t pool_away_bytes(const struct pool *p)

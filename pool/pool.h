@@ -215,7 +215,7 @@ size_t pool_list_chunks(struct pool *p, struct pool_range *out, size_t max);
  *     pool_wake_begin -> pool_park_each -> pool_wake_end: all memory is here again
  *                    \-> pool_park_end(p, true): it is away again, with nothing copied back
  *
- * One thread at a time calls these five for a pool. Any thread may allocate, free and ask
+ * One thread at a time calls these six for a pool. Any thread may allocate, free and ask
  * meanwhile, at each of these moments. Memory that is away serves requests as well, and costs no
  * driver call. What the pool needs beyond that it takes from the driver. From before pool_park_hold
  * until after pool_park_end(p, false) or pool_wake_end the caller sees to it that no GPU work runs
@@ -250,6 +250,8 @@ uint64_t pool_park_end(struct pool *p, bool away);
 int pool_wake_begin(struct pool *p);
 /* All bytes are where the program reads them: nothing is away any more. */
 void pool_wake_end(struct pool *p);
+/* Device memory that pool_wake_begin would create now. */
+uint64_t pool_wake_bytes(struct pool *p);
 /* Bytes that are away. They are part of reserved_bytes, so the pool has reserved_bytes less
  * away_bytes of device memory. Takes no lock. */
 uint64_t pool_away_bytes(const struct pool *p);

@@ -7,14 +7,14 @@
  *    "device":0,"parked_bytes":N,"live_bytes":N,"copied_bytes":N,"away_bytes":N,
  *    "stays":[{"what":"exposed","bytes":N}]}]}
  *
- * ns: how long it took. Of a park: to is "host" or the folder that has the bytes; room_ns is the
- * part of ns until there was room for them, and copy_ns the part in which they were copied, behind
- * the gate. state: "parked", "woken" (also where nothing was away) or "refused"; then
- * "why" is one sentence, and nothing changed. parked_bytes: device memory that went back to the
- * driver in this park. live_bytes: of them, what the host keeps. copied_bytes: of that, what was
- * copied in this park; the rest is a retained copy. away_bytes: all that is away now. state "used"
- * alone: with unused= the program used the GPU, and nothing changed. stays: what the process still
- * has on that GPU: "kept" (keep=), "exposed" (known outside of the process, or beside such memory),
+ * ns: how long it took. Of a park that had room for the bytes: to is "host" or the folder; room_ns
+ * is the part of ns until the room was there, and copy_ns the part in which they were copied,
+ * behind the gate. state: "parked", "woken" (also where nothing was away) or "refused"; then "why"
+ * is one sentence, and nothing changed. parked_bytes: device memory that went back to the driver in
+ * this park. live_bytes: of them, what the host keeps. copied_bytes: of that, what was copied in
+ * this park; the rest is a retained copy. away_bytes: all that is away now. state "used" alone:
+ * with unused= the program used the GPU, and nothing changed. stays: what the process still has on
+ * that GPU: "kept" (keep=), "exposed" (known outside of the process, or beside such memory),
  * "segments" (pools without an arena), "other" (idle, or in work by another thread just then),
  * "stream-ordered" (the driver's own pools).
  *

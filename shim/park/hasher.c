@@ -17,6 +17,8 @@
 static struct hasher {
     CUcontext ctx;
     unsigned long long life;
+    bool tries;         /* to have what follows */
+    CUmodule module;    /* NULL: not loaded */
     CUfunction kernel;  /* NULL: the context does not hash */
     CUdeviceptr memory; /* the key, then hashes */
     uint64_t key;       /* the number of the key that is there; 0: none yet */
@@ -68,15 +70,17 @@ void hasher_finish(void)
     fresh.bytes = NULL;
 }
 
-/* In the context. */
+/* In the context. What an earlier try has loaded is there. */
 static CUresult load(struct hasher *h)
 {
     CUmodule module;
     CUfunction kernel;
+    CUresult rc = CUDA_SUCCESS;
 
-    CUresult rc = real.cuModuleLoadData(&module, hash_ptx);
+    if (!h->module && (rc = real.cuModuleLoadData(&module, hash_ptx)) == CUDA_SUCCESS)
+        h->module = module;
     if (rc == CUDA_SUCCESS)
-        rc = real.cuModuleGetFunction(&kernel, module, hash_kernel);
+        rc = real.cuModuleGetFunction(&kernel, h->module, hash_kernel);
     if (rc == CUDA_SUCCESS)
         rc = real.cuMemAlloc_v2(&h->memory, HASHER_BYTES);
     h->kernel = rc == CUDA_SUCCESS ? kernel : NULL;
@@ -92,15 +96,13 @@ void hasher_load(struct context *c)
 
     if (!life)
         return;
-    if (h->ctx != ctx || h->life != life) { /* step 2 */
-        if (quiet_look())                   /* step 1 */
-            return;
-        *h = (struct hasher){.ctx = ctx, .life = life};
+    if (h->ctx != ctx || h->life != life) /* step 2 */
+        *h = (struct hasher){.ctx = ctx, .life = life, .tries = true};
+    if (h->tries && !quiet_look()) { /* step 1 */
         fork_gate_enter();
         if (call_scope_enter(&scope, ctx)) {
             CUresult rc = load(h);
-            if (rc == CUDA_ERROR_OUT_OF_MEMORY)
-                h->ctx = NULL; /* the next park tries again */
+            h->tries = rc == CUDA_ERROR_OUT_OF_MEMORY; /* the next park goes on with it */
             if (rc != CUDA_SUCCESS)
                 log_once(LOG_LEVEL_WARN,
                          "GPUCACHE_PARK=retain: the driver loads no kernel (error %d), so a park "

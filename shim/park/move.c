@@ -323,8 +323,11 @@ void move_needs(uint64_t needs_bytes[])
 {
     memset(needs_bytes, 0, DEVICES_MAX * sizeof needs_bytes[0]);
     FOR_EACH_CONTEXT(c) {
-        if (c->device >= 0 && c->device < DEVICES_MAX && !atomic_load(&c->lost_code))
-            needs_bytes[c->device] += pool_away_bytes(c->pool);
+        if (c->device < 0 || c->device >= DEVICES_MAX || atomic_load(&c->lost_code) ||
+            !context_pin(c))
+            continue;
+        needs_bytes[c->device] += pool_wake_bytes(c->pool);
+        context_unpin(c);
     }
 }
 

@@ -27,7 +27,7 @@ void move_undo(void);
 /* Chunks are away: gives host memory back that was made ready and not needed. */
 void move_settle(void);
 
-/* What each device needs for all to come back; by device. */
+/* What each device needs for all to come back; by device. What was freed meanwhile needs none. */
 void move_needs(uint64_t needs_bytes[]);
 /* Brings all chunks and their bytes back, or nothing. 0, or the driver's code.
  * CUDA_ERROR_OPERATING_SYSTEM: the file that has the bytes cannot be read. */

@@ -166,16 +166,17 @@ static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *
     bool prepared = move_prepare(w, joins, !quiet_look(), may_prepare, r);
 
     r->room_ns = clock_now_ns() - start_ns;
-    snprintf(r->to, sizeof r->to, "%s", move_place());
+    if (prepared)
+        snprintf(r->to, sizeof r->to, "%s", move_place());
     return prepared;
 }
 
-static uint64_t sum(const struct park_receipt *r, bool away)
+static uint64_t parked_bytes(const struct park_receipt *r)
 {
     uint64_t bytes = 0;
 
     for (unsigned i = 0; i < r->num_gpus; i++)
-        bytes += away ? r->gpus[i].away_bytes : r->gpus[i].parked_bytes;
+        bytes += r->gpus[i].parked_bytes;
     return bytes;
 }
 
@@ -193,7 +194,7 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         return false;
     }
     bool gone = prepare(w, joins, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
-    if (gone && (joins || sum(r, false))) {
+    if (gone && (joins || parked_bytes(r))) {
         gate_is_parked();
         move_settle();
     } else if (!joins) {
@@ -206,17 +207,19 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
     return gone;
 }
 
-static void count(const struct park_receipt *r, uint64_t parked_bytes, bool gone)
+static void count(const struct park_receipt *r, bool gone)
 {
+    uint64_t bytes = parked_bytes(r);
+
     if (!gone)
         counter_add(COUNTER_PARK_REFUSED, 1);
-    if (!parked_bytes)
+    if (!bytes)
         return;
     counter_add(COUNTER_PARK, 1);
     counter_add(COUNTER_PARK_NS, r->ns);
     atomic_store(&park_last.cost_ns, r->ns);
     atomic_store(&park_last.parked_ns, clock_now_ns());
-    TRACE(PARK, .a = parked_bytes, .b = r->ns);
+    TRACE(PARK, .a = bytes, .b = r->ns);
 }
 
 static void run_park(const struct park_wish *w, struct park_receipt *r)
@@ -225,7 +228,7 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
     bool gone = try_park(w, r);
 
     r->ns = clock_now_ns() - start_ns;
-    count(r, sum(r, false), gone);
+    count(r, gone);
     receipt_tell(w, r);
     r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
     for (unsigned i = 0; gone && i < r->num_gpus; i++)
@@ -269,7 +272,7 @@ static uint64_t tell_of_park(uint64_t now_ns)
         log_info("not parked: %s", r->why);
     else
         log_info("parked in %s ms: %s GiB went to %s", text_fixed(r->ns, MS_NS, 1).text,
-                 text_fixed(sum(r, false), GIB, 2).text, is_host ? "the host" : r->to);
+                 text_fixed(parked_bytes(r), GIB, 2).text, is_host ? "the host" : r->to);
     publish_soon();
     return DUTY_NEVER;
 }
@@ -301,9 +304,11 @@ static void say_what_is_missing(struct park_receipt *r, int code)
 {
     if (code == CUDA_ERROR_OPERATING_SYSTEM)
         snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
+    else if (code != CUDA_ERROR_OUT_OF_MEMORY)
+        snprintf(r->why, sizeof r->why, "the driver gives error %d", code);
     else
         snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
-                 text_fixed(sum(r, true), GIB, 1).text);
+                 text_fixed(wake_needs_bytes(), GIB, 2).text);
 }
 
 /* Ends a job that came while a use waits for memory: step 14. The control thread writes the job

@@ -58,7 +58,8 @@
  * 14. A job that comes while a use waits for device memory is refused between two tries: a park at
  *     once, a wake when its own time is over. So a request does not wait as long as the use.
  * 15. What takes long for a file or for much host memory comes before the gate is closed. A park
- *     that joins another one asks may_prepare meanwhile, so that a use does not wait for it.
+ *     that joins another one asks may_prepare meanwhile, so that a use does not wait for host
+ *     memory. It does wait for a file that has no bytes yet (step 2 of store_file.h).
  */
 #ifndef SHIM_PARK_H
 #define SHIM_PARK_H
@@ -108,7 +109,7 @@ struct park_gpu {
 struct park_receipt {
     enum park_outcome outcome;
     char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED */
-    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder */
+    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder; "": it had no room there */
     bool is_parked;           /* now */
     /* All of it; of that, until the store was there, and behind the gate until all was copied. */
     uint64_t ns, room_ns, copy_ns;

@@ -34,6 +34,7 @@ static const char NO_EVENTS[] = "the driver has no events of contexts (CUDA 12.5
 static const char PEERS[] = "more contexts have access to each other than the library knows";
 static const char REGISTERED[] = "memory may be registered with a network card";
 static const char RUNS[] = "GPU work still runs";
+static const char UNSEEN[] = "the library cannot see which files the process has open";
 static const char UNTOLD[] = "the driver does not say whether GPU work runs";
 
 /* Files of drivers that reach device memory without CUDA. Who has registered memory there has such
@@ -65,16 +66,15 @@ static bool any_device_in(int folder)
     return got < 0;
 }
 
-/* True also if nobody can say. */
-static bool any_device_open(void)
+static const char *refusal_of_files(void)
 {
     struct stat opened;
-    int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int folder = open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0 || kernel_fstat(folder, &opened))
-        return true;
+        return UNSEEN;
     bool any = any_device_in(folder);
     kernel_close_own(folder, &opened);
-    return any;
+    return any ? REGISTERED : NULL;
 }
 
 static const char *refusal_of(const struct context *c)
@@ -108,7 +108,7 @@ static const char *refusal_of_libraries(void)
     fork_gate_leave();
     if (!sees_all)
         return "the program submits work unseen";
-    return registers || any_device_open() ? REGISTERED : NULL;
+    return registers ? REGISTERED : refusal_of_files();
 }
 
 const char *quiet_refusal(void)

@@ -115,6 +115,15 @@ static void get_memory(CUdevice device, uint64_t missing_bytes, uint64_t *pause_
     *pause_ns = min_u64(2 * *pause_ns, WAKE_PAUSE_MOST_NS);
 }
 
+uint64_t wake_needs_bytes(void)
+{
+    uint64_t bytes = 0;
+
+    for (CUdevice device = 0; device < DEVICES_MAX; device++)
+        bytes += needs[device];
+    return bytes;
+}
+
 int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint64_t *waited_ns)
 {
     uint64_t since_ns = clock_now_ns(), missing_bytes = 0, pause_ns = WAKE_PAUSE_LEAST_NS;
@@ -130,8 +139,7 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
             code = try_once();
         if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || now_ns >= until_ns)
             break; /* step 4 */
-        if (!waits)
-            publish_needs(needs, since_ns);
+        publish_needs(needs, since_ns); /* less than before, if the program freed some */
         waits = true;
         if (!told && now_ns - since_ns >= WAKE_TELL_NS) {
             told = true;

@@ -32,5 +32,7 @@ typedef int wake_try(void);
 /* Tries until until_ns. goes_on: asked before each try. 0: all is back. *waited_ns: of that time,
  * without enough memory. */
 int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint64_t *waited_ns);
+/* What the wake needs, on all devices. */
+uint64_t wake_needs_bytes(void);
 
 #endif

@@ -231,7 +231,27 @@ static int memory_that_the_driver_does_not_unmap_stays(void)
     return 0;
 }
 
+/* A try to wake fails, and the driver does not unmap what the try has mapped. The next try finds
+ * the old mapping at the address. */
+static int a_mapping_that_stays_hinders_no_later_try(void)
+{
+    int rc;
+    if (!begin_one(&rc))
+        return rc;
+    expect_code(asker_ask("set PARK_WAIT=2s"), PAGE_REPLY_DONE);
+    park();
+    fail_from("cuMemSetAccess:1:1");
+    fail_from("cuMemUnmap:1:1");
+    EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
+    fail_no_more();
+    park();
+    EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
+    REQUIRE(gpu_free(blocks[0]));
+    return 0;
+}
+
 SCENE_ACTS(ACT(no_byte_is_lost), ACT(an_event_that_fails_ends_no_later_park),
            ACT(memory_that_the_driver_does_not_unmap_stays),
+           ACT(a_mapping_that_stays_hinders_no_later_try),
            ACT(a_handler_may_launch_while_its_thread_waits),
            ACT(without_memory_the_use_fails_and_later_ones_are_right))

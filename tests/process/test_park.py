@@ -148,7 +148,7 @@ class Park(Base):
         self.park(p)
         self.assertEqual(p.do("check"), "right")
 
-    def test_the_log_says_that_the_driver_gives_no_memory(self):
+    def test_who_waits_is_told_that_the_driver_gives_no_memory(self):
         log = os.path.join(os.path.dirname(self.pages), "log")
         p = self.start()
         p.do("make 8 8")
@@ -157,10 +157,21 @@ class Park(Base):
         p = self.start(GPUCACHE_LOG="warn:" + log, SIM_FAIL=f"cuMemCreate:{made + 1}+:1")
         p.do("make 8 8")
         self.park(p)
+        self.assertIn("the driver gives error 1", p.ask("wake")[2]["why"])
         p.talker.send("check")
         self.wait_for(lambda: os.path.exists(log), "it waits without a word")
         with open(log, encoding="utf-8") as file:
             self.assertIn("waits for its device memory: the driver gives error 1", file.read())
+
+    def test_who_may_open_no_file_is_told_so(self):
+        p = self.start()
+        p.do("make 16 20")
+        limit = resource.prlimit(p.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(p.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
+        why = self.park(p, code=REFUSED)[1]["why"]
+        resource.prlimit(p.pid, resource.RLIMIT_NOFILE, limit)
+        self.assertIn("which files the process has open", why)
+        self.assertEqual(p.do("check"), "right")
 
     def test_it_parks_itself(self):
         p = self.start(GPUCACHE_PARK="idle:100ms")
@@ -306,6 +317,15 @@ class Full(Base):
         self.other.do("drop")
         self.assertEqual(p.talker.read(), "right")
         self.assertEqual(p.park_fields()["needs_bytes"], 0)
+
+    def test_what_was_freed_meanwhile_needs_no_memory(self):
+        p = self.start(GPUCACHE_PARK_WAIT="2s")
+        p.do("make 16 60")
+        self.park(p)
+        self.fill()
+        p.do("drop")
+        self.assertEqual(p.do("make 1 3", "check"), "right")
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
 
     def test_who_worked_lately_lends_nothing(self):
         first = self.start(GPUCACHE_PARK="lend:3s")

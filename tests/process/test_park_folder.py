@@ -102,6 +102,7 @@ class Folder(Base):
                 break
             self.assertEqual(code, REFUSED)
             self.assertIn("may not write a file of", reply["why"])
+            self.assertNotIn("to", reply)
             self.assertEqual(self.files(p), [])
             self.assertEqual(p.do("check" if mib % 5 else "copies"), "right")
         self.assertGreater(mib, 15)

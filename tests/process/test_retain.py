@@ -199,6 +199,21 @@ class Retain(parking.Base):
             self.assertEqual(self.copied(p), (0, live))
             self.assertEqual(p.do("copies"), "right")
 
+    def test_without_memory_for_the_key_no_kernel_is_left(self):
+        """A module takes device memory. Each park tries, and loads no second one."""
+        for call in "cuModuleGetFunction", "cuMemAlloc_v2":
+            p = self.start(SIM_FAIL=f"{call}:1+:2", SIM_OBJECT_BYTES="1M")
+            p.do("make 8 8")
+            self.copied(p)
+            self.wake(p)
+            free = self.free_mib()
+            for _ in range(4):
+                self.copied(p)
+                self.wake(p)
+            self.assertGreater(self.free_mib(), free - 3)
+            self.assertEqual(p.do("check"), "right")
+            p.talker.end()
+
     def test_threads_work_on(self):
         p = self.start()
         p.do("make 2 12", "work 3")

@@ -164,10 +164,13 @@ int rig_wake(struct rig *r)
     if (!pool_away_bytes(r->pool))
         return 0;
     r->model->late_allowed = true;
+    uint64_t needs = pool_wake_bytes(r->pool), used = model_used_bytes(r->model);
     int code = pool_wake_begin(r->pool);
     r->model->late_allowed = allowed;
     if (r->log)
         fprintf(r->log, "wake: code %d\n", code);
+    if (model_used_bytes(r->model) != used + (code ? 0 : needs))
+        blame(r, "a wake takes the device memory that it says it needs, or none");
     if (code)
         return code;
     if (!pool_park_each(r->pool, copy_back, &w))

@@ -19,7 +19,9 @@
 #include "shim/share/peer.h"
 #include "tests/unit/cases.h"
 
+#include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PRIMARY ((CUcontext)(uintptr_t)0x100)
@@ -145,8 +147,9 @@ ssize_t __wrap_readlinkat(int folder, const char *name, char *target, size_t siz
 {
     size_t length = strlen(world.link);
     (void)folder;
-    (void)name;
     assert_true(length < size_bytes);
+    if (*name == '.')
+        return -1; /* no open file */
     memcpy(target, world.link, length);
     return (ssize_t)length;
 }
@@ -218,6 +221,29 @@ CASE(memory_that_may_be_registered_refuses)
     expect(quiet_refusal(), NULL);
     world.registers = true;
     expect(quiet_refusal(), "network card");
+}
+
+static void *look_alone(void *unused)
+{
+    while (!access("/proc/self/cwd", F_OK)) /* the first thread gives it back behind its files */
+        usleep(1000);
+    const char *why = quiet_refusal();
+    _exit(!why || !strstr(why, "network card"));
+}
+
+/* The kernel lists no open files under the number of such a process. */
+CASE(so_it_does_where_the_first_thread_has_ended)
+{
+    pthread_t other;
+    int status = -1;
+    world.link = "/dev/infiniband/uverbs3";
+    pid_t child = fork();
+    if (!child) {
+        pthread_create(&other, NULL, look_alone, NULL);
+        pthread_exit(NULL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
 }
 
 CASE(contexts_that_cannot_be_parked_refuse)

@@ -43,7 +43,7 @@ static int make_root(void **state)
     if (root_begin())
         return -1;
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
-    put("/proc/self/cgroup", "0::/a/b\n");
+    put("/proc/thread-self/cgroup", "0::/a/b\n");
     return 0;
 }
 
@@ -87,7 +87,7 @@ static void files_that_nobody_reads_leave_room(void **state)
 /* In a container the group has the machine's name, and the mount is the container's. */
 static void groups_of_the_first_version(void **state)
 {
-    put("/proc/self/cgroup", "5:cpu:/x\n4:memory:/docker/1\n1:name=systemd:/\n0::/\n");
+    put("/proc/thread-self/cgroup", "5:cpu:/x\n4:memory:/docker/1\n1:name=systemd:/\n0::/\n");
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
     put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "536870912\n");
     put("/sys/fs/cgroup/memory/memory.stat", "cache 9\ntotal_inactive_file 1048576\n");
@@ -159,7 +159,7 @@ static void what_is_not_needed_goes_back(void **state)
 
 static void a_twentieth_is_too_little(void **state)
 {
-    put("/proc/self/cgroup", "0::/a\n");
+    put("/proc/thread-self/cgroup", "0::/a\n");
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:  419431 kB\n");
     put("/sys/fs/cgroup/memory.max", "max\n");
     put("/sys/fs/cgroup/a/memory.max", "1048576000\n");
