@@ -53,7 +53,7 @@ static bool has_parked(struct give_wait *w)
     if (!park_is_over(w->park, &r))
         return clock_now_ns() >= w->park_until_ns;
     for (unsigned i = 0; i < r.num_gpus; i++)
-        bytes += r.gpus[i].parked_bytes;
+        bytes += r.gpus[i].device == w->wait.device ? r.gpus[i].parked_bytes : 0;
     w->given_bytes += bytes;
     if (!w->has_joined)
         lend_given(bytes);

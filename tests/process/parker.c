@@ -2,6 +2,7 @@
 /* A process whose device memory is parked from outside. It does what its standard input says, line
  * by line, and prints a line after each:
  *   make MIB COUNT   allocates COUNT blocks of 512 bytes to MIB MiB, and fills each
+ *   second MIB       a block on the second device, which no other line looks at
  *   check            "right", or how many words are wrong
  *   copies           the same by copies to the host
  *   swap             frees every second block and allocates and fills another of its size
@@ -64,6 +65,14 @@ static void make(unsigned mib, unsigned count)
         fill(b);
     }
     REQUIRE(gpu_sync());
+}
+
+static void second(unsigned mib)
+{
+    REQUIRE(gpu_open(1));
+    REQUIRE(gpu_fill(NEW_BLOCK(mib * MIB), 1, 1, NULL));
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_open(0));
 }
 
 static uint64_t check(void)
@@ -281,6 +290,8 @@ static bool obey(const char *line)
     char folder[256], file[LINE_BYTES];
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
+    } else if (sscanf(line, "second %u", &mib) == 1) {
+        second(mib);
     } else if (sscanf(line, "work %u", &count) == 1) {
         start(count);
     } else if (!strncmp(line, "check", 5)) {

@@ -23,8 +23,8 @@ class Process:
     """A process under the library, and its page."""
 
     def __init__(self, test, gpu, pages, **options):
-        env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, SIM_DEVICES="1",
-                               GPUCACHE_DIR=pages, **options)
+        env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, GPUCACHE_DIR=pages,
+                               **{"SIM_DEVICES": "1", **options})
         self.talker = programs.Talker([PARKER], env, stderr=None)
         test.addCleanup(self.talker.end)
         self.pid = self.talker.pid

@@ -348,6 +348,29 @@ class Full(Base):
         second.do("drop")
         self.assertEqual(first.do("check"), "right")
 
+    def threads(self, p):
+        names = []
+        for task in os.listdir(f"/proc/{p.pid}/task"):
+            with open(f"/proc/{p.pid}/task/{task}/comm", encoding="ascii") as file:
+                names.append(file.read().strip())
+        return names
+
+    def test_a_park_of_another_device_gives_no_memory_of_this_one(self):
+        p = self.start(SIM_DEVICES="2", SIM_REALTIME="1",
+                       SIM_COST_cuMemcpyDtoHAsync_v2="20000000")
+        p.do("second 128", "make 4 4")
+        uuid = [pool["uuid"] for pool in p.state()["pools"] if pool["device"] == 0][0]
+        at, sequence = p.page.put_ask("park gpu=1")
+        p.page.ring()
+        self.wait_for(lambda: "gpucache-copy" in self.threads(p), "it copies nothing")
+        code, value, reply = p.ask(f"give gpu={uuid} bytes={200 * MIB} wait=2000")
+        self.assertIn("returned_bytes", reply)
+        self.assertLess(value, 64 * MIB, reply)
+        code, value, _ = p.page.await_reply(at, sequence, 60)
+        self.assertEqual(code, DONE)
+        self.assertGreaterEqual(value, 128 * MIB)
+        self.assertEqual(p.do("check"), "right")
+
     def test_two_take_turns(self):
         options = {"GPUCACHE_PARK": "lend:1s", "GPUCACHE_SHARE": "20s"}
         first, second = self.start(**options), self.start(**options)
