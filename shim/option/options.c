@@ -36,8 +36,7 @@
 #define ALLOWED_SIGNAL "USR1, USR2, RTMIN+n or none"
 #define ALLOWED_EMPTY_CACHE                                                                        \
     "1, all, oom, every:TIME, device=N, keep=SIZE, separated by commas, or off"
-#define ALLOWED_PARK                                                                               \
-    "ask, idle:TIME, lend:TIME (1s at least), retain:SIZE, separated by commas, or off"
+#define ALLOWED_PARK "ask, idle:TIME, lend:TIME (from 1s), retain:SIZE, separated by commas, or off"
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file, or none"
