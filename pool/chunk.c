@@ -254,9 +254,10 @@ static struct chunk *release_run(struct backend *b, struct chunk *first, bool ma
         else
             break;
     }
-    bool stays = b->ops->unmap(b, start, end - start) && may_stay;
+    bool is_mapped = b->ops->unmap(b, start, end - start), stays = is_mapped && may_stay;
     for (struct chunk *c = first; c != after; c = c->plan) {
         c->outcome = stays ? CHUNK_STAYED : CHUNK_LOST;
+        c->still_mapped = is_mapped && !stays;
         if (!stays)
             b->ops->release(b, c->handle, c->size_bytes);
     }

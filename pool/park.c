@@ -335,11 +335,15 @@ uint64_t pool_park_end(struct pool *p, bool away)
     return bytes;
 }
 
+/* An unmap may have failed with an error of other work and done its own: then the next one fails,
+ * and the mapping says what is there. */
 static int map_away(struct backend *b, struct chunk *c)
 {
-    int code = c->still_mapped ? b->ops->unmap(b, c->addr, c->size_bytes) : 0;
-    c->still_mapped = code != 0;
-    return code ? code : b->ops->map(b, c->addr, c->size_bytes, c->handle);
+    if (unlikely(c->still_mapped))
+        b->ops->unmap(b, c->addr, c->size_bytes);
+    int code = b->ops->map(b, c->addr, c->size_bytes, c->handle);
+    c->still_mapped = c->still_mapped && code;
+    return code;
 }
 
 /* The driver's part of a wake, without the lock. All or nothing: memory is created for all chunks

@@ -239,11 +239,14 @@ static int a_mapping_that_stays_hinders_no_later_try(void)
     if (!begin_one(&rc))
         return rc;
     expect_code(asker_ask("set PARK_WAIT=2s"), PAGE_REPLY_DONE);
-    park();
-    fail_from("cuMemSetAccess:1:1");
-    fail_from("cuMemUnmap:1:1");
-    EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
-    fail_no_more();
+    static const char *const steps[] = {"cuMemSetAccess", "cuMemcpyHtoDAsync_v2"};
+    for (int i = 0; i < 2; i++) {
+        park();
+        fail_from("%s:1:1", steps[i]);
+        fail_from("cuMemUnmap:1:1");
+        EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
+        fail_no_more();
+    }
     park();
     EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
     REQUIRE(gpu_free(blocks[0]));
