@@ -20,7 +20,9 @@
 #include "shim/share/peer.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define FIRST_PAUSE_NS 10000
@@ -69,7 +71,10 @@ static bool any_device_in(int folder)
 static const char *refusal_of_files(void)
 {
     struct stat opened;
-    int folder = open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char path[48];
+    /* Of this thread: that of the process is empty once its first thread has ended. */
+    snprintf(path, sizeof path, "/proc/self/task/%d/fd", (int)syscall(SYS_gettid));
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0 || kernel_fstat(folder, &opened))
         return UNSEEN;
     bool any = any_device_in(folder);

@@ -56,7 +56,7 @@ static bool read_number(const char *folder, const char *name, const char *word, 
 
 /* The files of the two versions of memory cgroups. */
 struct cgroup_files {
-    const char *mark; /* before the group's name in /proc/thread-self/cgroup */
+    const char *mark; /* before the group's name in the cgroup file of /proc */
     const char *mount, *most, *high, *now, *idle_files;
 };
 
@@ -124,8 +124,11 @@ static uint64_t find_room(const char *root, bool *tight)
             note_tight(kib, total_kib, tight);
     }
     snprintf(path, sizeof path, "%s/proc/thread-self/cgroup", root);
-    if (!proc_text_read_whole(path, text, sizeof text))
-        return room;
+    if (!proc_text_read_whole(path, text, sizeof text)) {
+        snprintf(path, sizeof path, "%s/proc/self/cgroup", root); /* before Linux 3.17 */
+        if (!proc_text_read_whole(path, text, sizeof text))
+            return room;
+    }
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
         const char *found = strstr(text, versions[i].mark);
 

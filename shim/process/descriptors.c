@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,8 +25,10 @@
 /* The program's descriptors must not stay open in a copy of its table: a pipe would never end. */
 static bool close_all(void)
 {
-    DIR *folder = opendir("/proc/thread-self/fd");
+    char path[48];
 
+    snprintf(path, sizeof path, "/proc/self/task/%d/fd", (int)syscall(SYS_gettid));
+    DIR *folder = opendir(path);
     if (!folder)
         return false;
     for (const struct dirent *entry; (entry = readdir(folder));) {
