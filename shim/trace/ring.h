@@ -28,10 +28,14 @@ struct trace_chunk *trace_ring_chunk(struct trace_ring **ring, uint32_t trace);
 bool trace_ring_lock(void);
 void trace_ring_unlock(void);
 
-/* With the lock. Calls f for each chunk of the trace that is begun. used_bytes: up to its last
- * record that is there. lost_before: the thread's earlier records are gone. */
-void trace_ring_each(uint32_t trace, void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
-                                               bool lost_before));
+/* With the lock. Calls f for each chunk of the trace that was begun at `until` or before.
+ * used_bytes: up to its last record that is there and of then. lost_before: the thread's earlier
+ * records are gone.
+ * With the present time as `until`, an allocation that is among the records follows the free of the
+ * block before it, whichever thread made that: its record was there before the allocation began. */
+void trace_ring_each(uint32_t trace, uint64_t until_ticks,
+                     void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
+                               bool lost_before));
 
 /* A record as it was written. */
 struct trace_seen {
