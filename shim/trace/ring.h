@@ -2,7 +2,8 @@
  *
  * Rings: what a trace without a file keeps (GPUCACHE_TRACE_ON=oom). A thread has TRACE_RING_CHUNKS
  * chunks of its own in host memory and takes the oldest anew when all are full. Before that, the
- * owners of its blocks go to owners.h. A chunk makes each of its sites known itself.
+ * owners of its blocks go to owners.h. A thread that begins after another one ended goes on in that
+ * one's ring. A chunk makes each of its sites known itself.
  *
  * The lock is held while a chunk is taken anew, so that a dump reads whole chunks. Threads write to
  * the chunks that they have without it. They await it for 100 ms, then their records are lost until
