@@ -96,7 +96,7 @@ void trace_ring_read(const struct trace_chunk *chunk, size_t used_bytes,
     }
 }
 
-static void take_free(struct trace_owner *o, uint64_t ticks, uint32_t seen)
+static void note_free(struct trace_owner *o, uint64_t ticks, uint32_t seen)
 {
     o->was_live = o->live;
     o->ticks_before = o->ticks;
@@ -138,7 +138,7 @@ struct trace_owner trace_ring_own(const struct trace_seen *r, uint32_t seen)
     else if (r->kind == TRACE_FREE_FAILED)
         undo_free(o);
     else
-        take_free(o, r->ticks, seen);
+        note_free(o, r->ticks, seen);
     return before;
 }
 
