@@ -34,6 +34,7 @@ static union {
 } page;
 static int64_t grown[CONTEXTS_KNOWN];  /* device memory that the rings' records took, by context */
 static uint64_t start_ticks, start_ns; /* from here on no ring lacks a record */
+static uint64_t until_ticks;           /* later records are not this dump's */
 static bool start_is_sure;
 /* Live bytes by call site. Place 0: those that have no other. */
 static struct {
@@ -83,10 +84,10 @@ static void look_at_start(const struct trace_chunk *chunk, size_t used_bytes, bo
  * other rings' older records are told by what was live then. */
 static void find_start(void)
 {
-    start_ticks = trace_ticks();
+    until_ticks = start_ticks = trace_ticks();
     start_ns = clock_now_ns();
     start_is_sure = false;
-    trace_ring_each(dump_trace, look_at_start);
+    trace_ring_each(dump_trace, until_ticks, look_at_start);
 }
 
 static void begin_header(void)
@@ -163,8 +164,14 @@ static bool begin_dump(unsigned number)
     snprintf(path, sizeof path, "%.*s", (int)sizeof path - 12, target);
     if (number > 1)
         snprintf(path + strlen(path), 12, ".%u", number);
-    if (!trace_copy_begin(path, problem))
+    if (!trace_owners_copy()) {
+        snprintf(problem, sizeof problem, "there is no host memory");
         return false;
+    }
+    if (!trace_copy_begin(path, problem)) {
+        trace_owners_back();
+        return false;
+    }
     end_bytes = TRACE_HEADER_BYTES;
     dump_number++;
     memset(grown, 0, sizeof grown);
@@ -179,8 +186,8 @@ static bool begin_dump(unsigned number)
     writer.still_ns = start_ns;
     before = trace_mine;
     trace_mine = &writer;
-    trace_ring_each(dump_trace, take_older_chunk);
-    trace_ring_each(dump_trace, take_chunk);
+    trace_ring_each(dump_trace, until_ticks, take_older_chunk);
+    trace_ring_each(dump_trace, until_ticks, take_chunk);
     return true;
 }
 
@@ -207,7 +214,7 @@ bool trace_dump_begin(unsigned number, char *why, size_t size_bytes)
 void trace_dump_live(uint64_t addr, uint64_t size_bytes, unsigned context)
 {
     const struct trace_owner *known = trace_owners_find(addr);
-    if (known && !known->live)
+    if (known && !known->live && known->ticks)
         return; /* it is being freed */
     uint64_t caller = known ? known->caller : 0;
     count_caller(caller, size_bytes);
@@ -316,6 +323,7 @@ bool trace_dump_end(char *why, size_t size_bytes)
         put_chunk(&page, (size_t)((const char *)writer.next - (const char *)&page));
     end_header();
     trace_copy_end(!problem[0]);
+    trace_owners_back();
     trace_ring_unlock();
     snprintf(why, size_bytes, "%s", problem);
     bool written = !problem[0];

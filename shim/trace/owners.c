@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See owners.h. A table with open addressing. Places of blocks that were freed are dropped when it
- * grows.
+ * See owners.h. A table with open addressing. Places of blocks that were freed long ago are dropped
+ * when it grows.
  */
 #include "shim/trace/owners.h"
 
@@ -13,6 +13,10 @@ _Static_assert(TRACE_OWNERS_MAX == MOST_PLACES / 4 * 3, "three of four places ar
 
 static struct trace_owner *places;
 static size_t num_places, num_used; /* num_places: a power of two */
+static uint64_t keep_since;
+/* While there is a copy: the table that it is of. */
+static struct trace_owner *kept_places;
+static size_t kept_num_places, kept_num_used;
 
 static struct trace_owner *make_places(size_t count)
 {
@@ -30,11 +34,16 @@ static struct trace_owner *place_of(uint64_t addr)
     return &places[at];
 }
 
-static size_t count_live(void)
+static bool stays(const struct trace_owner *o, uint64_t since)
+{
+    return o->addr && (o->live || o->ticks >= since);
+}
+
+static size_t count_since(uint64_t since)
 {
     size_t count = 0;
     for (size_t i = 0; i < num_places; i++)
-        count += places[i].addr && places[i].live;
+        count += stays(&places[i], since);
     return count;
 }
 
@@ -42,22 +51,54 @@ static size_t count_live(void)
 static bool grow(void)
 {
     struct trace_owner *before = places;
-    size_t size = num_places, live = size ? count_live() : 0;
+    uint64_t since = keep_since;
+    size_t size = num_places, staying = count_since(since);
+    if (staying >= MOST_PLACES / 2) {
+        since = UINT64_MAX;
+        staying = count_since(since);
+    }
     size_t wanted = size ? size : FIRST_PLACES;
-    while (wanted < MOST_PLACES && live * 2 >= wanted)
+    while (wanted < MOST_PLACES && staying * 2 >= wanted)
         wanted *= 2;
-    struct trace_owner *made = live < wanted / 4 * 3 ? make_places(wanted) : NULL;
+    struct trace_owner *made = staying < wanted / 4 * 3 ? make_places(wanted) : NULL;
     if (!made)
         return false;
     places = made;
     num_places = wanted;
-    num_used = live;
+    num_used = staying;
     for (size_t i = 0; i < size; i++)
-        if (before[i].addr && before[i].live)
+        if (stays(&before[i], since))
             *place_of(before[i].addr) = before[i];
     if (before)
         munmap(before, size * sizeof *before);
     return true;
+}
+
+void trace_owners_keep_since(uint64_t ticks)
+{
+    keep_since = ticks;
+}
+
+bool trace_owners_copy(void)
+{
+    struct trace_owner *made = num_places ? make_places(num_places) : NULL;
+    if (num_places && !made)
+        return false;
+    if (made)
+        memcpy(made, places, num_places * sizeof *made);
+    kept_places = places;
+    kept_num_places = num_places;
+    kept_num_used = num_used;
+    places = made;
+    return true;
+}
+
+void trace_owners_back(void)
+{
+    trace_owners_forget();
+    places = kept_places;
+    num_places = kept_num_places;
+    num_used = kept_num_used;
 }
 
 struct trace_owner *trace_owners_find(uint64_t addr)

@@ -35,19 +35,22 @@ void trace_ring_unlock(void)
 }
 
 /* A record is there once its last word is. Another thread may be writing the next one. */
-static size_t used_bytes_of(const struct trace_chunk *chunk)
+static size_t used_bytes_of(const struct trace_chunk *chunk, uint64_t until_ticks)
 {
     const char *base = (const char *)chunk;
     size_t at = sizeof *chunk;
+    uint64_t ticks = chunk->ticks;
     while (at + sizeof(struct trace_record) <= TRACE_CHUNK_BYTES) {
-        const struct trace_record *r = (const struct trace_record *)(base + at);
-        uint64_t what_who = __atomic_load_n(&r->what_who, __ATOMIC_ACQUIRE);
-        if (!what_who)
+        const struct trace_wide *w = (const struct trace_wide *)(base + at);
+        uint64_t what_who = __atomic_load_n(&w->record.what_who, __ATOMIC_ACQUIRE);
+        uint64_t step_at = what_who ? w->record.step_at : 0;
+        bool is_wide = what_who >> 24 & TRACE_WIDE;
+        ticks += (step_at & UINT32_MAX) << TRACE_STEP_SHIFT;
+        if (is_wide && (what_who >> 24 & (TRACE_WIDE - 1)) == TRACE_TIME)
+            ticks = w->a;
+        if (!what_who || ticks > until_ticks)
             break;
-        if (what_who >> 24 & TRACE_WIDE)
-            at += sizeof(struct trace_wide) + ((r->step_at >> 32) + 15) / 16 * 16;
-        else
-            at += sizeof *r;
+        at += is_wide ? sizeof *w + ((step_at >> 32) + 15) / 16 * 16 : sizeof w->record;
     }
     return at;
 }
@@ -93,6 +96,27 @@ void trace_ring_read(const struct trace_chunk *chunk, size_t used_bytes,
     }
 }
 
+static void note_free(struct trace_owner *o, uint64_t ticks, uint32_t seen)
+{
+    o->was_live = o->live;
+    o->ticks_before = o->ticks;
+    o->ticks = ticks;
+    o->live = false;
+    o->seen = seen;
+}
+
+/* It failed. If no other record of the address is known, older ones may come yet, and a block there
+ * is not told so far. */
+static void undo_free(struct trace_owner *o)
+{
+    if (o->live)
+        return; /* another thread's block by now */
+    o->live = o->was_live;
+    o->ticks = o->ticks_before;
+    if (!o->ticks)
+        o->seen = 0;
+}
+
 /* The records of several threads come in any order, so the newest one of an address holds. A free
  * of an address that has no place leaves one: the older record of its allocation may come yet. */
 struct trace_owner trace_ring_own(const struct trace_seen *r, uint32_t seen)
@@ -109,13 +133,12 @@ struct trace_owner trace_ring_own(const struct trace_seen *r, uint32_t seen)
     if (o->live && r->kind != TRACE_FREE_FAILED)
         before = *o;
     if (is_alloc)
-        *o = (struct trace_owner){r->a, r->ticks, r->b, r->caller, seen, (uint8_t)r->kind, true};
+        *o = (struct trace_owner){r->a, r->ticks, r->b, r->caller, seen, (uint8_t)r->kind,
+                                  true, false,    0};
     else if (r->kind == TRACE_FREE_FAILED)
-        o->live = o->size_bytes != 0;
-    else {
-        o->ticks = r->ticks;
-        o->live = false;
-    }
+        undo_free(o);
+    else
+        note_free(o, r->ticks, seen);
     return before;
 }
 
@@ -145,14 +168,44 @@ static struct trace_ring *ring_of(struct trace_ring *ring, uint32_t trace)
     return ring;
 }
 
+static bool is_begun(const struct trace_chunk *chunk)
+{
+    return __atomic_load_n(&chunk->magic, __ATOMIC_ACQUIRE) == TRACE_CHUNK_MAGIC;
+}
+
+static unsigned count_chunks(const struct trace_ring *ring)
+{
+    return ring->count < TRACE_RING_CHUNKS ? ring->count : TRACE_RING_CHUNKS;
+}
+
+/* From the oldest on. */
+static struct trace_chunk *chunk_of(const struct trace_ring *ring, unsigned i)
+{
+    return ring->chunks[(ring->count - count_chunks(ring) + i) % TRACE_RING_CHUNKS];
+}
+
+/* No record of the rings is older. */
+static uint64_t oldest_ticks(uint32_t trace)
+{
+    uint64_t oldest = UINT64_MAX;
+    for (const struct trace_ring *ring = rings; ring; ring = ring->next) {
+        bool has = ring->trace == trace && ring->count && is_begun(chunk_of(ring, 0));
+        if (has && chunk_of(ring, 0)->ticks < oldest)
+            oldest = chunk_of(ring, 0)->ticks;
+    }
+    return oldest;
+}
+
 /* With the lock. */
 static struct trace_chunk *next_ring_chunk(struct trace_ring *ring)
 {
     unsigned next = ring->count % TRACE_RING_CHUNKS;
     struct trace_chunk *chunk = ring->chunks[next];
     if (chunk) {
-        if (ring->count >= TRACE_RING_CHUNKS)
-            trace_ring_read(chunk, used_bytes_of(chunk), keep_owner);
+        if (ring->count >= TRACE_RING_CHUNKS) {
+            trace_owners_keep_since(oldest_ticks(ring->trace));
+            trace_ring_read(chunk, used_bytes_of(chunk, UINT64_MAX), keep_owner);
+        }
         memset(chunk, 0, TRACE_CHUNK_BYTES);
     } else {
         void *made = mmap(NULL, TRACE_CHUNK_BYTES, PROT_READ | PROT_WRITE,
@@ -179,16 +232,17 @@ struct trace_chunk *trace_ring_chunk(struct trace_ring **ring, uint32_t trace)
     return chunk;
 }
 
-void trace_ring_each(uint32_t trace, void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
-                                               bool lost_before))
+void trace_ring_each(uint32_t trace, uint64_t until_ticks,
+                     void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
+                               bool lost_before))
 {
     for (const struct trace_ring *ring = rings; ring; ring = ring->next) {
-        unsigned there = ring->count < TRACE_RING_CHUNKS ? ring->count : TRACE_RING_CHUNKS;
+        unsigned there = count_chunks(ring);
         for (unsigned i = 0; ring->trace == trace && i < there; i++) {
-            const struct trace_chunk *chunk =
-                ring->chunks[(ring->count - there + i) % TRACE_RING_CHUNKS];
-            if (__atomic_load_n(&chunk->magic, __ATOMIC_ACQUIRE) == TRACE_CHUNK_MAGIC)
-                f(chunk, used_bytes_of(chunk), i == 0 && ring->count > TRACE_RING_CHUNKS);
+            const struct trace_chunk *chunk = chunk_of(ring, i);
+            if (is_begun(chunk) && chunk->ticks <= until_ticks)
+                f(chunk, used_bytes_of(chunk, until_ticks),
+                  i == 0 && ring->count > TRACE_RING_CHUNKS);
         }
     }
 }

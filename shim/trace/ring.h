@@ -2,7 +2,8 @@
  *
  * Rings: what a trace without a file keeps (GPUCACHE_TRACE_ON=oom). A thread has TRACE_RING_CHUNKS
  * chunks of its own in host memory and takes the oldest anew when all are full. Before that, the
- * owners of its blocks go to owners.h. A chunk makes each of its sites known itself.
+ * owners of its blocks go to owners.h. A thread that begins after another one ended goes on in that
+ * one's ring. A chunk makes each of its sites known itself.
  *
  * The lock is held while a chunk is taken anew, so that a dump reads whole chunks. Threads write to
  * the chunks that they have without it. They await it for 100 ms, then their records are lost until
@@ -28,10 +29,14 @@ struct trace_chunk *trace_ring_chunk(struct trace_ring **ring, uint32_t trace);
 bool trace_ring_lock(void);
 void trace_ring_unlock(void);
 
-/* With the lock. Calls f for each chunk of the trace that is begun. used_bytes: up to its last
- * record that is there. lost_before: the thread's earlier records are gone. */
-void trace_ring_each(uint32_t trace, void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
-                                               bool lost_before));
+/* With the lock. Calls f for each chunk of the trace that was begun at `until` or before.
+ * used_bytes: up to its last record that is there and of then. lost_before: the thread's earlier
+ * records are gone.
+ * With the present time as `until`, an allocation that is among the records follows the free of the
+ * block before it, whichever thread made that: its record was there before the allocation began. */
+void trace_ring_each(uint32_t trace, uint64_t until_ticks,
+                     void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
+                               bool lost_before));
 
 /* A record as it was written. */
 struct trace_seen {

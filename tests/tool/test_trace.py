@@ -175,6 +175,7 @@ class Recorder(Traces):
             mine = sum(2001 + i for i in range(2, 100, 2)) + sum(range(3000, 3100, 2)) + 15000
             self.assertEqual(said, f"{writer} {mine}\ncode that is not known 5000\n" * 2)
             for name in ".dump", ".dump.2":
+                self.check_blocks(self.path + name)
                 its = trace.Trace(self.path + name)
                 self.addCleanup(its.close)
                 used = usage.Usage(its)
@@ -213,6 +214,35 @@ class Recorder(Traces):
             self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
             if not its.num_lost:
                 self.assertEqual((wrong, number < 4 or len(live) == 4), ([], True))
+
+    def test_no_block_is_twice_in_a_dump(self):
+        """Whether another dump was just before, another thread freed the block long ago, the
+        block goes from one thread to another meanwhile, or a free of it failed."""
+        for scene, count in ("dump-dump", 2), ("freed-by-another", 1), ("handed-on", 1), \
+                ("freed-in-vain", 2):
+            path = os.path.join(self.folder.name, scene)
+            self.assertEqual(self.write(scene, path=path), "")
+            for name in (path + ".dump", path + ".dump.2")[:count]:
+                with self.subTest(os.path.basename(name)):
+                    self.check_blocks(name)
+
+    def check_blocks(self, path):
+        its = trace.Trace(path)
+        self.addCleanup(its.close)
+        live, wrong, was_live = set(), set(), {}
+        for _, kind, addr, *_ in its.rows():
+            if kind == KIND["FREE"]:
+                was_live[addr] = addr in live
+                (live.remove if addr in live else wrong.add)(addr)
+            elif kind == KIND["FREE_FAILED"]:
+                wrong.discard(addr)
+                if was_live[addr]:
+                    live.add(addr)
+            elif kind in (KIND["ALLOC_FAST"], KIND["LIVE"]):
+                self.assertFalse(addr in live, hex(addr))
+                live.add(addr)
+        self.assertEqual((its.num_lost, its.ended, wrong), (0, True, set()))
+        self.assertTrue(live)
 
     def test_a_dump_says_how_many_records_were_lost(self):
         self.assertEqual(self.write("lost-dump"), "")

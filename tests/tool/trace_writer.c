@@ -294,12 +294,27 @@ static const struct {
     const char *name;
     void (*play)(const char *path);
 } scenes[] = {
-    {"kinds", all_kinds},       {"program", a_program},     {"hostile", hostile},
-    {"nothing", nothing},       {"threads", threads},       {"short", short_threads},
-    {"paths", paths},           {"many-paths", many_paths}, {"paths-in-a-ring", paths_in_a_ring},
-    {"killed", killed},         {"again", again},           {"rings", rings},
-    {"rings-late", rings_late}, {"dumps", dumps},           {"lost-dump", lost_in_a_dump},
-    {"cancelled", cancelled},   {"fork", in_a_child},
+    {"kinds", all_kinds},
+    {"program", a_program},
+    {"hostile", hostile},
+    {"nothing", nothing},
+    {"threads", threads},
+    {"short", short_threads},
+    {"paths", paths},
+    {"many-paths", many_paths},
+    {"paths-in-a-ring", paths_in_a_ring},
+    {"killed", killed},
+    {"again", again},
+    {"rings", rings},
+    {"rings-late", rings_late},
+    {"dumps", dumps},
+    {"lost-dump", lost_in_a_dump},
+    {"cancelled", cancelled},
+    {"fork", in_a_child},
+    {"dump-dump", dump_after_dump},
+    {"freed-by-another", freed_by_another},
+    {"freed-in-vain", freed_in_vain},
+    {"handed-on", handed_on_in_a_dump},
 };
 
 int main(int argc, char **argv)

@@ -45,5 +45,9 @@ void rings(const char *path);
 void rings_late(const char *path);
 void dumps(const char *path);
 void lost_in_a_dump(const char *path);
+void dump_after_dump(const char *path);
+void freed_by_another(const char *path);
+void freed_in_vain(const char *path);
+void handed_on_in_a_dump(const char *path);
 
 #endif

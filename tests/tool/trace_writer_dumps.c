@@ -5,9 +5,11 @@
 #include "tests/tool/trace_writer.h"
 
 #include "shim/trace/dump.h"
+#include "shim/trace/file.h"
 #include "shim/trace/ring.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -191,4 +193,135 @@ void lost_in_a_dump(const char *path)
         abort();
     trace_dump_now();
     trace_dump_end(why, sizeof why);
+}
+
+static void dump_of_live(unsigned number, uint64_t live)
+{
+    char why[200];
+    if (!trace_dump_begin(number, why, sizeof why))
+        abort();
+    for (uint64_t i = 0; i < live; i++)
+        trace_dump_live(FIRST + i * MIB, 2000, 1);
+    trace_dump_now();
+    trace_dump_end(why, sizeof why);
+}
+
+/* A block of before the rings is freed, and its address taken again. Both dumps see it. */
+void dump_after_dump(const char *path)
+{
+    begin_ring(path);
+    alloc(FIRST, 2000, AT(weights));
+    churn();
+    give(FIRST, AT(weights));
+    for (uint64_t i = 0; i < 2; i++)
+        alloc(FIRST + i * MIB, 2000, AT(weights));
+    dump_of_live(1, 2);
+    dump_of_live(2, 2);
+}
+
+static void *free_all_and_churn(void *arg)
+{
+    for (uint64_t i = 0; i < OLD; i++)
+        give(FIRST + i * MIB, AT(free_and_take));
+    churn();
+    return arg;
+}
+
+/* Another thread's ring loses the frees before this thread's loses the allocations. */
+void freed_by_another(const char *path)
+{
+    pthread_t thread;
+    begin_ring(path);
+    for (uint64_t i = 0; i < OLD; i++)
+        alloc(FIRST + i * MIB, 2000, AT(weights));
+    pthread_create(&thread, NULL, free_all_and_churn, NULL);
+    pthread_join(thread, NULL);
+    churn();
+    for (uint64_t i = 0; i < OLD; i++)
+        alloc(FIRST + i * MIB, 2000, AT(weights));
+    dump_of_live(1, OLD);
+}
+
+static void give_in_vain(uint64_t addr)
+{
+    give(addr, AT(churner));
+    TRACE(FREE_FAILED, .a = addr, .b = 1);
+}
+
+/* Blocks that were freed already, or that are live and stay so: the first dump has the frees in
+ * its records, and the second has not. */
+void freed_in_vain(const char *path)
+{
+    begin_ring(path);
+    alloc(FIRST, 2000, AT(weights));
+    alloc(FIRST + MIB, 2000, AT(weights));
+    give(FIRST, AT(weights));
+    churn();
+    give_in_vain(FIRST);
+    for (uint64_t i = 1; i < 3; i++) /* the last is of before the rings */
+        give_in_vain(FIRST + i * MIB);
+    alloc(FIRST, 2000, AT(weights));
+    dump_of_live(1, 3);
+    give(FIRST, AT(weights));
+    give_in_vain(FIRST);
+    churn();
+    alloc(FIRST, 2000, AT(weights));
+    dump_of_live(2, 3);
+}
+
+/* The block goes from one thread to another between two reads of the dump. */
+enum { GIVER, TAKER, THREADS };
+static sem_t starts[THREADS], done;
+static bool hands_on;
+
+static void *hand_on(void *arg)
+{
+    uintptr_t who = (uintptr_t)arg;
+    for (int turn = 0; turn < 2; turn++) {
+        while (sem_wait(&starts[who]))
+            ;
+        if (turn == (who == GIVER))
+            give(FIRST, AT(churner));
+        else
+            alloc(FIRST, 2000, AT(weights));
+        sem_post(&done);
+    }
+    return NULL;
+}
+
+static void run_thread(unsigned who)
+{
+    sem_post(&starts[who]);
+    while (sem_wait(&done))
+        ;
+}
+
+bool __real_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why);
+bool __wrap_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why);
+bool __wrap_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why)
+{
+    if (hands_on) {
+        hands_on = false;
+        run_thread(GIVER);
+        run_thread(TAKER);
+    }
+    return __real_trace_copy_put(offset, data, size_bytes, why);
+}
+
+void handed_on_in_a_dump(const char *path)
+{
+    pthread_t all[THREADS];
+    begin_ring(path);
+    sem_init(&done, 0, 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        sem_init(&starts[i], 0, 0);
+        pthread_create(&all[i], NULL, hand_on, (void *)(uintptr_t)i);
+    }
+    alloc(FIRST, 2000, AT(weights));
+    run_thread(TAKER);
+    run_thread(GIVER); /* its ring is before the other's in the list */
+    hands_on = true;
+    dump_of_live(1, 1);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(all[i], NULL);
 }

@@ -33,9 +33,11 @@ def take(size, ordered=False):
     code = cuda.cuMemAllocAsync(ctypes.byref(block), size, None) if ordered else \
         cuda.cuMemAlloc_v2(ctypes.byref(block), size)
     return block if not code else code
-def churn(number, pairs):
+def churn(number, pairs, all_began=None):
     assert not cuda.cuCtxSetCurrent(context)
     for i in range(pairs):
+        if i == 1 and all_began: # or one may go on in the ring of another that ended
+            all_began.wait()
         blocks = [take((1 + (number + i + k) % 9) * 70000) for k in range(3)]
         for block in blocks:
             assert not cuda.cuMemFree_v2(block)
@@ -55,8 +57,9 @@ for line in sys.stdin:
     elif words[0] == "churn":
         churn(0, int(words[1]))
     elif words[0] == "threads":
-        pairs = int(words[2])
-        all = [threading.Thread(target=churn, args=(n, pairs)) for n in range(int(words[1]))]
+        number, pairs = int(words[1]), int(words[2])
+        began = threading.Barrier(number)
+        all = [threading.Thread(target=churn, args=(n, pairs, began)) for n in range(number)]
         [t.start() for t in all], [t.join() for t in all]
     elif words[0] == "fork":
         pid = os.fork()
