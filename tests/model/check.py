@@ -25,12 +25,11 @@ def explore(model, defines, optimize, bites, folder):
         stderr=subprocess.STDOUT,
     )
     # Safety: assertions and states that nothing leads out of. To optimize what spin wrote takes
-    # longer than most searches, so that is asked for. A broken promise is found early, and clang
-    # compiles in half of gcc's time. To store states as they are (NOCOMP) takes a fifth less time
-    # than to compress them.
+    # longer than most searches, so that is asked for. Otherwise clang compiles in half of gcc's
+    # time. To store states as they are (NOCOMP) takes a fifth less time than to compress them.
     subprocess.run(
         [
-            "clang" if bites and shutil.which("clang") else "cc",
+            "clang" if optimize == "-O0" and shutil.which("clang") else "cc",
             optimize,
             "-w",
             "-DSAFETY",

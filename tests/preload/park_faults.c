@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 
-enum { WORDS = 256 * 1024, BLOCKS = 6, MOST = 40 };
+enum { WORDS = 256 * 1024, BLOCKS = 3, MOST = 40 };
 
 /* Symbols whose failure is one of the library's steps. */
 static const char *const symbols[] = {

@@ -66,10 +66,12 @@ static void rest_with_others(void)
 }
 
 static pthread_t threads[CROWD_MAX];
+static int crowd;
 
 static void start(int count, void *(*run)(void *))
 {
     pthread_attr_t small;
+    crowd = count;
     atomic_store(&stops, false);
     REQUIRE(pthread_attr_init(&small));
     REQUIRE(pthread_attr_setstacksize(&small, 256 * KIB));
@@ -77,17 +79,33 @@ static void start(int count, void *(*run)(void *))
         REQUIRE(pthread_create(&threads[i], &small, run, (void *)(intptr_t)i));
 }
 
+static pthread_mutex_t stop_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t stop_comes = PTHREAD_COND_INITIALIZER;
+
+static void await_stop(void)
+{
+    pthread_mutex_lock(&stop_lock);
+    while (!atomic_load(&stops))
+        pthread_cond_wait(&stop_comes, &stop_lock);
+    pthread_mutex_unlock(&stop_lock);
+}
+
 static int stop(int count)
 {
+    pthread_mutex_lock(&stop_lock);
     atomic_store(&stops, true);
+    pthread_cond_broadcast(&stop_comes);
+    pthread_mutex_unlock(&stop_lock);
     for (int i = 0; i < count; i++)
         REQUIRE(pthread_join(threads[i], NULL));
     return atomic_load(&wrong_words) != 0 || wrong_a() != 0;
 }
 
+/* Of a large crowd only the last go on, for which there are no records left. */
 static void *launch_in_a_crowd(void *arg)
 {
-    uint64_t mine = b + 4 * (uint64_t)(intptr_t)arg;
+    int index = (int)(intptr_t)arg;
+    uint64_t mine = b + 4 * (uint64_t)index;
     REQUIRE(cuCtxSetCurrent(context));
     for (uint32_t i = 1; !atomic_load(&stops); i++) {
         uint32_t got;
@@ -95,6 +113,8 @@ static void *launch_in_a_crowd(void *arg)
         REQUIRE(gpu_get(&got, mine, 4));
         if (got != i % 256 * 0x1010101)
             atomic_fetch_add(&wrong_words, 1);
+        if (index < crowd - CROWD)
+            await_stop();
         rest_with_others();
     }
     return NULL;
