@@ -32,7 +32,9 @@ class Snapshot:
         self._there = block_map.Moments()    # its ranges are those that are there
         self._own = {}                       # address of a block -> parts that it brought along
         self._contexts = set()               # that are there
+        self._num_before = self.usage.num_events - EVENTS_MOST  # of which no viewer is told
         for event in its.trace.events():
+            self._num_before -= 1
             self._take(event)
 
     def frames(self, site):
@@ -95,6 +97,8 @@ class Snapshot:
                 self._go(event, start, size)
 
     def _add(self, event, action, addr, size, site):
+        if self._num_before >= 0:
+            return
         entry = {"action": action, "addr": addr, "size": size, "stream": 0,
                  "time_us": (self.report.trace.start_unix_ns + event.ns) // 1000,
                  "frames": self.frames(site)}

@@ -86,6 +86,14 @@ class Program(unittest.TestCase):
             self.assertRegex(said.out, r"Does it leak\? +leaker grew by ")
             self.assertRegex(said.out, r"62%  spike +\S+ trace_writer.c:\d+")
 
+    def test_its_sentences_fit_in_80_columns(self):
+        lines = tool("report", self.path).out.splitlines()
+        self.assertEqual([line for line in lines[1:lines.index("Live at the peak")]
+                          if len(line) > 80], [])
+        answers = [line for line in lines if line.startswith("What did it cost?")]
+        self.assertRegex(answers[0], r"^.{20}\S")
+        self.assertRegex(lines[lines.index(answers[0]) + 1], r"^ {20}\S")
+
     @unittest.skipUnless(shutil.which("addr2line") or shutil.which("llvm-symbolizer"),
                          "no program that knows functions")
     def test_functions_have_their_names(self):
@@ -176,7 +184,8 @@ class Program(unittest.TestCase):
         times = [event["time_us"] for event in events]
         self.assertEqual(times, sorted(times))
         self.assertIn("weights" if self.named else os.path.basename(WRITER),
-                      events[0]["frames"][0]["name"])
+                      next(event for event in events if event["action"] == "alloc")
+                      ["frames"][0]["name"])
         self.assertEqual(tool("report", self.path, "--format", "pytorch").status, 2)
 
     def test_the_csv_is_rmms(self):

@@ -24,7 +24,7 @@ from gpucache import block_map, report, tables, text, usage
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
-WIDTHS = (1400, 800)
+WIDTHS = (1400, 800, 390)
 STEPS_MOST = 160  # of a_step, for an event
 
 
