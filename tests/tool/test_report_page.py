@@ -399,6 +399,7 @@ class Opened(Pages):
             self.assertEqual(*boxes)
             if "PICTURES" in os.environ:
                 page.picture(os.path.join(os.environ["PICTURES"], f"lanes-{theme}-{width}.png"))
+        page = self.open("two")
         words = "[...document.querySelectorAll('#lanes text')].map(its => its.textContent)"
         told = page.run(words)
         self.assertEqual(sum("PID " in each for each in told), 2)
