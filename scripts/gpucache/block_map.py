@@ -122,6 +122,17 @@ class Moments:
         if not unmapped and size:
             self._add(addr, size)
 
+    def within(self, addr, size):
+        """[(start, bytes)] of the memory from addr on that is mapped now."""
+        found, place = [], max(0, bisect.bisect_right(self._starts, addr) - 1)
+        while place < len(self._starts) and self._starts[place] < addr + size:
+            start = self._starts[place]
+            end = min(start + self.ranges[start], addr + size)
+            if end > addr:
+                found.append((max(start, addr), end - max(start, addr)))
+            place += 1
+        return found
+
     def _add(self, addr, size):
         bisect.insort(self._starts, addr)
         self.ranges[addr] = size

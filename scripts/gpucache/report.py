@@ -3,7 +3,9 @@
 import collections
 import json
 import os
+import shutil
 import sys
+import textwrap
 
 from gpucache import options, replay, report_page, snapshot, symbols, text, together, trace, usage
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
@@ -17,9 +19,18 @@ ROWS = 10
 BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
 CALLERS = 3         # of a path, in a row
+LINE = 80           # columns of a file or a pipe
 
 
 seconds = text.seconds  # since the trace began
+
+
+def folded(words, before=""):
+    """Lines of a sentence, for the terminal, or 80 columns. before: of the first line; the others
+    have blanks there."""
+    width = max(40, shutil.get_terminal_size().columns if sys.stdout.isatty() else LINE)
+    return textwrap.wrap(words, width, initial_indent=before, subsequent_indent=" " * len(before),
+                         break_long_words=False, break_on_hyphens=False)
 
 
 class Report:
@@ -69,9 +80,6 @@ class Report:
         changed = sum(mark.kind == "OPTION" for mark in self.usage.marks)
         more = f", {text.count(changed)} changed while it ran" if changed else ""
         return f"Options: {words or 'the defaults'}{more}" if told else ""
-
-    def heading(self):
-        return f"{self.trace.command or self.trace.program}\n{', '.join(self.facts())}"
 
     def headline(self):
         """The sentences that explain the peak."""
@@ -186,16 +194,15 @@ class Report:
 
     def lines(self):
         used = self.usage
-        yield self.heading()
-        if self.settings():
-            yield self.settings()
+        yield self.trace.command or self.trace.program
+        yield from folded(", ".join(self.facts()))
+        yield from folded(self.settings())
         yield ""
-        yield self.headline()
-        if self.explained():
-            yield self.explained()
+        yield from folded(self.headline())
+        yield from folded(self.explained())
         yield ""
         for question, answer in self.answers():
-            yield f"{question:<20}{answer}"
+            yield from folded(answer, f"{question:<20}")
         rows = [[text.size(size), f"{size / used.peak:.0%}", *self.where(site)]
                 for site, size in sorted(used.at_peak.items(), key=lambda item: -item[1])[:ROWS]]
         yield from self._table("Live at the peak", ("BYTES", "PART", "CODE", "IN"), rows)
@@ -236,8 +243,9 @@ class Report:
             rows.insert(0, ["as recorded", *self.recorded()])
         yield from self._table("What other settings would have done",
                                ("SETTING", "MEAN", "PEAK", "DRIVER CALLS", "FAILED"), rows)
-        yield "" if rows else f"\n{self.replay.why}"
-        yield from (*replay.findings(outcomes), replay.ABOUT) if rows else ()
+        yield ""
+        for words in (*replay.findings(outcomes), replay.ABOUT) if rows else (self.replay.why,):
+            yield from folded(words)
 
     @staticmethod
     def _table(title, heads, rows):

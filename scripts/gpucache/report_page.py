@@ -226,7 +226,8 @@ class Page:
         used = self.usage
         more = used.reserved_peak - used.peak
         said = f"at most {text.size(used.reserved_peak)} were held on the device"
-        said += f", {100 * more / used.peak:.1f} % more" if more > 0 else ""
+        said += f", {used.reserved_peak / used.peak:.3g} times as much" if more >= used.peak \
+            else f", {100 * more / used.peak:.1f} % more" if more > 0 else ""
         return f"<strong>{text.size(used.peak)}</strong><p>{said}</p>"
 
     def _idle(self):

@@ -2,12 +2,15 @@
 """A trace as a memory snapshot of PyTorch (torch.cuda.memory._dump_snapshot), for its viewers:
 pytorch.org/memory_viz and torch.cuda._memory_viz. A segment is device memory with consecutive
 addresses, a block what the program asked for. All is on stream 0, since an allocation of this kind
-has no stream."""
+has no stream.
+
+A viewer begins with the end and takes the events back, so each block has a segment at each moment:
+memory that came or went has an event, and what the library did not hold is the block's own."""
 import bisect
 import collections
 import pickle
 
-from gpucache import symbols, tables, usage
+from gpucache import block_map, symbols, tables, usage
 from gpucache.trace import KIND
 
 EVENTS_MOST = 500_000  # the latest: viewers take them all into their memory
@@ -26,8 +29,12 @@ class Snapshot:
         self.entries = [collections.deque(maxlen=EVENTS_MOST) for _ in range(self.num_devices)]
         self._frames, self._blocks = {0: []}, {}
         self._ranges, self._starts = {}, []  # start -> (bytes, device); what was ever there
-        self._there = {}                     # start -> bytes, of those that are there
+        self._there = block_map.Moments()    # its ranges are those that are there
+        self._own = {}                       # address of a block -> parts that it brought along
+        self._contexts = set()               # that are there
+        self._num_before = self.usage.num_events - EVENTS_MOST  # of which no viewer is told
         for event in its.trace.events():
+            self._num_before -= 1
             self._take(event)
 
     def frames(self, site):
@@ -52,6 +59,25 @@ class Snapshot:
                 return device
         return self.first_device
 
+    def _come(self, event, addr, size, is_new=True):
+        """Memory is there from now on. is_new: it was not before. Returns [(start, bytes)] of what
+        is new."""
+        parts, at = [], addr
+        for start, its in [*self._there.within(addr, size), (addr + size, 0)]:
+            if start > at:
+                parts.append((at, start - at))
+            at = start + its
+        for start, its in parts:
+            self._there.take(False, start, its)
+            if is_new:
+                self._add(event, "segment_map", start, its, event.site)
+        return parts
+
+    def _go(self, event, addr, size):
+        for start, its in self._there.within(addr, size):
+            self._there.take(True, start, its)
+            self._add(event, "segment_unmap", start, its, event.site)
+
     def _hold(self, event):
         if not event.a:
             return  # a dump says only how much it was
@@ -59,9 +85,20 @@ class Snapshot:
         if event.a not in self._ranges:
             bisect.insort(self._starts, event.a)
         self._ranges[event.a] = event.b, gpu["device"] if gpu else self.first_device
-        self._there[event.a] = event.b
+        self._come(event, event.a, event.b, event.kind != KIND["HELD"])
+
+    def _end_context(self, event):
+        """As usage does: of several contexts nobody knows whose is whose."""
+        self._contexts.discard(event.context)
+        if not self._contexts:
+            for addr in list(self._blocks):
+                self._give(event._replace(a=addr))
+            for start, size in list(self._there.ranges.items()):
+                self._go(event, start, size)
 
     def _add(self, event, action, addr, size, site):
+        if self._num_before >= 0:
+            return
         entry = {"action": action, "addr": addr, "size": size, "stream": 0,
                  "time_us": (self.report.trace.start_unix_ns + event.ns) // 1000,
                  "frames": self.frames(site)}
@@ -75,6 +112,8 @@ class Snapshot:
         if size:
             for action in "free_requested", "free_completed":
                 self._add(event, action, event.a, size, event.site)
+        for part in self._own.pop(event.a, ()):
+            self._go(event, *part)
 
     def _take(self, event):
         kind = event.kind
@@ -84,20 +123,30 @@ class Snapshot:
                     return
                 self._give(event)
             self._blocks[event.a] = event.b, event.site
+            size = -(-event.b // UNIT) * UNIT
+            own = self._come(event, event.a, size, kind != usage.LIVE)
+            if own:
+                self._own[event.a] = own
             if kind != usage.LIVE:
                 self._add(event, "alloc", event.a, event.b, event.site)
         elif kind in (usage.FREE, usage.FREE_ASYNC):
             self._give(event)
         elif kind in (KIND["SEGMENT"], KIND["MAP"], KIND["HELD"]):
             self._hold(event)
-        elif kind in (KIND["SEGMENT_FREE"], KIND["UNMAP"]):
-            self._there.pop(event.a, None)
+        elif kind == KIND["SEGMENT_FREE"]:
+            self._go(event, event.a, self._ranges.get(event.a, (0, 0))[0])
+        elif kind == KIND["UNMAP"]:
+            self._go(event, event.a, event.b)
+        elif kind == KIND["CONTEXT"]:
+            self._contexts.add(event.context)
+        elif kind == KIND["CONTEXT_END"]:
+            self._end_context(event)
         elif kind == KIND["ALLOC_FAILED"] and event.a == OUT_OF_MEMORY:
             self._add(event, "oom", 0, event.b, event.site)
 
     def _regions(self, blocks):
         """[[start, end, device]] of device memory and of the blocks, without gaps in one."""
-        parts = [(start, start + size) for start, size in self._there.items()]
+        parts = [(start, start + size) for start, size in self._there.ranges.items()]
         parts += [(addr, -(-(addr + block.bytes) // UNIT) * UNIT)
                   for addr, block in blocks.items()]
         found = []

@@ -17,6 +17,7 @@ import unittest.mock
 
 from fake import tool
 
+import gct
 from gpucache import block_map, report, symbols, tables, trace, usage
 
 WRITER = sys.argv[2]
@@ -84,6 +85,14 @@ class Program(unittest.TestCase):
         if self.named:
             self.assertRegex(said.out, r"Does it leak\? +leaker grew by ")
             self.assertRegex(said.out, r"62%  spike +\S+ trace_writer.c:\d+")
+
+    def test_its_sentences_fit_in_80_columns(self):
+        lines = tool("report", self.path).out.splitlines()
+        self.assertEqual([line for line in lines[1:lines.index("Live at the peak")]
+                          if len(line) > 80], [])
+        answers = [line for line in lines if line.startswith("What did it cost?")]
+        self.assertRegex(answers[0], r"^.{20}\S")
+        self.assertRegex(lines[lines.index(answers[0]) + 1], r"^ {20}\S")
 
     @unittest.skipUnless(shutil.which("addr2line") or shutil.which("llvm-symbolizer"),
                          "no program that knows functions")
@@ -175,7 +184,8 @@ class Program(unittest.TestCase):
         times = [event["time_us"] for event in events]
         self.assertEqual(times, sorted(times))
         self.assertIn("weights" if self.named else os.path.basename(WRITER),
-                      events[0]["frames"][0]["name"])
+                      next(event for event in events if event["action"] == "alloc")
+                      ["frames"][0]["name"])
         self.assertEqual(tool("report", self.path, "--format", "pytorch").status, 2)
 
     def test_the_csv_is_rmms(self):
@@ -185,6 +195,82 @@ class Program(unittest.TestCase):
         self.assertEqual([row["Action"] for row in rows].count("free"), 801)
         self.assertEqual(rows[-1]["Action"], "allocate failure")
         self.assertRegex(rows[0]["Time"], r"^00:00:00:\d{6}$")
+
+
+class Viewed(unittest.TestCase):
+    """What PyTorch's viewer does with a snapshot: it begins with the segments and blocks of the
+    end, and takes the events back one by one. Each block must lie in a segment at each step."""
+
+    BASE = 0x7f0000000000
+
+    def snapshot(self, *events):
+        with tempfile.TemporaryDirectory(prefix="viewed-") as folder:
+            path = os.path.join(folder, "a.gct")
+            gct.write(path, [gct.GPU, *events], 10**9)
+            its = report.Report(path)
+            try:
+                out = io.BytesIO()
+                its.pytorch(out)
+            finally:
+                its.close()
+        return pickle.loads(out.getvalue())
+
+    def taken_back(self, found, before=()):
+        """MiB of segments after each event, the last first. before: blocks of before the trace."""
+        blocks = {block["address"]: block["size"] for segment in found["segments"]
+                  for block in segment["blocks"] if block["state"] == "active_allocated"}
+        there = set()
+        for segment in found["segments"]:
+            there.update(range(segment["address"] // MIB,
+                               (segment["address"] + segment["total_size"]) // MIB))
+        sizes = []
+        for event in reversed(found["device_traces"][0]):
+            for addr, size in blocks.items():
+                self.assertLessEqual({*range(addr // MIB, (addr + size) // MIB)}, there)
+            sizes.append(len(there))
+            part = {*range(event["addr"] // MIB, (event["addr"] + event["size"]) // MIB)}
+            if event["action"] == "alloc":
+                blocks.pop(event["addr"], None)
+            elif event["action"] == "free_completed":
+                blocks[event["addr"]] = event["size"]
+            elif event["action"] == "segment_map":
+                self.assertLessEqual(part, there)
+                there -= part
+            elif event["action"] == "segment_unmap":
+                self.assertFalse(part & there)
+                there |= part
+        self.assertEqual(sorted(blocks), sorted(before))
+        return sizes
+
+    def test_memory_that_went_back_is_there_before(self):
+        base = self.BASE
+        found = self.snapshot(
+            (10, "MAP", base, 8 * MIB), (20, "ALLOC", base + 2 * MIB, 4 * MIB),
+            (30, "FREE", base + 2 * MIB, 0), (40, "UNMAP", base + 2 * MIB, 4 * MIB),
+            (50, "SEGMENT", base + 32 * MIB, 2 * MIB), (60, "ALLOC", base + 32 * MIB, 2 * MIB),
+            (70, "FREE", base + 32 * MIB, 0), (80, "SEGMENT_FREE", base + 32 * MIB, 0),
+            (90, "MAP", base + 6 * MIB, 2 * MIB))
+        self.assertEqual([(its["address"] - base, its["total_size"]) for its in found["segments"]],
+                         [(0, 2 * MIB), (6 * MIB, 2 * MIB)])
+        self.assertEqual(self.taken_back(found)[0], 4)
+        self.assertEqual(max(self.taken_back(found)), 8)
+
+    def test_blocks_of_the_driver_are_segments_of_their_own(self):
+        base = self.BASE
+        found = self.snapshot(
+            (5, "LIVE", base + 64 * MIB, MIB), (10, "ALLOC_DRIVER", base, 8 * MIB),
+            (15, "FREE", base + 64 * MIB, 0), (20, "ALLOC_DRIVER", base + 8 * MIB, 4 * MIB),
+            (30, "FREE", base, 0))
+        self.assertEqual([(its["address"] - base, its["total_size"]) for its in found["segments"]],
+                         [(8 * MIB, 4 * MIB)])
+        self.assertEqual(max(self.taken_back(found, [base + 64 * MIB])), 12)
+
+    def test_a_context_takes_its_memory_along(self):
+        base = self.BASE
+        found = self.snapshot((10, "MAP", base, 8 * MIB), (20, "ALLOC", base, MIB),
+                              (30, "CONTEXT_END", 0, 0))
+        self.assertEqual(found["segments"], [])
+        self.assertEqual(self.taken_back(found)[0], 0)
 
 
 class Maps(unittest.TestCase):

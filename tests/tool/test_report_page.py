@@ -24,7 +24,7 @@ from gpucache import block_map, report, tables, text, usage
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
-WIDTHS = (1400, 800)
+WIDTHS = (1400, 800, 390)
 STEPS_MOST = 160  # of a_step, for an event
 
 
@@ -399,6 +399,7 @@ class Opened(Pages):
             self.assertEqual(*boxes)
             if "PICTURES" in os.environ:
                 page.picture(os.path.join(os.environ["PICTURES"], f"lanes-{theme}-{width}.png"))
+        page = self.open("two")
         words = "[...document.querySelectorAll('#lanes text')].map(its => its.textContent)"
         told = page.run(words)
         self.assertEqual(sum("PID " in each for each in told), 2)
