@@ -114,7 +114,7 @@ static bool is_through(struct cached_wait *w, uint64_t now_ns, struct command_re
 
     if (has) {
         keep_results(results);
-        memcpy(w->results, results, sizeof(results));
+        memcpy(w->results, results, sizeof results);
     }
     bool busy = has && framework_any_is(results, FRAMEWORK_BUSY);
     if ((has && !busy) || now_ns >= w->until_ns)

@@ -86,7 +86,7 @@ static enum page_reply run_row(int row, bool again, struct command_reply *reply)
 /* False: it is left for the duty `serve_calm`. */
 static bool serve(bool is_calm, bool again)
 {
-    struct command_reply reply = {.text = {reply_text, sizeof(reply_text), 0}};
+    struct command_reply reply = {.text = {reply_text, sizeof reply_text, 0}};
     enum page_reply code = PAGE_REPLY_BAD;
 
     reply_text[0] = '\0';

@@ -20,7 +20,7 @@ static const struct verb_row {
 #undef COMMAND
 };
 
-enum { NUM_ROWS = sizeof(rows) / sizeof(rows[0]) };
+enum { NUM_ROWS = sizeof rows / sizeof rows[0] };
 
 const char *command_value(const struct command *c, const char *name)
 {
@@ -37,7 +37,7 @@ enum page_reply command_error(struct command_reply *reply, enum page_reply code,
     va_list args;
 
     va_start(args, format);
-    vsnprintf(words, sizeof(words), format, args);
+    vsnprintf(words, sizeof words, format, args);
     va_end(args);
     reply->text.used_bytes = 0;
     text_add(&reply->text, "{");

@@ -41,7 +41,7 @@ struct change {
 static void refuse_change(struct change *g, enum page_reply code, const char *why, const char *more)
 {
     g->code = code;
-    snprintf(g->why, sizeof(g->why), "%s%s", why, more);
+    snprintf(g->why, sizeof g->why, "%s%s", why, more);
 }
 
 /* Does MIN_FREE ask for all that a device has? */
@@ -118,15 +118,15 @@ static void change_option(struct change *g, const struct command_word *word)
         refuse_change(g, PAGE_REPLY_REFUSED, "it cannot change while the program runs: ", o->fixed);
         return;
     }
-    options_show(in_force(), row, old_text, sizeof(old_text));
+    options_show(in_force(), row, old_text, sizeof old_text);
     g->done = in_force_set(row, word->value);
     if (!g->done) {
-        snprintf(more, sizeof(more), "\"%.40s\" is not understood: it takes ", word->value);
+        snprintf(more, sizeof more, "\"%.40s\" is not understood: it takes ", word->value);
         refuse_change(g, PAGE_REPLY_BAD, more, o->allowed);
         return;
     }
     apply(g, row);
-    options_show(in_force(), row, new_text, sizeof(new_text));
+    options_show(in_force(), row, new_text, sizeof new_text);
     if (g->done)
         note_change(g->name);
     if (g->done)
@@ -138,7 +138,7 @@ static void add_value(struct text *t, const char *name, const char *value)
     char shown[SHOWN_BYTES + 4];
     bool cut = strlen(value) > SHOWN_BYTES;
 
-    snprintf(shown, sizeof(shown), "%.*s%s", SHOWN_BYTES, value, cut ? "..." : "");
+    snprintf(shown, sizeof shown, "%.*s%s", SHOWN_BYTES, value, cut ? "..." : "");
     text_add(t, ",");
     text_add_json_string(t, name, shown);
 }

@@ -94,7 +94,7 @@ static void read_command(void)
     int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
     struct stat opened;
     bool known = fd >= 0 && !kernel_fstat(fd, &opened);
-    ssize_t n = fd < 0 ? 0 : pread(fd, command, sizeof(command) - 1, 0);
+    ssize_t n = fd < 0 ? 0 : pread(fd, command, sizeof command - 1, 0);
 
     if (known)
         kernel_close_own(fd, &opened);
@@ -108,19 +108,19 @@ static size_t sum_by_gpu(size_t num_pools)
 {
     size_t count = 0;
 
-    memset(gpus, 0, sizeof(gpus));
-    memset(parks, 0, sizeof(parks));
+    memset(gpus, 0, sizeof gpus);
+    memset(parks, 0, sizeof parks);
     for (size_t i = 0; i < num_pools; i++) {
         const struct pool_stats *s = &pools[i].stats;
         uint64_t used = max_u64(s->allocated_bytes, s->away_bytes);
         size_t g = 0;
 
-        while (g < count && memcmp(gpus[g].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid)) != 0)
+        while (g < count && memcmp(gpus[g].uuid, pools[i].uuid_bytes, sizeof gpus[g].uuid) != 0)
             g++;
         if (g == PAGE_GPUS_MAX)
             continue;
         if (g == count)
-            memcpy(gpus[count++].uuid, pools[i].uuid_bytes, sizeof(gpus[g].uuid));
+            memcpy(gpus[count++].uuid, pools[i].uuid_bytes, sizeof gpus[g].uuid);
         if (pools[i].returned_ns > gpus[g].returned_ns) {
             gpus[g].returned_ns = pools[i].returned_ns;
             gpus[g].regrown_ns = pools[i].regrown_ns;
@@ -141,15 +141,15 @@ uint64_t publish_digest(const struct report *r)
     uint64_t sum = FNV_EMPTY;
 
     for (size_t i = 0; i < r->num_pools; i++) {
-        sum = fnv_add(sum, &r->pools[i].stats, sizeof(r->pools[i].stats));
-        sum = fnv_add(sum, &r->pools[i].async, sizeof(r->pools[i].async));
+        sum = fnv_add(sum, &r->pools[i].stats, sizeof r->pools[i].stats);
+        sum = fnv_add(sum, &r->pools[i].async, sizeof r->pools[i].async);
     }
     for (int i = 0; i < NUM_COUNTERS; i++) {
         uint64_t value = counter_get((enum counter)i);
 
-        sum = fnv_add(sum, &value, sizeof(value));
+        sum = fnv_add(sum, &value, sizeof value);
     }
-    return fnv_add(sum, &r->flush->count, sizeof(r->flush->count));
+    return fnv_add(sum, &r->flush->count, sizeof r->flush->count);
 }
 
 /* A body that has no room for all pools leaves the last ones out. */
@@ -157,11 +157,11 @@ static size_t write_body(struct report *r)
 {
     size_t n;
 
-    while ((n = report_json(r, body, sizeof(body))) >= sizeof(body) && r->num_pools) {
+    while ((n = report_json(r, body, sizeof body)) >= sizeof body && r->num_pools) {
         r->num_pools--;
         r->num_left_out++;
     }
-    return n < sizeof(body) ? n : 0;
+    return n < sizeof body ? n : 0;
 }
 
 /* False: it is not parked. */
@@ -191,7 +191,7 @@ static bool collect_state(struct page_state *state, bool only_changes)
     r.running = true;
     uint64_t sum = publish_digest(&r);
     if (r.park)
-        sum = fnv_add(sum, &park.state, sizeof(park.state));
+        sum = fnv_add(sum, &park.state, sizeof park.state);
     if (only_changes && sum == digest)
         return false;
     digest = sum;
@@ -211,7 +211,7 @@ static void complain(const char *path, const char *why, int code)
     char text[64] = "", words[64];
 
     if (code)
-        snprintf(text, sizeof(text), " (%s)", strerror_r(code, words, sizeof(words)));
+        snprintf(text, sizeof text, " (%s)", strerror_r(code, words, sizeof words));
     /* A process that is short of memory or descriptors is not helped by another folder. */
     if (path && code != ENOMEM && code != EMFILE && code != ENFILE)
         log_warn("GPUCACHE_DIR=%.200s: %s%s, so other processes do not see the state of this one; "

@@ -51,7 +51,7 @@ struct hooks_real real = {
 #include "shim/driver/submit.def"
 
 const struct hook hook_table[NUM_HOOKS] = {
-#define ROW(symbol, pfn) {#symbol, #pfn, sizeof(#symbol) - 1, (void (*)(void))symbol},
+#define ROW(symbol, pfn) {#symbol, #pfn, sizeof #symbol - 1, (void (*)(void))symbol},
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) ROW(symbol, pfn)
 #include "shim/driver/hooks.def"

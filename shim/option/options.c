@@ -56,7 +56,7 @@ const struct option_row option_rows[] = {
 #undef SHIM_OPTION
 };
 
-const size_t num_option_rows = sizeof(option_rows) / sizeof(option_rows[0]);
+const size_t num_option_rows = sizeof option_rows / sizeof option_rows[0];
 
 /* One setter for each row, in the same order. */
 #define POOL_OPTION(field, name, type, value, live, help)                                          \
@@ -185,14 +185,14 @@ static unsigned edit_distance(const char *a, size_t n, const char *b)
 const char *options_nearest(const char *name, size_t n)
 {
     static const char prefix[] = PREFIX "_";
-    bool bare = n < sizeof(PREFIX) - 1 || strncmp(name, PREFIX, sizeof(PREFIX) - 1) != 0;
+    bool bare = n < sizeof PREFIX - 1 || strncmp(name, PREFIX, sizeof PREFIX - 1) != 0;
     const char *nearest = NULL;
     unsigned best = 0;
 
     for (size_t i = 0; i < num_option_rows; i++) {
         const char *env = option_rows[i].env;
-        bool has_prefix = strncmp(env, prefix, sizeof(prefix) - 1) == 0;
-        unsigned d = edit_distance(name, n, env + (bare && has_prefix ? sizeof(prefix) - 1 : 0));
+        bool has_prefix = strncmp(env, prefix, sizeof prefix - 1) == 0;
+        unsigned d = edit_distance(name, n, env + (bare && has_prefix ? sizeof prefix - 1 : 0));
 
         if (!nearest || d < best) {
             nearest = option_rows[i].env;
@@ -211,8 +211,8 @@ size_t options_find(const char *name, size_t n)
 
         if (strlen(env) == n && strncmp(env, name, n) == 0)
             return i;
-        if (strncmp(env, prefix, sizeof(prefix) - 1) == 0)
-            env += sizeof(prefix) - 1;
+        if (strncmp(env, prefix, sizeof prefix - 1) == 0)
+            env += sizeof prefix - 1;
         if (strlen(env) == n && strncmp(env, name, n) == 0)
             return i;
     }
@@ -223,7 +223,7 @@ size_t options_find(const char *name, size_t n)
 static bool any_set(void)
 {
     for (char **e = environ; e && *e; e++)
-        if (strncmp(*e, PREFIX, sizeof(PREFIX) - 1) == 0)
+        if (strncmp(*e, PREFIX, sizeof PREFIX - 1) == 0)
             return true;
     return false;
 }
@@ -235,7 +235,7 @@ static void warn_unknown_names(void)
     for (char **e = environ; e && *e; e++) {
         size_t n = strcspn(*e, "=");
 
-        if (strncmp(*e, prefix, sizeof(prefix) - 1) != 0)
+        if (strncmp(*e, prefix, sizeof prefix - 1) != 0)
             continue;
         if (options_find(*e, n) == NUM_OPTIONS)
             log_warn("there is no option %.*s; the nearest is %s", n < 80 ? (int)n : 80, *e,
@@ -259,8 +259,8 @@ static void warn_default_kept(size_t row, const char *value)
     size_t n = strlen(head);
 
     memcpy(instead, head, n);
-    strncpy(instead + n, shown, sizeof(instead) - n - 1);
-    instead[sizeof(instead) - 1] = '\0';
+    strncpy(instead + n, shown, sizeof instead - n - 1);
+    instead[sizeof instead - 1] = '\0';
     options_warn_value(option_rows[row].env, value, instead);
 }
 
@@ -270,7 +270,7 @@ static bool matches_program(const struct option_globs *globs)
     char file[PROGRAM_NAME_MAX];
 
     return parse_globs_match(globs->list, program_name()) ||
-           (program_file_name(file, sizeof(file)) && parse_globs_match(globs->list, file));
+           (program_file_name(file, sizeof file) && parse_globs_match(globs->list, file));
 }
 
 bool options_enabled_early(void)

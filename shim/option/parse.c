@@ -115,9 +115,9 @@ const char *const parse_reuse_words[] = {
 const char *const parse_trace_on_words[] = {[TRACE_ON_START] = "start", [TRACE_ON_OOM] = "oom"};
 
 enum {
-    NUM_BACKINGS = sizeof(parse_backing_words) / sizeof(parse_backing_words[0]),
-    NUM_REUSES = sizeof(parse_reuse_words) / sizeof(parse_reuse_words[0]),
-    NUM_TRACE_ONS = sizeof(parse_trace_on_words) / sizeof(parse_trace_on_words[0])
+    NUM_BACKINGS = sizeof parse_backing_words / sizeof parse_backing_words[0],
+    NUM_REUSES = sizeof parse_reuse_words / sizeof parse_reuse_words[0],
+    NUM_TRACE_ONS = sizeof parse_trace_on_words / sizeof parse_trace_on_words[0]
 };
 
 /* The index of the value in a list of words. -1: it is not there. */
@@ -351,7 +351,7 @@ bool parse_PLACE(const char *text, struct option_place *out)
         return true;
     }
     size_t n = strlen(text);
-    if (text[0] != '/' || n >= sizeof(out->path))
+    if (text[0] != '/' || n >= sizeof out->path)
         return false;
     memcpy(out->path, text, n + 1);
     return true;
@@ -397,7 +397,7 @@ bool parse_LOG(const char *text, struct option_log *out)
                   {"error", LOG_LEVEL_ERROR}, {"warning", LOG_LEVEL_WARN}, {"warn", LOG_LEVEL_WARN},
                   {"info", LOG_LEVEL_INFO},   {"debug", LOG_LEVEL_DEBUG}};
 
-    for (size_t i = 0; i < sizeof(levels) / sizeof(levels[0]); i++) {
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         const char *p = word_skip(text, levels[i].word);
 
         if (!p || (*p && *p != ':'))
@@ -420,7 +420,7 @@ bool parse_GLOBS(const char *text, struct option_globs *out)
 
     while (word_next_item(&rest, item, &bad))
         ;
-    if (bad || strlen(text) >= sizeof(out->list) || word_is(text, "none"))
+    if (bad || strlen(text) >= sizeof out->list || word_is(text, "none"))
         return false;
     strcpy(out->list, text);
     return true;

@@ -87,7 +87,7 @@ bool page_dir_default(unsigned index, char *path, size_t size_bytes)
 {
     static const char *const folders[] = {"/dev/shm", "/tmp"};
 
-    if (index >= sizeof(folders) / sizeof(folders[0]))
+    if (index >= sizeof folders / sizeof folders[0])
         return false;
     snprintf(path, size_bytes, "%s/gpucache-%ld", folders[index], (long)geteuid());
     return true;
@@ -150,7 +150,7 @@ static void allow_owner(const char *path)
 
     if (dir < 0)
         return;
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", dir);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
     if (!kernel_fstat(dir, &st) && st.st_uid == geteuid() && !(st.st_mode & 077) &&
         (st.st_mode & 0700) != 0700)
         chmod(link, 0700);
@@ -174,7 +174,7 @@ static bool is_process_gone(const struct page_id *id)
     uint64_t pid, start_ticks;
     char path[40];
 
-    snprintf(path, sizeof(path), "/proc/%" PRIu64 "/stat", id->pid);
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/stat", id->pid);
     if (read_start(path, &pid, &start_ticks))
         return start_ticks != id->start_ticks;
     return errno == ENOENT || errno == ESRCH;
@@ -185,8 +185,8 @@ static bool is_a_day_old(int fd, const struct stat *st)
 {
     uint64_t then_ns = 0;
 
-    if (pread(fd, &then_ns, sizeof(then_ns), offsetof(struct page, published_unix_ns)) !=
-            (ssize_t)sizeof(then_ns) ||
+    if (pread(fd, &then_ns, sizeof then_ns, offsetof(struct page, published_unix_ns)) !=
+            (ssize_t)sizeof then_ns ||
         !then_ns)
         then_ns = (uint64_t)st->st_mtime * SEC_NS;
     return clock_unix_ns() > then_ns + DAY_NS;
@@ -197,8 +197,8 @@ static bool is_of_this_boot(int fd)
     unsigned char its[PAGE_BOOT_BYTES], own[PAGE_BOOT_BYTES];
 
     return page_boot_id(own) &&
-           pread(fd, its, sizeof(its), offsetof(struct page, boot_id)) == (ssize_t)sizeof(its) &&
-           memcmp(its, own, sizeof(own)) == 0;
+           pread(fd, its, sizeof its, offsetof(struct page, boot_id)) == (ssize_t)sizeof its &&
+           memcmp(its, own, sizeof own) == 0;
 }
 
 /* Rings: a thread that waits looks around and waits again. */
@@ -242,7 +242,7 @@ void page_dir_clean(int dir, const struct page_id *self)
 
     if (again < 0 || kernel_fstat(again, &opened))
         return;
-    while (left && looks && (got = kernel_getdents(again, entries, sizeof(entries))) > 0)
+    while (left && looks && (got = kernel_getdents(again, entries, sizeof entries)) > 0)
         for (long at = 0; at < got && left && looks; looks--) {
             unsigned short length;
             const char *name = kernel_entry(entries + at, &length);

@@ -56,18 +56,18 @@ static bool write_state(const struct page_state *s)
                           .asleep_since_ns = s->asleep_since_ns,
                           .needs_since_ns = s->needs_since_ns};
     const struct page_piece pieces[] = {
-        {&stamp, offsetof(struct page, published_ns), sizeof(stamp)},
-        {s->gpus, offsetof(struct page, gpus), s->num_gpus * sizeof(*s->gpus)},
-        {s->parks, offsetof(struct page, parks), s->parks ? s->num_gpus * sizeof(*s->parks) : 0},
+        {&stamp, offsetof(struct page, published_ns), sizeof stamp},
+        {s->gpus, offsetof(struct page, gpus), s->num_gpus * sizeof *s->gpus},
+        {s->parks, offsetof(struct page, parks), s->parks ? s->num_gpus * sizeof *s->parks : 0},
         {s->body, offsetof(struct page, body), s->body_bytes}};
     uint64_t odd = sequence + 1, even = sequence + 2;
 
     if (s->num_gpus > PAGE_GPUS_MAX || s->body_bytes > PAGE_BODY_BYTES)
         return false;
     sequence = even;
-    return page_put(page_own(), &odd, offsetof(struct page, sequence), sizeof(odd)) &&
+    return page_put(page_own(), &odd, offsetof(struct page, sequence), sizeof odd) &&
            page_put_all(page_own(), pieces, 4) &&
-           page_put(page_own(), &even, offsetof(struct page, sequence), sizeof(even));
+           page_put(page_own(), &even, offsetof(struct page, sequence), sizeof even);
 }
 
 /* The fields before the first room of zeroes. */
@@ -92,9 +92,9 @@ static bool write_head(const struct page_id *id)
                         .started_unix_ns = clock_unix_ns()};
 
     page_boot_id(head.boot_id);
-    memcpy(head.magic, PAGE_MAGIC, sizeof(head.magic));
-    snprintf(head.library_version, sizeof(head.library_version), "%s", GPUCACHE_VERSION);
-    return page_put(page_own(), &head, 0, sizeof(head));
+    memcpy(head.magic, PAGE_MAGIC, sizeof head.magic);
+    snprintf(head.library_version, sizeof head.library_version, "%s", GPUCACHE_VERSION);
+    return page_put(page_own(), &head, 0, sizeof head);
 }
 
 /* Bells of two files differ by this, times the files between them. */
@@ -105,7 +105,7 @@ static bool write_doorbell(void)
     uint32_t first = (page_map_count() - 1) * DOORBELL_STEP;
 
     /* step 7 */
-    return page_put(page_own(), &first, offsetof(struct page, doorbell), sizeof(first));
+    return page_put(page_own(), &first, offsetof(struct page, doorbell), sizeof first);
 }
 
 /* Makes the file at its full size, so that a full file system shows now. A file system that cannot
@@ -143,9 +143,9 @@ static int create_file(int dir, const char *unfinished, struct stat *st, const c
 static bool make_in(int dir, const struct page_id *id, const struct page_state *state,
                     const char **why)
 {
-    char unfinished[PAGE_NAME_MAX + sizeof(PAGE_UNFINISHED)];
+    char unfinished[PAGE_NAME_MAX + sizeof PAGE_UNFINISHED];
 
-    snprintf(unfinished, sizeof(unfinished), "%s" PAGE_UNFINISHED, name);
+    snprintf(unfinished, sizeof unfinished, "%s" PAGE_UNFINISHED, name);
     struct stat file;
     int fd = create_file(dir, unfinished, &file, why);
     if (fd < 0)
@@ -214,8 +214,8 @@ bool page_make(const char *path, const struct page_state *state, const char **wh
     } else {
         page_id_name(&self, name);
         if (path)
-            made = strlen(path) < sizeof(folder) && make_at(path, &self, state, why);
-        for (unsigned i = 0; !path && !made && page_dir_default(i, place, sizeof(place)); i++)
+            made = strlen(path) < sizeof folder && make_at(path, &self, state, why);
+        for (unsigned i = 0; !path && !made && page_dir_default(i, place, sizeof place); i++)
             made = make_at(place, &self, state, why);
     }
     if (!made)
@@ -227,13 +227,13 @@ bool page_make(const char *path, const struct page_state *state, const char **wh
 /* In another root directory (chroot) the path says nothing of the file. */
 bool page_is_lost(void)
 {
-    static char path[sizeof(folder) + sizeof(name)];
+    static char path[sizeof folder + sizeof name];
     struct stat st, now;
 
     if (atomic_load(&word) != SHOWN || kernel_fstatat(AT_FDCWD, "/", &now, 0) ||
         now.st_ino != root.st_ino || now.st_dev != root.st_dev)
         return false;
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     if (kernel_fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW))
         return errno == ENOENT;
     return S_ISREG(st.st_mode) && st.st_size < (off_t)sizeof(struct page);
@@ -268,8 +268,7 @@ uint64_t page_watched_until_ns(void)
 {
     uint64_t until_ns;
 
-    return page_get(page_own(), &until_ns, offsetof(struct page, watched_until_ns),
-                    sizeof(until_ns))
+    return page_get(page_own(), &until_ns, offsetof(struct page, watched_until_ns), sizeof until_ns)
                ? until_ns
                : 0;
 }

@@ -26,7 +26,7 @@ static void begin_file(void)
     unsigned count = page_map_count();
 
     if (count != served_file)
-        memset(served, 0, sizeof(served));
+        memset(served, 0, sizeof served);
     served_file = count;
 }
 
@@ -36,9 +36,9 @@ bool page_read_request(unsigned slot, struct page_request *out)
 
     begin_file();
     if (!page_get(page_own(), &out->sequence, PAGE_SLOT_OFFSET(slot, ask_sequence),
-                  sizeof(out->sequence)) ||
+                  sizeof out->sequence) ||
         out->sequence == served[slot] ||
-        !page_get(page_own(), &ask_bytes, PAGE_SLOT_OFFSET(slot, ask_bytes), sizeof(ask_bytes)) ||
+        !page_get(page_own(), &ask_bytes, PAGE_SLOT_OFFSET(slot, ask_bytes), sizeof ask_bytes) ||
         !page_get(page_own(), out->ask, PAGE_SLOT_OFFSET(slot, ask), PAGE_ASK_BYTES))
         return false;
     out->slot = slot;
@@ -66,12 +66,12 @@ void page_answer_request(const struct page_request *r, const struct page_answer 
     size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
     struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
     const struct page_piece pieces[] = {
-        {&head, PAGE_SLOT_OFFSET(r->slot, reply_bytes), sizeof(head)},
+        {&head, PAGE_SLOT_OFFSET(r->slot, reply_bytes), sizeof head},
         {answer->text, PAGE_SLOT_OFFSET(r->slot, reply), text_bytes}};
 
     served[r->slot] = r->sequence; /* step 8 */
     if (page_put_all(page_own(), pieces, 2) &&
-        page_put(page_own(), &r->sequence, sequence_at, sizeof(r->sequence)))
+        page_put(page_own(), &r->sequence, sequence_at, sizeof r->sequence))
         page_wake(page_own(), sequence_at);
 }
 
@@ -84,15 +84,14 @@ void page_refuse_requests(void)
         if (page_read_request(slot, &r))
             page_answer_request(&r, &(struct page_answer){.code = PAGE_REPLY_REFUSED,
                                                           .text = text,
-                                                          .text_bytes = sizeof(text) - 1});
+                                                          .text_bytes = sizeof text - 1});
 }
 
 static void listen(void)
 {
     uint32_t seen;
 
-    while (
-        page_get(page_own(), &seen, offsetof(struct page, doorbell), sizeof(seen))) { /* step 7 */
+    while (page_get(page_own(), &seen, offsetof(struct page, doorbell), sizeof seen)) { /* step 7 */
         on_request();
         clock_sleep(PAGE_REST_NS); /* step 6 */
         if (!page_wait(page_own(), offsetof(struct page, doorbell), seen, FUTEX_FOREVER))

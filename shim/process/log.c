@@ -97,7 +97,7 @@ static void quiet_end(struct quiet *q)
     const struct timespec at_once = {0, 0};
     sigset_t one;
 
-    for (size_t i = 0; q->broken && i < sizeof(raised) / sizeof(raised[0]); i++) {
+    for (size_t i = 0; q->broken && i < sizeof raised / sizeof raised[0]; i++) {
         if (sigismember(&q->pending, raised[i]))
             continue;
         sigemptyset(&one);
@@ -146,7 +146,7 @@ static bool expand_path(const char *pattern, char *out, size_t size_bytes)
         char pid[16] = {*pattern, 0};
 
         if (pattern[0] == '%' && pattern[1] == 'p') {
-            snprintf(pid, sizeof(pid), "%ld", (long)getpid());
+            snprintf(pid, sizeof pid, "%ld", (long)getpid());
             pattern++;
         } else if (pattern[0] == '%' && pattern[1] == '%') {
             pattern++;
@@ -284,15 +284,15 @@ void log_line(enum log_level level, const char *format, ...)
 
     if (!log_wants(level))
         return;
-    int head = snprintf(line, sizeof(line), "gpucache: %s: ", words[level]);
+    int head = snprintf(line, sizeof line, "gpucache: %s: ", words[level]);
     va_start(args, format);
-    int body = vsnprintf(line + head, sizeof(line) - (size_t)head, format, args);
+    int body = vsnprintf(line + head, sizeof line - (size_t)head, format, args);
     va_end(args);
     if (body >= 0) {
         size_t n = (size_t)head + (size_t)body;
 
-        if (n > sizeof(line) - 1)
-            n = sizeof(line) - 1;
+        if (n > sizeof line - 1)
+            n = sizeof line - 1;
         for (size_t i = 0; i < n; i++)
             if ((unsigned char)line[i] < ' ' || line[i] == 127)
                 line[i] = '?';
@@ -301,7 +301,7 @@ void log_line(enum log_level level, const char *format, ...)
             !atomic_flag_test_and_set(&complained)) {
             /* A user without the expected file looks at stderr. */
             put_whole(NULL, ADD, line, n + 1, LINE_WAIT_MS);
-            n = (size_t)snprintf(line, sizeof(line),
+            n = (size_t)snprintf(line, sizeof line,
                                  "gpucache: warning: the log cannot be written to %.900s: name a "
                                  "file in a folder of your own\n",
                                  path);

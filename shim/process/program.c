@@ -34,13 +34,13 @@ bool program_file_name(char *out, size_t size_bytes)
     static const char deleted[] = " (deleted)";
     char path[PROGRAM_PATH_MAX];
     int saved_errno = errno;
-    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
 
     errno = saved_errno;
-    if (n <= 0 || (size_t)n == sizeof(path) - 1) /* maybe cut */
+    if (n <= 0 || (size_t)n == sizeof path - 1) /* maybe cut */
         return false;
     path[n] = '\0';
-    size_t tail = sizeof(deleted) - 1;
+    size_t tail = sizeof deleted - 1;
     if ((size_t)n > tail && strcmp(path + n - tail, deleted) == 0)
         path[(size_t)n - tail] = '\0';
     snprintf(out, size_bytes, "%s", without_folders(path));

@@ -13,7 +13,7 @@ struct figure text_fixed(uint64_t value, uint64_t unit, unsigned decimals)
     uint64_t scale = decimals == 2 ? 100 : 10;
     struct figure f;
 
-    snprintf(f.text, sizeof(f.text), "%" PRIu64 ".%0*" PRIu64, value / unit, (int)decimals,
+    snprintf(f.text, sizeof f.text, "%" PRIu64 ".%0*" PRIu64, value / unit, (int)decimals,
              value % unit * scale / unit);
     return f;
 }

@@ -40,7 +40,7 @@ static const struct report_row rows[] = {
 };
 
 enum {
-    NUM_ROWS = sizeof(rows) / sizeof(rows[0]),
+    NUM_ROWS = sizeof rows / sizeof rows[0],
     FIRST_ASYNC_ROW = NUM_ROWS - (int)(sizeof(struct async_stats) / sizeof(uint64_t)),
 };
 
@@ -87,7 +87,7 @@ static struct figure fixed(uint64_t value, uint64_t unit, unsigned decimals, con
     struct figure f = text_fixed(value, unit, decimals);
     size_t used = strlen(f.text);
 
-    snprintf(f.text + used, sizeof(f.text) - used, " %s", suffix);
+    snprintf(f.text + used, sizeof f.text - used, " %s", suffix);
     return f;
 }
 
@@ -96,7 +96,7 @@ static struct figure count_figure(uint64_t value)
     char digits[24];
     struct figure f;
     size_t used = 0;
-    int n = snprintf(digits, sizeof(digits), "%" PRIu64, value);
+    int n = snprintf(digits, sizeof digits, "%" PRIu64, value);
 
     for (int i = 0; i < n; i++) {
         if (i > 0 && (n - i) % 3 == 0)
@@ -123,7 +123,7 @@ static struct figure unit_figure(uint64_t value, enum report_unit unit)
         return fixed(value, 1000, 2, "us");
     }
     if (value < 1024) {
-        snprintf(f.text, sizeof(f.text), "%" PRIu64 " B", value);
+        snprintf(f.text, sizeof f.text, "%" PRIu64 " B", value);
         return f;
     }
     while (power < 3 && value >> (10 * (power + 2)))
@@ -141,11 +141,11 @@ static struct figure label(const char *field)
     struct figure f;
     size_t n;
 
-    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++)
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
         if (strncmp(field, heads[i], strlen(heads[i])) == 0)
             field += strlen(heads[i]);
     n = strlen(field);
-    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+    for (size_t i = 0; i < sizeof tails / sizeof tails[0]; i++) {
         size_t m = strlen(tails[i]);
 
         if (n > m && strcmp(field + n - m, tails[i]) == 0) {
@@ -154,7 +154,7 @@ static struct figure label(const char *field)
             break;
         }
     }
-    snprintf(f.text, sizeof(f.text), "%.*s%s", n < 24 ? (int)n : 24, field, tail);
+    snprintf(f.text, sizeof f.text, "%.*s%s", n < 24 ? (int)n : 24, field, tail);
     for (char *c = f.text; *c; c++)
         if (*c == '_')
             *c = ' ';
@@ -222,9 +222,9 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     char words[512];
 
     copy_stats(p, v);
-    snprintf(words, sizeof(words), "device %d: %s", p->device, or_unknown(p->name));
+    snprintf(words, sizeof words, "device %d: %s", p->device, or_unknown(p->name));
     add_words(t, words);
-    snprintf(words, sizeof(words), "%s backing: %s", or_unknown(p->backing), or_unknown(p->reason));
+    snprintf(words, sizeof words, "%s backing: %s", or_unknown(p->backing), or_unknown(p->reason));
     add_words(t, words);
 
     add_rule(t, '-');
@@ -249,7 +249,7 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
         add_row(t, "hit rate", fixed(p->stats.num_hits * 100, p->stats.num_allocs, 1, "%").text,
                 "");
         add_row(t, "driver calls saved", count_figure(saved).text, "");
-        snprintf(words, sizeof(words), "%s a call", unit_figure(call_ns(r), NS).text);
+        snprintf(words, sizeof words, "%s a call", unit_figure(call_ns(r), NS).text);
         add_row(t, "time saved, at least", unit_figure(saved * call_ns(r), NS).text, words);
     }
 }
@@ -261,7 +261,7 @@ size_t report_text(const struct report *r, char *out, size_t size_bytes)
     bool any = false;
 
     add_rule(&t, '=');
-    snprintf(words, sizeof(words), "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
+    snprintf(words, sizeof words, "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
              (long)getpid(), program_name(),
              r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
              r->running ? ", still running then" : "");

@@ -56,7 +56,7 @@ static size_t make_text(const uint8_t *data, size_t size_bytes, char text[PAGE_A
         memcpy(text, data + 1, used);
     }
     for (size_t i = 1; size_bytes && data[0] % 2 == 0 && i < size_bytes; i++) {
-        const char *piece = pieces[data[i] % (sizeof(pieces) / sizeof(pieces[0]))];
+        const char *piece = pieces[data[i] % (sizeof pieces / sizeof pieces[0])];
         size_t n = strlen(piece), blank = data[i] >= 0x40;
 
         if (used + n + blank > PAGE_ASK_BYTES)
@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
 {
     static char text[PAGE_ASK_BYTES + 1], again[PAGE_ASK_BYTES + 1], out[PAGE_REPLY_BYTES + 1];
     static struct command first, second;
-    struct command_reply reply = {.text = {out, sizeof(out), 0}};
+    struct command_reply reply = {.text = {out, sizeof out, 0}};
     size_t n = make_text(data, size_bytes, text);
     int row = command_parse(text, n, &first, &reply);
 

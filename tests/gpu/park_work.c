@@ -55,7 +55,7 @@ static struct call *call_of(uint32_t id)
     struct call *block = *at, *none = NULL;
 
     if (!block) {
-        block = calloc(BLOCK_IDS, sizeof(*block));
+        block = calloc(BLOCK_IDS, sizeof *block);
         if (!block)
             abort();
         if (!atomic_compare_exchange_strong(at, &none, block)) {

@@ -111,7 +111,7 @@ static const struct call {
     {"cuMemAllocFromPoolAsync", take_from_pool_of_second, 1, 1u << 1},
     {"cuMemCreate", take_physical_of_second, 0, 1u << 1},
 };
-enum { NUM_CALLS = sizeof(calls) / sizeof(calls[0]) };
+enum { NUM_CALLS = sizeof calls / sizeof calls[0] };
 
 static void open_devices(int count)
 {

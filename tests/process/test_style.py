@@ -10,6 +10,7 @@ CHECK = sys.argv[1]
 FIRST = "/* What the file holds. */\n"
 CASES = {
     "blank at the end of the line": FIRST + "int a; \n",
+    "sizeof of an object": FIRST + "int a = sizeof(a);\n",
     "tab": FIRST + "\tint a;\n",
     "no newline at the end": FIRST + "int a;",
     "empty lines at the end": FIRST + "int a;\n\n",
@@ -31,7 +32,8 @@ def check(folder, text, name="case.c"):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        code, out = check(folder, FIRST + "int a;\n" + "int " + "a" * 95 + ";\n")
+        code, out = check(folder, FIRST + "int a = sizeof(int) + sizeof a;\n" + "int " + "a" * 95 +
+                          ";\n")
         assert code == 0, out
         for fault, text in CASES.items():
             code, out = check(folder, text)

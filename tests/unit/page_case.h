@@ -48,7 +48,7 @@ static inline void play(void (*body)(void))
 
     strcpy(root, "/tmp/page-XXXXXX");
     assert_non_null(mkdtemp(root));
-    snprintf(dir, sizeof(dir), "%s/pages", root);
+    snprintf(dir, sizeof dir, "%s/pages", root);
     pid_t child = fork();
     if (child == 0) {
         body();
@@ -56,7 +56,7 @@ static inline void play(void (*body)(void))
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     char command[128];
-    snprintf(command, sizeof(command), "rm -rf %s", root);
+    snprintf(command, sizeof command, "rm -rf %s", root);
     assert_int_equal(system(command), 0);
     if (WIFEXITED(status) && WEXITSTATUS(status) == SKIP)
         skip();
@@ -76,7 +76,7 @@ static inline const char *path_of(const char *name)
 {
     static char path[PATH_MAX];
 
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     return path;
 }
 
@@ -111,10 +111,10 @@ static inline struct page *map_page(void)
 {
     char path[PATH_MAX];
 
-    snprintf(path, sizeof(path), "%s/%s", page_folder(), own_name());
+    snprintf(path, sizeof path, "%s/%s", page_folder(), own_name());
     int fd = open(path, O_RDWR);
     REQUIRE(fd >= 0);
-    struct page *p = mmap(NULL, sizeof(*p), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct page *p = mmap(NULL, sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     REQUIRE(p != MAP_FAILED);
     close(fd);
     return p;

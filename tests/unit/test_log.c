@@ -68,7 +68,7 @@ TEST(lines_up_to_the_level_are_written)
     assert_int_equal(errno, 4711);
     log_configure(LOG_LEVEL_OFF, NULL);
     log_error("e");
-    capture_end(said, sizeof(said));
+    capture_end(said, sizeof said);
     assert_string_equal(said, "gpucache: error: a 1\ngpucache: warning: b\ngpucache: info: c\n");
 }
 
@@ -81,7 +81,7 @@ TEST(once_is_once_and_only_counts_when_written)
         log_configure(i < 2 ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, NULL);
         log_once(LOG_LEVEL_WARN, "round %d", i);
     }
-    capture_end(said, sizeof(said));
+    capture_end(said, sizeof said);
     assert_string_equal(said, "gpucache: warning: round 2\n");
 }
 
@@ -89,13 +89,13 @@ TEST(a_long_line_is_cut_and_control_characters_replaced)
 {
     static char text[3000], said[8192];
 
-    memset(text, 'x', sizeof(text) - 1);
+    memset(text, 'x', sizeof text - 1);
     text[1] = '\n';
     text[2] = '\x1b';
     capture_begin();
     log_configure(LOG_LEVEL_WARN, "");
     log_warn("%s", text);
-    capture_end(said, sizeof(said));
+    capture_end(said, sizeof said);
     assert_int_equal(strlen(said), 1001);
     assert_memory_equal(said, "gpucache: warning: x??xxx", 25);
     assert_ptr_equal(strchr(said, '\n'), said + 1000);
@@ -106,16 +106,16 @@ TEST(a_file_gets_the_lines_and_the_process_id_in_its_name)
     char pattern[PATH_MAX], name[64], path[PATH_MAX], text[256];
 
     in_dir("100%%-%p.log", pattern);
-    snprintf(name, sizeof(name), "100%%-%ld.log", (long)getpid());
+    snprintf(name, sizeof name, "100%%-%ld.log", (long)getpid());
     in_dir(name, path);
     log_configure(LOG_LEVEL_WARN, pattern);
     log_warn("one");
     log_warn("two");
     log_configure(LOG_LEVEL_WARN, NULL);
-    read_file(path, text, sizeof(text));
+    read_file(path, text, sizeof text);
     assert_string_equal(text, "gpucache: warning: one\ngpucache: warning: two\n");
     assert_true(log_put(pattern, "anew\n", 5));
-    read_file(path, text, sizeof(text));
+    read_file(path, text, sizeof text);
     assert_string_equal(text, "anew\n");
 }
 
@@ -154,9 +154,9 @@ static int count_lines(const char *path)
     static const char line[] = "gpucache: info: a line that comes whole\n";
     int n = 0;
 
-    read_file(path, text, sizeof(text));
-    for (const char *p = text; *p; p += sizeof(line) - 1, n++)
-        if (strncmp(p, line, sizeof(line) - 1) != 0)
+    read_file(path, text, sizeof text);
+    for (const char *p = text; *p; p += sizeof line - 1, n++)
+        if (strncmp(p, line, sizeof line - 1) != 0)
             return -10000;
     return n;
 }
@@ -188,7 +188,7 @@ static int scene_many_targets(void)
     char name[32], path[PATH_MAX], last[PATH_MAX], text[256];
 
     for (int i = 0; i < 64; i++) {
-        snprintf(name, sizeof(name), "many-%d.log", i);
+        snprintf(name, sizeof name, "many-%d.log", i);
         in_dir(name, last);
         if (!log_configure(LOG_LEVEL_WARN, last))
             return 1;
@@ -197,7 +197,7 @@ static int scene_many_targets(void)
     if (log_configure(LOG_LEVEL_DEBUG, path) || log_wants(LOG_LEVEL_DEBUG))
         return 2;
     log_warn("to the last one");
-    read_file(last, text, sizeof(text));
+    read_file(last, text, sizeof text);
     return strcmp(text, "gpucache: warning: to the last one\n") ? 3 : 0;
 }
 
@@ -212,7 +212,7 @@ TEST(each_file_that_cannot_be_written_is_complained_of)
         log_configure(LOG_LEVEL_WARN, i ? "/no/such/folder" : "/nor/this/one");
         log_warn("x");
         log_warn("y");
-        capture_end(said, sizeof(said));
+        capture_end(said, sizeof said);
         assert_non_null(strstr(said, i ? "written to /no/such" : "written to /nor/this"));
         assert_null(strstr(said, "warning: y"));
     }
@@ -306,9 +306,9 @@ static int scene_full_pipe(void)
     if (pipe(p) || dup2(p[1], 2) != 2)
         return 1;
     log_configure(LOG_LEVEL_WARN, NULL);
-    memset(text, 'x', sizeof(text));
+    memset(text, 'x', sizeof text);
     start_ms = now_ms();
-    if (log_put(NULL, text, sizeof(text)))
+    if (log_put(NULL, text, sizeof text))
         return 2;
     log_warn("one more");
     return now_ms() - start_ms < 5000 ? 0 : 3;
@@ -333,15 +333,15 @@ TEST_IS(a_fifo_without_a_reader_is_not_waited_for, assert_int_equal(in_child("sc
 
 static int scene_large_text(void)
 {
-    static char text[300000], back[sizeof(text) + 2];
+    static char text[300000], back[sizeof text + 2];
     char path[PATH_MAX];
 
-    for (size_t i = 0; i < sizeof(text); i++)
+    for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i % 23);
     in_dir("large", path);
-    if (!log_put(path, text, sizeof(text)))
+    if (!log_put(path, text, sizeof text))
         return 1;
-    return read_file(path, back, sizeof(back)) == sizeof(text) && !memcmp(text, back, sizeof(text))
+    return read_file(path, back, sizeof back) == sizeof text && !memcmp(text, back, sizeof text)
                ? 0
                : 2;
 }
@@ -352,7 +352,7 @@ static int clean(void **state)
 {
     char command[PATH_MAX];
 
-    snprintf(command, sizeof(command), "rm -rf '%s'", dir);
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
     return system(command);
 }
 
@@ -377,7 +377,7 @@ static int run_scene(const char *name)
     };
 
     alarm(20);
-    for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++)
         if (strcmp(scenes[i].name, name) == 0)
             return scenes[i].run();
     return 126;

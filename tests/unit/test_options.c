@@ -22,12 +22,12 @@ static const char *load(const char *const pairs[])
     clearenv();
     for (; *pairs; pairs++)
         assert_int_equal(putenv((char *)*pairs), 0);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     capture_begin();
     errno = 4711;
     assert_true(options_load(&options));
     assert_int_equal(errno, 4711);
-    capture_end(said, sizeof(said));
+    capture_end(said, sizeof said);
     return said;
 }
 
@@ -47,7 +47,7 @@ TEST(nothing_set_gives_the_defaults_in_silence)
     struct pool_config expected, got;
 
     assert_string_equal(LOAD("PATH=/bin"), "");
-    memset(&got, 0xaa, sizeof(got));
+    memset(&got, 0xaa, sizeof got);
     pool_config_init(&expected);
     options_pool_config(&options, 0, 1000, &got);
 #define POOL_OPTION(field, name, type, value, live, help) assert_true(expected.field == got.field);
@@ -135,7 +135,7 @@ TEST(every_row_has_a_value_that_it_refuses_with_its_own_warning)
         /* paths take any text that is not too long; so do patterns */
         if (i == OPTION_ROW_empty_cache_file || i == OPTION_ROW_trace || i == OPTION_ROW_dir)
             continue;
-        snprintf(pair, sizeof(pair), "%s=,\x01?", option_rows[i].env);
+        snprintf(pair, sizeof pair, "%s=,\x01?", option_rows[i].env);
         const char *said = LOAD(pair);
         if (num_lines(said) != 1 || !strstr(said, option_rows[i].env) ||
             !strstr(said, option_rows[i].allowed))
@@ -148,7 +148,7 @@ TEST(every_default_is_a_value_that_its_row_takes)
     static char pair[256];
 
     for (size_t i = 0; i < num_option_rows; i++) {
-        snprintf(pair, sizeof(pair), "%s=%s", option_rows[i].env, option_rows[i].value);
+        snprintf(pair, sizeof pair, "%s=%s", option_rows[i].env, option_rows[i].value);
         assert_string_equal(LOAD(pair), "");
     }
 }
@@ -228,7 +228,7 @@ TEST(an_unknown_name_is_warned_of_with_the_nearest)
                  {"GPUCACHE_EMTPY_CACHE=1", "GPUCACHE_EMPTY_CACHE\n"},
                  {"GPUCACHE_BAKCING=arena", "GPUCACHE_BACKING\n"}};
 
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *said = LOAD(cases[i].pair);
 
         assert_int_equal(num_lines(said), 1);
@@ -261,7 +261,7 @@ TEST(a_long_or_wild_value_is_cut_and_made_harmless)
     static char pair[5000] = "GPUCACHE_REUSE=\x1b[31m\n";
     size_t n = strlen(pair);
 
-    memset(pair + n, 'z', sizeof(pair) - n - 1);
+    memset(pair + n, 'z', sizeof pair - n - 1);
     const char *said = LOAD(pair);
     assert_int_equal(num_lines(said), 1);
     assert_null(strchr(said, '\x1b'));
@@ -312,10 +312,10 @@ TEST(a_process_that_is_off_says_nothing_at_all)
     putenv((char *)"GPUCACHE=0");
     putenv((char *)"GPUCACHE_MAX_IDLE=8X");
     putenv((char *)"GPUCACHE_NOPE=1");
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     capture_begin();
     assert_false(options_load(&options));
-    capture_end(said, sizeof(said));
+    capture_end(said, sizeof said);
     assert_string_equal(said, "");
     assert_true(options.max_idle_bytes.others.bytes == UINT64_MAX);
 }

@@ -24,11 +24,11 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
     struct page_id id;
     REQUIRE(page_id_parse(own_name(), &id) && id.pid == (uint64_t)getpid());
     REQUIRE(!memcmp(p->magic, PAGE_MAGIC, 8) && p->version == PAGE_VERSION);
-    REQUIRE(p->size_bytes == sizeof(*p) && p->uid == geteuid());
+    REQUIRE(p->size_bytes == sizeof *p && p->uid == geteuid());
     REQUIRE(p->pid == id.pid && p->start_ticks == id.start_ticks && id.start_ticks);
     REQUIRE(p->pid_namespace == id.pid_namespace && p->started_unix_ns);
     unsigned char boot[PAGE_BOOT_BYTES];
-    REQUIRE(page_boot_id(boot) && !memcmp(p->boot_id, boot, sizeof(boot)));
+    REQUIRE(page_boot_id(boot) && !memcmp(p->boot_id, boot, sizeof boot));
     REQUIRE(!strcmp(p->library_version, GPUCACHE_VERSION));
     REQUIRE(p->sequence == 2 && p->body_bytes == 2 && !memcmp(p->body, "{}", 2));
     REQUIRE(p->num_gpus == 1 && p->gpus[0].idle_bytes == 7);
@@ -62,10 +62,10 @@ CASE(too_much_is_refused_and_the_state_before_stays)
 
     REQUIRE(make(dir, &why));
     struct page *p = map_page();
-    REQUIRE(!page_publish(&(struct page_state){.body = body, .body_bytes = sizeof(body)}));
+    REQUIRE(!page_publish(&(struct page_state){.body = body, .body_bytes = sizeof body}));
     REQUIRE(!page_publish(&(struct page_state){.gpus = gpus, .num_gpus = PAGE_GPUS_MAX + 1}));
     REQUIRE(p->sequence == 2);
-    memset(body, 'x', sizeof(body));
+    memset(body, 'x', sizeof body);
     REQUIRE(page_publish(&(struct page_state){
         .body = body, .body_bytes = PAGE_BODY_BYTES, .gpus = gpus, .num_gpus = PAGE_GPUS_MAX}));
     REQUIRE(p->sequence == 4 && p->body[PAGE_BODY_BYTES - 1] == 'x');
@@ -128,7 +128,7 @@ static bool forbid_copies(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
-    struct sock_fprog program = {sizeof(filter) / sizeof(filter[0]), filter};
+    struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
 
     return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
            !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
@@ -142,9 +142,9 @@ static void *live_on_without_first(void *arg)
     char path[64], stat[512], *state = NULL;
 
     while (!state || state[2] != 'Z') {
-        snprintf(path, sizeof(path), "/proc/%d/stat", (int)getpid());
+        snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
         int fd = open(path, O_RDONLY);
-        ssize_t n = read(fd, stat, sizeof(stat) - 1);
+        ssize_t n = read(fd, stat, sizeof stat - 1);
         close(fd);
         REQUIRE(n > 0);
         stat[n] = '\0';
@@ -214,8 +214,8 @@ CASE(another_file_under_the_name_of_the_page_stays_at_the_end)
     const char *why;
 
     REQUIRE(make(dir, &why));
-    snprintf(path, sizeof(path), "%s/%s", dir, own_name());
-    snprintf(other, sizeof(other), "%s/other", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, own_name());
+    snprintf(other, sizeof other, "%s/other", dir);
     int fd = open(other, O_CREAT | O_WRONLY, 0600);
     REQUIRE(fd >= 0 && !close(fd) && !rename(other, path));
     page_remove();
@@ -240,7 +240,7 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     REQUIRE(p->slots[0].reply_sequence == 1 && !page_read_request(0, &r));
     p->slots[1].ask_sequence = 7;
     REQUIRE(page_read_request(1, &old) && old.sequence == 7);
-    REQUIRE(!truncate(path_of(own_name()), sizeof(*p) - 1) && page_is_lost());
+    REQUIRE(!truncate(path_of(own_name()), sizeof *p - 1) && page_is_lost());
     REQUIRE(!truncate(path_of(own_name()), 0) && page_is_lost() && page_renew(&s) &&
             !page_is_lost());
     unsigned threads = entries_of("/proc/self/task");
@@ -273,7 +273,7 @@ static void *read_folder(void *arg)
 
     while (!*page_folder())
         ;
-    snprintf(path, sizeof(path), "%s/%s", page_folder(), own_name());
+    snprintf(path, sizeof path, "%s/%s", page_folder(), own_name());
     REQUIRE(!stat(path, &st));
     return NULL;
 }
@@ -400,9 +400,9 @@ static void *read_on(void *arg)
         static _Thread_local char body[PAGE_BODY_BYTES];
         struct page_gpu gpus[PAGE_GPUS_MAX];
         uint32_t size = __atomic_load_n(&p->body_bytes, __ATOMIC_RELAXED);
-        if (before % 2 || size > sizeof(body))
+        if (before % 2 || size > sizeof body)
             continue;
-        memcpy(gpus, p->gpus, sizeof(gpus));
+        memcpy(gpus, p->gpus, sizeof gpus);
         memcpy(body, p->body, size);
         __sync_synchronize();
         if (__atomic_load_n(&p->sequence, __ATOMIC_RELAXED) != before)

@@ -24,19 +24,19 @@ CASE(a_directory_that_does_not_serve_is_refused_with_the_reason)
     char path[96];
 
     REQUIRE(!mkdir(dir, 0700));
-    snprintf(path, sizeof(path), "%s/link", root);
+    snprintf(path, sizeof path, "%s/link", root);
     REQUIRE(!symlink(dir, path));
     refuses(path, "symbolic link");
     /* The kernel follows a link before a slash, whatever O_NOFOLLOW says. */
     static const char *const tails[] = {"/", "//", "/.", "/./", "/.."};
-    for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
-        snprintf(path, sizeof(path), "%s/link%s", root, tails[i]);
+    for (size_t i = 0; i < sizeof tails / sizeof tails[0]; i++) {
+        snprintf(path, sizeof path, "%s/link%s", root, tails[i]);
         refuses(path, "ends in");
     }
-    snprintf(path, sizeof(path), "%s/file", root);
+    snprintf(path, sizeof path, "%s/file", root);
     close(open(path, O_CREAT | O_WRONLY, 0700));
     refuses(path, "no directory");
-    snprintf(path, sizeof(path), "%s/missing/pages", root);
+    snprintf(path, sizeof path, "%s/missing/pages", root);
     refuses(path, "cannot be made");
     for (unsigned mode = 1; mode < 0100; mode <<= 1) {
         REQUIRE(!chmod(dir, 0700 | mode));
@@ -102,10 +102,10 @@ static void touch(const char *name, uint64_t published_unix_ns)
 {
     char path[PATH_MAX];
 
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     int fd = open(path, O_CREAT | O_RDWR, 0600);
     REQUIRE(fd >= 0 && !ftruncate(fd, sizeof(struct page)));
-    REQUIRE(pwrite(fd, boot, sizeof(boot), offsetof(struct page, boot_id)) == sizeof(boot));
+    REQUIRE(pwrite(fd, boot, sizeof boot, offsetof(struct page, boot_id)) == sizeof boot);
     REQUIRE(pwrite(fd, &published_unix_ns, 8, offsetof(struct page, published_unix_ns)) == 8);
     close(fd);
 }
@@ -114,7 +114,7 @@ static bool is_there(const char *name)
 {
     char path[PATH_MAX];
 
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     return !access(path, F_OK);
 }
 
@@ -135,9 +135,9 @@ static void await_waiter(void)
     bool sleeps = false;
 
     for (int i = 0; !sleeps && i < 20000; i++, usleep(1000)) {
-        snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(&waiter));
+        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&waiter));
         FILE *file = atomic_load(&waiter) ? fopen(path, "r") : NULL;
-        sleeps = file && fgets(text, sizeof(text), file) && strstr(text, ") S ");
+        sleeps = file && fgets(text, sizeof text, file) && strstr(text, ") S ");
         if (file)
             fclose(file);
     }
@@ -160,7 +160,7 @@ CASE(stale_pages_are_removed_and_no_others)
     REQUIRE(waitpid(child, NULL, 0) == child);
     id = (struct page_id){self.pid_namespace, (uint64_t)child, 1};
     page_id_name(&id, gone);
-    snprintf(unfinished, sizeof(unfinished), "%s" PAGE_UNFINISHED, gone);
+    snprintf(unfinished, sizeof unfinished, "%s" PAGE_UNFINISHED, gone);
     id.start_ticks = 2;
     page_id_name(&id, waits);
     id = (struct page_id){self.pid_namespace, (uint64_t)getppid(), 1};
@@ -177,7 +177,7 @@ CASE(stale_pages_are_removed_and_no_others)
     touch("1-2-4.page", now_ns - day_ns - UINT64_C(1000000000));
     touch("1-2-5.pages", 0);
     touch("1-2.page", 0);
-    snprintf(path, sizeof(path), "%s/%s", dir, waits);
+    snprintf(path, sizeof path, "%s/%s", dir, waits);
     int fd = open(path, O_RDWR);
     char *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     REQUIRE(fd >= 0 && at != MAP_FAILED);
@@ -206,14 +206,14 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
     id.pid = 3999998;
     page_id_name(&id, old);
     touch(old, now_ns - day_ns - UINT64_C(1000000000));
-    memset(boot, 0, sizeof(boot));
+    memset(boot, 0, sizeof boot);
     id.pid = 3999997;
     page_id_name(&id, made);
     strcat(made, PAGE_UNFINISHED);
     touch(made, 0);
     touch("1-2-6.page", 0);
     touch("1-2-7.page", 0);
-    snprintf(late, sizeof(late), "%s/1-2-7.page", dir);
+    snprintf(late, sizeof late, "%s/1-2-7.page", dir);
     const struct timespec ago = {.tv_sec = time(NULL) - 86402}, then[2] = {ago, ago};
     REQUIRE(!utimensat(AT_FDCWD, late, then, 0));
     REQUIRE(make(dir, &why));
@@ -231,7 +231,7 @@ CASE(a_stale_page_of_another_user_stays)
     REQUIRE(!mkdir(dir, 0700));
     touch("1-2-8.page", 1);
     touch("1-2-9.page", 1);
-    snprintf(path, sizeof(path), "%s/1-2-8.page", dir);
+    snprintf(path, sizeof path, "%s/1-2-8.page", dir);
     REQUIRE(!chown(path, NOBODY, NOBODY));
     REQUIRE(make(dir, &why) && is_there("1-2-8.page") && !is_there("1-2-9.page"));
 }
@@ -243,7 +243,7 @@ CASE(so_many_stale_pages_at_a_time_and_no_more)
 
     REQUIRE(!mkdir(dir, 0700));
     for (unsigned i = 0; i < PAGE_CLEAN_MAX + 6; i++) {
-        snprintf(name, sizeof(name), "1-%u-3.page", i);
+        snprintf(name, sizeof name, "1-%u-3.page", i);
         touch(name, 1);
     }
     REQUIRE(make(dir, &why) && entries_of(dir) == 7);
@@ -265,7 +265,7 @@ CASE(names_of_pages_are_read_strictly)
                                       "0x1-2-3.page"};
     struct page_id id;
 
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         REQUIRE(!page_id_parse(bad[i], &id));
     REQUIRE(page_id_parse("4026531836-17-18446744073709551615.page", &id));
     REQUIRE(id.pid_namespace == 4026531836 && id.pid == 17 && id.start_ticks == UINT64_MAX);

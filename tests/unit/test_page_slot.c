@@ -47,7 +47,7 @@ static void *ask_on(void *arg)
     struct page_slot *s = &a->p->slots[a->slot];
 
     for (uint32_t i = 1; i <= 50; i++) {
-        s->ask_bytes = (uint32_t)snprintf(s->ask, sizeof(s->ask), "%u of %u", i, a->slot);
+        s->ask_bytes = (uint32_t)snprintf(s->ask, sizeof s->ask, "%u of %u", i, a->slot);
         __atomic_store_n(&s->ask_sequence, i, __ATOMIC_SEQ_CST);
         __atomic_fetch_add(&a->p->doorbell, 1, __ATOMIC_SEQ_CST);
         syscall(SYS_futex, &a->p->doorbell, FUTEX_WAKE, 1, NULL, NULL, 0);
@@ -93,7 +93,7 @@ static void scribble(struct page *p, uint64_t end_ns)
     for (unsigned rings = 0; rings < 100 || clock_ns() < end_ns; rings++) {
         for (size_t i = 0; i < 512; i++) {
             seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-            words[(seed >> 20) % (sizeof(*p) / 8)] = seed;
+            words[(seed >> 20) % (sizeof *p / 8)] = seed;
         }
         p->doorbell++;
         syscall(SYS_futex, &p->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

@@ -14,7 +14,7 @@ static uint64_t size_of(const char *text)
 {
     struct option_bytes v;
 
-    memset(&v, 0, sizeof(v));
+    memset(&v, 0, sizeof v);
     v.others.bytes = 77;
     if (!parse_BYTES(text, &v)) {
         assert_int_equal(v.others.bytes, 77);
@@ -97,7 +97,7 @@ TEST(sizes_that_are_junk_or_overflow_are_refused)
                                        "nonee"};
     struct option_bytes v;
 
-    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         if (parse_BYTES(junk[i], &v))
             fail_msg("\"%s\" was taken for a size", junk[i]);
 }
@@ -141,11 +141,11 @@ TEST(switches_take_the_usual_words)
     static const char *const junk[] = {"", "2", "o", "onn", "", "1,1", "enable"};
     atomic_bool v;
 
-    for (size_t i = 0; i < sizeof(on) / sizeof(on[0]); i++, v = false)
+    for (size_t i = 0; i < sizeof on / sizeof on[0]; i++, v = false)
         assert_true(parse_SWITCH(on[i], &v) && v);
-    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++, v = true)
+    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++, v = true)
         assert_true(parse_SWITCH(off[i], &v) && !v);
-    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         assert_false(parse_SWITCH(junk[i], &v));
 }
 
@@ -221,7 +221,7 @@ TEST(parks_take_words_and_times)
     assert_true(parse_PARK("ask,retain:16G", &p) && p.retain_bytes == (uint64_t)16 << 30 &&
                 !p.idle_ns);
     assert_true(parse_PARK("retain:1G,idle:2ms", &p) && p.retain_bytes == 1 << 30);
-    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         if (parse_PARK(junk[i], &p) || p.idle_ns != 2000000 || p.retain_bytes != 1 << 30)
             fail_msg("\"%s\" is taken", junk[i]);
 }
@@ -236,7 +236,7 @@ TEST(stacks_take_a_number_and_a_word)
     assert_true(parse_TRACE_STACKS("64", &s) && s.frames == 64 && !s.python);
     assert_true(parse_TRACE_STACKS("off", &s) && s.frames == 0 && !s.python);
     assert_true(parse_TRACE_STACKS(" 8 , PYTHON ", &s) && s.frames == 8 && s.python);
-    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         if (parse_TRACE_STACKS(junk[i], &s) || s.frames != 8)
             fail_msg("\"%s\" is taken", junk[i]);
 }
@@ -248,7 +248,7 @@ TEST(empty_cache_junk_is_refused)
         "device=-1", "device=64", "device=1x", "keep=",   "keep=50%",       "keep=none",
         "1,",        "0,1",       "off,oom",   "never",   "all all",        "every:30s30"};
 
-    for (size_t i = 0; i < sizeof(junk) / sizeof(junk[0]); i++)
+    for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         if (request(junk[i]).device != -99)
             fail_msg("\"%s\" was taken for a request", junk[i]);
 }
@@ -270,9 +270,9 @@ TEST(reports_go_to_files_in_the_format_asked_for)
     assert_false(parse_STATS("exit:", &s));
     assert_false(parse_STATS("exitt", &s));
     assert_false(parse_STATS("json", &s));
-    assert_non_null(getcwd(cwd, sizeof(cwd)));
+    assert_non_null(getcwd(cwd, sizeof cwd));
     assert_true(parse_STATS("exit:a", &s));
-    snprintf(expected, sizeof(expected), "%s/a", cwd);
+    snprintf(expected, sizeof expected, "%s/a", cwd);
     assert_string_equal(s.path, expected);
 }
 
@@ -282,7 +282,7 @@ TEST(a_percent_sign_of_the_working_directory_is_no_pattern)
     struct option_stats s;
     struct option_path p;
 
-    assert_non_null(getcwd(cwd, sizeof(cwd)));
+    assert_non_null(getcwd(cwd, sizeof cwd));
     assert_non_null(mkdtemp(dir));
     assert_int_equal(chdir(dir), 0);
     assert_true(parse_STATS("exit:a", &s));
@@ -298,7 +298,7 @@ TEST(paths_that_are_too_long_are_refused)
     static char text[PATH_MAX + 16];
     struct option_path p;
 
-    memset(text, 'a', sizeof(text) - 1);
+    memset(text, 'a', sizeof text - 1);
     text[0] = '/';
     assert_false(parse_PATH(text, &p));
     text[PATH_MAX] = '\0';
@@ -338,7 +338,7 @@ static void random_text(unsigned *seed, char *out, size_t size_bytes)
 
     out[0] = '\0';
     for (unsigned n = (unsigned)rand_r(seed) % 9; n > 0; n--) {
-        const char *word = words[(unsigned)rand_r(seed) % (sizeof(words) / sizeof(words[0]))];
+        const char *word = words[(unsigned)rand_r(seed) % (sizeof words / sizeof words[0])];
 
         if (used + strlen(word) >= size_bytes)
             break;
@@ -353,11 +353,11 @@ static void random_text(unsigned *seed, char *out, size_t size_bytes)
     do {                                                                                           \
         static of before, first, again;                                                            \
         char padded[512];                                                                          \
-        memset(&before, 0x5a, sizeof(before));                                                     \
-        memcpy(&first, &before, sizeof(before));                                                   \
-        snprintf(padded, sizeof(padded), " %s ", text);                                            \
+        memset(&before, 0x5a, sizeof before);                                                      \
+        memcpy(&first, &before, sizeof before);                                                    \
+        snprintf(padded, sizeof padded, " %s ", text);                                             \
         if (!parse_##type(text, &first)) {                                                         \
-            assert_memory_equal(&first, &before, sizeof(before));                                  \
+            assert_memory_equal(&first, &before, sizeof before);                                   \
         } else {                                                                                   \
             taken++;                                                                               \
             assert_true(parse_##type(padded, &again));                                             \
@@ -370,7 +370,7 @@ TEST(random_words_are_taken_whole_or_not_at_all)
     char text[256];
 
     for (int i = 0; i < 20000; i++) {
-        random_text(&seed, text, sizeof(text));
+        random_text(&seed, text, sizeof text);
         TRY(SECONDS, _Atomic uint64_t, text);
         TRY(BACKING, enum pool_backing, text);
         TRY(REUSE, enum pool_reuse, text);

@@ -102,9 +102,9 @@ TEST(the_text_is_the_golden_text)
     static char text[8192];
 
     set_counters(1234567, 4);
-    size_t n = report_text(&r, text, sizeof(text));
+    size_t n = report_text(&r, text, sizeof text);
     assert_int_equal(n, strlen(text));
-    assert_memory_equal(text, golden_head, sizeof(golden_head) - 1);
+    assert_memory_equal(text, golden_head, sizeof golden_head - 1);
     assert_non_null(strstr(text, "(test_report), 12.34 s "));
     const char *body = strchr(text, '\n');
     body = strchr(body + 1, '\n');
@@ -118,13 +118,13 @@ TEST(every_line_of_the_text_has_one_width)
     static char text[16384];
     uint64_t *stats = (uint64_t *)&pool.stats;
 
-    for (size_t i = 0; i < sizeof(pool.stats) / sizeof(*stats); i++)
+    for (size_t i = 0; i < sizeof pool.stats / sizeof *stats; i++)
         stats[i] = UINT64_C(999999999999999);
     for (int i = 0; i < NUM_COUNTERS; i++)
         atomic_store(&counter_values[i], UINT64_C(999999999999999));
     pool.reason = "a-word-of-more-than-seventy-letters-has-to-be-broken-somewhere-even-if-it-hurts-"
                   "to-see \n\x1b[2J";
-    report_text(&r, text, sizeof(text));
+    report_text(&r, text, sizeof text);
     set_counters(0, 0);
     assert_null(strchr(text, '\x1b'));
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
@@ -138,7 +138,7 @@ TEST(no_pool_is_a_short_text)
     char text[1024];
 
     set_counters(0, 0);
-    report_text(&r, text, sizeof(text));
+    report_text(&r, text, sizeof text);
     assert_non_null(strstr(text, "no pool"));
     assert_null(strstr(text, "device"));
 }
@@ -149,26 +149,26 @@ TEST(a_small_buffer_is_filled_and_the_whole_length_returned)
     struct report r = {.pools = &pool, .num_pools = 1};
     static char text[8192];
     char small[101];
-    size_t n = report_text(&r, text, sizeof(text)), m = report_json(&r, NULL, 0);
+    size_t n = report_text(&r, text, sizeof text), m = report_json(&r, NULL, 0);
 
-    memset(small, 'z', sizeof(small));
-    assert_int_equal(report_text(&r, small, sizeof(small) - 1), n);
+    memset(small, 'z', sizeof small);
+    assert_int_equal(report_text(&r, small, sizeof small - 1), n);
     assert_memory_equal(small, text, 99);
     assert_int_equal(small[99], '\0');
     assert_int_equal(small[100], 'z');
     assert_true(m > 500);
-    assert_int_equal(report_json(&r, text, sizeof(text)), m);
+    assert_int_equal(report_json(&r, text, sizeof text), m);
 }
 
 /* Gives the JSON to a parser of its own and runs Python statements on the object d. */
 static void python_check(const struct report *r, const char *statements)
 {
     static char text[16384], command[8192];
-    size_t n = report_json(r, text, sizeof(text));
+    size_t n = report_json(r, text, sizeof text);
 
-    assert_true(n < sizeof(text));
+    assert_true(n < sizeof text);
     assert_ptr_equal(strchr(text, '\n'), text + n - 1);
-    snprintf(command, sizeof(command),
+    snprintf(command, sizeof command,
              "python3 -c 'import json,sys\nd=json.loads(sys.stdin.buffer.read())\n%s'", statements);
     FILE *f = popen(command, "w");
     assert_non_null(f);
@@ -184,7 +184,7 @@ TEST(the_json_has_every_field_with_its_value)
     uint64_t *stats = (uint64_t *)&pools[1].stats;
     size_t used = 0;
 
-    for (size_t i = 0; i < sizeof(pools[1].stats) / sizeof(*stats); i++)
+    for (size_t i = 0; i < sizeof pools[1].stats / sizeof *stats; i++)
         stats[i] = 1000 + i;
     pools[1].device = 3;
     pools[1].uuid = "GPU-1";
@@ -195,18 +195,18 @@ TEST(the_json_has_every_field_with_its_value)
     pools[1].async = (struct async_stats){2001, 2002, 2003};
     set_counters(UINT64_MAX, 4);
 #define POOL_STAT(field, kind, unit, help)                                                         \
-    used += (size_t)snprintf(statements + used, sizeof(statements) - used,                         \
+    used += (size_t)snprintf(statements + used, sizeof statements - used,                          \
                              "assert d[\"pools\"][1].pop(\"%s\") == %" PRIu64 "\n", #field,        \
                              pools[1].stats.field);
 #include "pool/stats.def"
 #undef POOL_STAT
 #define ASYNC_STAT(field, kind, unit, help)                                                        \
-    used += (size_t)snprintf(statements + used, sizeof(statements) - used,                         \
+    used += (size_t)snprintf(statements + used, sizeof statements - used,                          \
                              "assert d[\"pools\"][1].pop(\"%s\") == %" PRIu64 "\n", #field,        \
                              pools[1].async.field);
 #include "shim/stats/async_stats.def"
 #undef ASYNC_STAT
-    snprintf(statements + used, sizeof(statements) - used,
+    snprintf(statements + used, sizeof statements - used,
              "p = d[\"pools\"][1]\n"
              "assert p.pop(\"device\") == 3 and p.pop(\"name\") == \"NVIDIA H200\" and "
              "p.pop(\"backing\") == \"arena\"\n"
@@ -282,10 +282,10 @@ TEST(a_decimal_comma_of_the_locale_changes_nothing)
     struct report r = {.pools = &pool, .num_pools = 1};
     static char before[8192], after[8192];
 
-    report_text(&r, before, sizeof(before));
+    report_text(&r, before, sizeof before);
     if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8"))
         skip();
-    report_text(&r, after, sizeof(after));
+    report_text(&r, after, sizeof after);
     setlocale(LC_ALL, "C");
     assert_string_equal(before, after);
 }
@@ -299,23 +299,23 @@ TEST(it_is_written_where_the_option_says)
     static char said[8192], expected[8192];
     char path[64];
 
-    snprintf(path, sizeof(path), "/tmp/gpucache-report-test-%ld", (long)getpid());
+    snprintf(path, sizeof path, "/tmp/gpucache-report-test-%ld", (long)getpid());
     errno = 4711;
     assert_true(report_write(&r, &where));
     assert_int_equal(errno, 4711);
     FILE *f = fopen(path, "r");
     assert_non_null(f);
-    said[fread(said, 1, sizeof(said) - 1, f)] = '\0';
+    said[fread(said, 1, sizeof said - 1, f)] = '\0';
     fclose(f);
     unlink(path);
-    report_json(&r, expected, sizeof(expected));
+    report_json(&r, expected, sizeof expected);
     assert_string_equal(said, expected);
 
     where = (struct option_stats){.at_exit = true};
     capture_begin();
     assert_true(report_write(&r, &where));
-    capture_end(said, sizeof(said));
-    report_text(&r, expected, sizeof(expected));
+    capture_end(said, sizeof said);
+    report_text(&r, expected, sizeof expected);
     assert_string_equal(said, expected);
 
     where = (struct option_stats){.path = "/nonexistent/folder/file"};
