@@ -19,16 +19,17 @@ ROWS = 10
 BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
 CALLERS = 3         # of a path, in a row
-LINE = 80           # columns of a file or a pipe
 
 
 seconds = text.seconds  # since the trace began
 
 
 def folded(words, before=""):
-    """Lines of a sentence, for the terminal, or 80 columns. before: of the first line; the others
-    have blanks there."""
-    width = max(40, shutil.get_terminal_size().columns if sys.stdout.isatty() else LINE)
+    """Lines of a sentence, as wide as the terminal; one line in a file or a pipe, where programs
+    look for words. before: of the first line; the others have blanks there."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return [before + words]
+    width = max(40, shutil.get_terminal_size().columns)
     return textwrap.wrap(words, width, initial_indent=before, subsequent_indent=" " * len(before),
                          break_long_words=False, break_on_hyphens=False)
 

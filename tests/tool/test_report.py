@@ -87,7 +87,7 @@ class Program(unittest.TestCase):
             self.assertRegex(said.out, r"62%  spike +\S+ trace_writer.c:\d+")
 
     def test_its_sentences_fit_in_80_columns(self):
-        lines = tool("report", self.path).out.splitlines()
+        lines = tool("report", self.path, COLUMNS="80").out.splitlines()
         self.assertEqual([line for line in lines[1:lines.index("Live at the peak")]
                           if len(line) > 80], [])
         answers = [line for line in lines if line.startswith("What did it cost?")]
