@@ -13,11 +13,31 @@
 #define PATIENCE_ENDLESS_NS (100 * MS_NS)
 
 atomic_bool call_scope_no_more;
+atomic_bool call_scope_closed;
+CUresult (*call_scope_await_driver)(void);
 atomic_int call_scope_count;
 atomic_int call_scope_program_waits;
 atomic_int call_scope_waiting;
 __thread bool call_scope_is_awaited __attribute__((tls_model("initial-exec")));
 __thread int call_scope_depth __attribute__((tls_model("initial-exec")));
+
+/* Who waits here counts as nobody. One inside another goes on: the outer one is awaited. */
+SHIM_COLD bool call_scope_is_admitted(void)
+{
+    for (;;) {
+        if (atomic_load(&call_scope_no_more) && !call_scope_is_awaited)
+            return false;
+        if (!atomic_load(&call_scope_closed) || call_scope_depth > 1)
+            return true;
+        atomic_fetch_sub(&call_scope_count, 1);
+        call_scope_depth--;
+        CUresult rc = call_scope_await_driver();
+        call_scope_depth++;
+        atomic_fetch_add(&call_scope_count, 1);
+        if (rc != CUDA_SUCCESS)
+            return false;
+    }
+}
 
 SHIM_COLD bool call_scope_refused(struct call_scope *scope)
 {

@@ -31,14 +31,7 @@ static _Atomic bool filled;
     }
 #include "shim/driver/hooks.def"
 
-static CUresult no_current(CUcontext *ctx)
-{
-    (void)ctx;
-    return CUDA_ERROR_NOT_INITIALIZED;
-}
-
 struct hooks_real real = {
-    .cuCtxGetCurrent = no_current,
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) .symbol = first_##symbol,
 #include "shim/driver/hooks.def"
@@ -117,7 +110,7 @@ __attribute__((no_sanitize("thread"))) static void fill_slots(struct source *sou
     }
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
-#define HOOK_CALLED(symbol, pfn)                                                                   \
+#define HOOK_CALLED(symbol, pfn, params, args)                                                     \
     address = find_function(source, #symbol, 0);                                                   \
     if (address)                                                                                   \
         SET(real.symbol, pfn, address);

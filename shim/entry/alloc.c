@@ -12,6 +12,7 @@
 #include "shim/control/thread.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/closed.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/current.h"
 #include "shim/entry/oom.h"
@@ -166,6 +167,8 @@ static SHIM_COLD CUresult alloc_untraced(CUdeviceptr *dptr, size_t bytesize)
     CUresult rc;
     if (!dptr || !bytesize)
         return real.cuMemAlloc_v2(dptr, bytesize);
+    if ((rc = closed_await()) != CUDA_SUCCESS) /* once, and not at each of the pool's own calls */
+        return rc;
     struct context *c = current_context();
     struct own_call call = {.dptr = dptr, .width = bytesize};
     if (c && c->pool && alloc_in_pool(c, dptr, bytesize, &call, &rc) != SERVED_NOT)

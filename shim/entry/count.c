@@ -128,4 +128,9 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
         gate_use_end(&use);                                                                        \
         return rc;                                                                                 \
     }
+#define HOOK_WOKEN(symbol, pfn, params, args)                                                      \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        return real.symbol args;                                                                   \
+    }
 #include "shim/driver/hooks.def"

@@ -10,11 +10,14 @@
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/call_scope.h"
+#include "shim/driver/closed.h"
 #include "shim/option/in_force.h"
 #include "shim/park/gate.h"
 #include "shim/park/move.h"
 #include "shim/park/quiet.h"
+#include "shim/park/room.h"
 #include "shim/park/wake.h"
+#include "shim/park/whole.h"
 #include "shim/process/futex.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
@@ -29,6 +32,7 @@
 
 #define DRAIN_NS (100 * MS_NS)
 #define LEAVE_NS (10 * SEC_NS)
+#define LEAVE_LOOK_NS (2 * MS_NS)
 /* How long a wake without a use tries. */
 #define ASKED_WAKE_NS (5 * SEC_NS)
 #define STACK_BYTES (512 * 1024)
@@ -54,7 +58,8 @@ static atomic_bool is_moving;
 
 static void say(struct park_receipt *r, const char *why)
 {
-    snprintf(r->why, sizeof r->why, "%s", why);
+    if (why != r->why)
+        snprintf(r->why, sizeof r->why, "%s", why);
 }
 
 /* Step 7: from here on no context ends. False: one is about to. */
@@ -72,11 +77,18 @@ static void end_moving(void)
     atomic_store(&is_moving, false);
 }
 
+/* The driver is to be open before: the wake would wait for this thread. */
 void park_context_ends(void)
 {
-    atomic_fetch_add(&enders, 1);
-    for (unsigned turn = 0; atomic_load(&is_moving) && state_is_on(); turn++)
-        spin_pause(turn);
+    do {
+        CUresult rc = closed_await();
+        atomic_fetch_add(&enders, 1);
+        for (unsigned turn = 0; atomic_load(&is_moving) && state_is_on(); turn++)
+            spin_pause(turn);
+        if (rc != CUDA_SUCCESS || !closed_is_now())
+            return;
+        atomic_fetch_sub(&enders, 1);
+    } while (true);
 }
 
 void park_context_ended(void)
@@ -91,6 +103,11 @@ void park_at_exit(void)
     atomic_store(&leaves, true);
     for (unsigned turn = 0; atomic_load(&is_moving) && clock_now_ns() < end_ns; turn++)
         spin_pause(turn);
+    while (closed_is_now() && !whole_lost_code() &&
+           clock_now_ns() < end_ns) { /* step 8 of whole.h */
+        gate_ring();
+        clock_sleep(LEAVE_LOOK_NS);
+    }
 }
 
 static bool is_undisturbed(void)
@@ -169,6 +186,18 @@ static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *
     return prepared;
 }
 
+/* What is left on the GPU goes, too. The arenas are away, and stay so. */
+static void close_whole(struct park_receipt *r)
+{
+    if (!begin_moving()) {
+        say(r, "a context is ending");
+        return;
+    }
+    r->is_whole = whole_close(is_undisturbed, r);
+    end_moving();
+    atomic_store(&publish_park.whole, r->is_whole);
+}
+
 static uint64_t sum(const struct park_receipt *r, bool away)
 {
     uint64_t bytes = 0;
@@ -178,10 +207,18 @@ static uint64_t sum(const struct park_receipt *r, bool away)
     return bytes;
 }
 
+/* NULL: it may go. */
+static const char *refusal(const struct park_wish *w, struct park_receipt *r)
+{
+    const char *why = in_force()->park.off ? "GPUCACHE_PARK=off" : quiet_refusal();
+
+    return why || !w->whole ? why : whole_refusal(r->why);
+}
+
 /* True: chunks went away. */
 static bool try_park(const struct park_wish *w, struct park_receipt *r)
 {
-    const char *why = in_force()->park.off ? "GPUCACHE_PARK=off" : quiet_refusal();
+    const char *why = refusal(w, r);
     enum gate_state at = gate_state(); /* OPEN, PARKED, or WAKING since a use arrived */
     bool joins = at == GATE_PARKED;
 
@@ -192,7 +229,9 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         return false;
     }
     bool gone = prepare(w, joins, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
-    if (gone && (joins || sum(r, false))) {
+    if (gone && w->whole)
+        close_whole(r);
+    if (gone && (joins || sum(r, false) || closed_is_now())) {
         gate_is_parked();
         move_settle();
     } else if (!joins) {
@@ -209,7 +248,7 @@ static void count(const struct park_receipt *r, uint64_t parked_bytes, bool gone
 {
     if (!gone)
         counter_add(COUNTER_PARK_REFUSED, 1);
-    if (!parked_bytes)
+    if (!parked_bytes && !r->is_whole)
         return;
     counter_add(COUNTER_PARK, 1);
     counter_add(COUNTER_PARK_NS, r->ns);
@@ -221,15 +260,23 @@ static void count(const struct park_receipt *r, uint64_t parked_bytes, bool gone
 static void run_park(const struct park_wish *w, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
-    bool gone = try_park(w, r);
+    bool was_whole = closed_is_now(); /* then all is away */
+    bool gone = was_whole ? gate_state() == GATE_PARKED : try_park(w, r);
 
+    if (!closed_is_now())
+        room_close();
     r->ns = clock_now_ns() - start_ns;
+    r->is_whole = closed_is_now() && !r->why[0];
+    if (was_whole && !gone)
+        say(r, "it is waking");
     count(r, sum(r, false), gone);
-    move_tell(w, r);
+    move_tell(r->is_whole ? NULL : w, r);
     r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
     for (unsigned i = 0; gone && i < r->num_gpus; i++)
         if (r->gpus[i].exposed_bytes || r->gpus[i].segment_bytes || r->gpus[i].other_bytes)
             r->outcome = PARK_IS_PARTLY;
+    if (gone && w->whole && r->why[0])
+        r->outcome = PARK_IS_PARTLY;
     r->is_parked = gate_state() == GATE_PARKED;
     if (r->is_parked && !atomic_load(&publish_park.parked_unix_ns))
         atomic_store(&publish_park.parked_unix_ns, clock_unix_ns());
@@ -238,8 +285,12 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
 /* Step 7. */
 static int try_wake(void)
 {
+    int code = whole_open(true);
     uint64_t end_ns = clock_now_ns() + PARK_ENDERS_NS;
 
+    if (code)
+        return code;
+    atomic_store(&publish_park.whole, false);
     for (unsigned turn = 0; !begin_moving(); turn++) {
         spin_pause(turn);
         if (clock_now_ns() < end_ns)
@@ -247,7 +298,7 @@ static int try_wake(void)
         atomic_store(&is_moving, true); /* the thread that ends a context waits for this wake */
         break;
     }
-    int code = move_back();
+    code = move_back();
     end_moving();
     return code;
 }
@@ -267,8 +318,12 @@ static uint64_t run_tell(uint64_t now_ns)
     if (r->outcome == PARK_IS_REFUSED)
         log_info("not parked: %s", r->why);
     else
-        log_info("parked in %s ms: %s GiB went to %s", text_fixed(r->ns, MS_NS, 1).text,
-                 text_fixed(sum(r, false), GIB, 2).text, is_host ? "the host" : r->to);
+        log_info("parked in %s ms: %s GiB went to %s%s%s", text_fixed(r->ns, MS_NS, 1).text,
+                 text_fixed(sum(r, false), GIB, 2).text, is_host ? "the host" : r->to,
+                 r->is_whole ? ", and the process left the GPU"
+                 : r->why[0] ? "; not whole: "
+                             : "",
+                 r->why);
     publish_soon();
     return DUTY_NEVER;
 }
@@ -414,6 +469,9 @@ static void run_jobs(void)
 
         if (gate_state() == GATE_WAKING) {
             run_wake(false);
+        } else if (atomic_load(&leaves) && closed_is_now()) {
+            whole_open(false);
+            gate_await_bell(seen, UINT64_MAX);
         } else if (park_is_busy()) {
             if (run_job(&results[job.number % RESULTS]))
                 end_job();

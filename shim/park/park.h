@@ -17,6 +17,9 @@
  * chunks that hold anything get device memory again, or none does. Then what is live is copied
  * back, the gate opens, and the store is freed, or retains its bytes for the next park (retain.h).
  *
+ * On request the driver's checkpoint takes what is left off the device, behind the same gate
+ * (whole.h).
+ *
  * What this keeps of the promises of the library: results, codes and addresses are those without a
  * park. New are the time that a use waits, host memory while the process is parked, and one error:
  * a use whose device memory does not come within GPUCACHE_PARK_WAIT gets the driver's error, out of
@@ -83,6 +86,7 @@ struct park_wish {
     uint64_t most_bytes;    /* no more than that has to go; 0: all */
     uint64_t wait_ns;       /* for GPU work that runs */
     char to[PARK_TO_BYTES]; /* "host", a folder, or "": where GPUCACHE_PARK_TO says */
+    bool whole;             /* whole.h; with device -1, keep_bytes 0, most_bytes 0 */
 };
 
 enum park_outcome {
@@ -107,9 +111,10 @@ struct park_gpu {
 
 struct park_receipt {
     enum park_outcome outcome;
-    char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED */
+    char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED; or why it is not whole; else empty */
     char to[PARK_TO_BYTES];   /* of a park: "host", or the folder */
-    bool is_parked;           /* now */
+    bool is_parked, is_whole; /* now */
+    uint64_t whole_bytes;     /* device memory that went by the driver's checkpoint */
     /* All of it; of that, until the store was there, and behind the gate until all was copied. */
     uint64_t ns, room_ns, copy_ns;
     unsigned num_gpus;

@@ -8,8 +8,10 @@
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/driver/closed.h"
 #include "shim/page/client.h"
 #include "shim/park/move.h"
+#include "shim/park/whole.h"
 #include "shim/process/log.h"
 #include "shim/process/text.h"
 #include "shim/share/lend.h"
@@ -52,6 +54,8 @@ static uint64_t free_bytes(CUdevice device)
 {
     uint64_t free_now = UINT64_MAX, total;
 
+    if (closed_is_now())
+        return whole_free_bytes(device);
     FOR_EACH_CONTEXT(c) {
         struct backend *b = &c->backend.base;
 
@@ -89,6 +93,12 @@ static CUdevice find_short(uint64_t since_ns, uint64_t *missing_bytes)
     return -1;
 }
 
+static void add_needs(void)
+{
+    move_needs(needs);
+    whole_add_needs(needs);
+}
+
 /* NULL: the process waits for none. */
 static void publish_needs(const uint64_t *bytes, uint64_t since_ns)
 {
@@ -122,13 +132,14 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
     bool waits = false, told = false;
 
     *waited_ns = 0;
-    move_needs(needs);
+    add_needs();
     for (uint64_t now_ns = since_ns; goes_on(); now_ns = clock_now_ns()) {
-        CUdevice device = find_short(since_ns, &missing_bytes);
+        CUdevice device = whole_lost_code() ? -1 : find_short(since_ns, &missing_bytes);
 
         if (device < 0)
             code = try_once();
-        if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || now_ns >= until_ns)
+        if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || whole_lost_code() ||
+            now_ns >= until_ns)
             break; /* step 4 */
         if (!waits)
             publish_needs(needs, since_ns);
@@ -140,7 +151,7 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
         }
         get_memory(device, missing_bytes, &pause_ns);
         *waited_ns = clock_now_ns() - since_ns;
-        move_needs(needs);
+        add_needs();
     }
     if (waits)
         publish_needs(NULL, 0);

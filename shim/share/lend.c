@@ -12,6 +12,7 @@
 #include "shim/driver/async_pool.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/closed.h"
 #include "shim/driver/device.h"
 #include "shim/option/in_force.h"
 #include "shim/page/page.h"
@@ -107,6 +108,17 @@ static void query_device(void *arg)
     }
 }
 
+/* While the driver is closed (shim/driver/closed.h) the record of a context knows the device. */
+static bool query(struct query *q)
+{
+    if (!call_scope_run(NULL, query_device, q))
+        FOR_EACH_CONTEXT(c) {
+            if (c->device == q->device)
+                q->uuid = c->uuid;
+        }
+    return *q->uuid.text;
+}
+
 /* What came to each device lately. Two threads may overwrite each other's sum: it sizes questions
  * only. */
 static struct {
@@ -142,7 +154,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bo
 {
     struct query q = {.device = device};
     struct place place;
-    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_place(&place) || !query(&q))
         return false;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -185,7 +197,9 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *a
     bool some = attempt->deadline_ns;
     if (!some)
         begin(attempt);
-    if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+    if (closed_is_now())
+        count = DEVICES_MAX;
+    else if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
         if ((device_bit(device) & devices) &&
@@ -215,7 +229,7 @@ void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
     struct query q = {.device = device};
     struct place place;
     *out = (struct neighbour_needs){0};
-    if (find_place(&place) && call_scope_run(NULL, query_device, &q) && *q.uuid.text)
+    if (find_place(&place) && query(&q))
         neighbour_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
 }
 
@@ -251,7 +265,7 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
     asked_ns[device] = now_ns;
-    if (!find_place(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_place(&place) || !query(&q))
         return;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
