@@ -15,6 +15,10 @@ struct hooks_real closed_real;
 
 static CUresult (*await_open)(void);
 
+/* Step 5. */
+static __thread uint64_t failed_ns __attribute__((tls_model("initial-exec")));
+static __thread CUresult failed_code __attribute__((tls_model("initial-exec")));
+
 bool closed_is_now(void)
 {
     return atomic_load(&call_scope_closed);
@@ -28,7 +32,11 @@ SHIM_COLD CUresult closed_await(void)
             return CUDA_ERROR_NOT_INITIALIZED; /* step 4 */
         if (own_thread_is_here)
             return CUDA_ERROR_DEINITIALIZED;
+        if (failed_ns && clock_now_ns() < failed_ns + CLOSED_SAME_CALL_NS)
+            return failed_code;
         CUresult rc = await_open();
+        failed_ns = rc == CUDA_SUCCESS ? 0 : clock_now_ns();
+        failed_code = rc;
         if (rc != CUDA_SUCCESS)
             return rc;
     }

@@ -18,6 +18,8 @@
  *     that does not block.
  *  4. In a forked child the slots stay as they are, and such calls get what the driver gives there:
  *     not initialised.
+ *  5. One call of the program's may be several calls here. Once `await` gave an error, the thread's
+ *     calls of the next CLOSED_SAME_CALL_NS get it without another wait.
  *
  * The park thread alone begins and ends it. No lock.
  */
@@ -30,6 +32,7 @@
 #include <stdbool.h>
 
 #define CLOSED_GRACE_NS (20 * MS_NS)
+#define CLOSED_SAME_CALL_NS (10 * MS_NS)
 
 /* await: see 2; on a thread of the program's. It returns an error if the driver stays closed. */
 void closed_begin(CUresult (*await)(void));

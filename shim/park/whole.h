@@ -18,8 +18,8 @@
  *     what the CUDA runtime and other libraries call first (HOOK_WOKEN). So the park as a whole is
  *     made by request alone, never by GPUCACHE_PARK=idle or lend, and its receipt says so.
  *  3. Not made, with a sentence: where the driver lacks the functions, or another process has
- *     locked this one; for memory that others know, or managed memory; beside libraries of
- *     whole.def; under MPS; on parts of GPUs; where nothing tells when there is room again.
+ *     locked this one; for memory that others know, or managed memory, which the driver does not
+ *     save; beside libraries of whole.def; under MPS; on parts of GPUs; where nothing tells when there is room again.
  *     What else it cannot save, such as events for other processes, the driver itself refuses.
  *  4. A restore is tried only if NVML finds room twice, ROOM_PAUSE_NS apart: on each device what
  *     the checkpoint freed, what is away of the arenas, and 1 GiB. Until then the wake waits for
@@ -35,7 +35,7 @@
  *     next. Where there is no room for it within 10 s it ends as it is. A process that is killed
  *     needs nothing.
  *  9. After GPUCACHE_PARK_WAIT a call gets the error that the driver has no memory, whatever it
- *     asks. A call of the runtime's may make several calls of the driver's, and each waits so long.
+ *     asks. The calls that the same call of the runtime's makes next do not wait again (closed.h).
  *
  * On the park thread, but for the questions.
  */
