@@ -231,7 +231,7 @@ def _add_arguments(verb, add):
             add("--whole", action="store_true",
                 help="take the process off the GPU as a whole, by the driver's checkpoint "
                 "(since 570): contexts and code, too. It then wakes by itself only at calls of the "
-                "library's tables. Refused beside NCCL, CUPTI, managed memory, memory of other "
+                "library's tables. Refused beside managed memory, memory of other "
                 "processes, MPS, MIG and graphics")
             add("--no-frameworks", action="store_true",
                 help="leave the caches of Python frameworks as they are: what they keep goes to "

@@ -10,6 +10,7 @@
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
+#include "shim/park/whole.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 #include "shim/trace/trace.h"
@@ -32,6 +33,20 @@ static inline void note_memory(enum counter kind)
         current_context();
     if (kind == COUNTER_ASYNC) /* the driver may keep that memory when it is freed */
         control_ensure_thread();
+}
+
+/* Does the call bring in what another process or driver has? A compile-time constant. */
+static inline bool shares(enum hook_id hook)
+{
+    switch (hook) {
+    case HOOK_cuMemImportFromShareableHandle:
+    case HOOK_cuMemPoolImportFromShareableHandle:
+    case HOOK_cuImportExternalMemory:
+    case HOOK_cuIpcOpenEventHandle:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* Does the call wait for GPU work? A compile-time constant. */
@@ -94,6 +109,8 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
 #define HOOK_PASSED(symbol, pfn, params, args, devices)                                            \
     CUresult symbol params                                                                         \
     {                                                                                              \
+        if (shares(HOOK_##symbol))                                                                 \
+            atomic_store(&whole_shares, true);                                                     \
         if (!waits(HOOK_##symbol))                                                                 \
             return retry_##symbol args;                                                            \
         atomic_fetch_add(&call_scope_program_waits, 1);                                            \

@@ -33,6 +33,7 @@
 #define SPARE_BYTES (1024 * MIB)
 
 static uint64_t needs[DEVICES_MAX];
+atomic_bool whole_shares;
 static _Atomic int lost_code;
 static CUprocessState known_state; /* as far as the library changed it */
 
@@ -68,8 +69,8 @@ static const char *refusal_of_memory(void)
 {
     if (counter_get(COUNTER_MANAGED))
         return "the program has used managed memory";
-    if (import_any_open() || import_any_closed())
-        return "memory of another process is open";
+    if (import_any_open() || import_any_closed() || atomic_load(&whole_shares))
+        return "memory or an event of another process is open";
     FOR_EACH_CONTEXT(c) {
         if (pool_exposed_bytes(c->pool))
             return "memory is known outside of the process";

@@ -19,8 +19,9 @@
  *     made by request alone, never by GPUCACHE_PARK=idle or lend, and its receipt says so.
  *  3. Not made, with a sentence: where the driver lacks the functions, or another process has
  *     locked this one; for memory that others know, or managed memory, which the driver does not
- *     save; beside libraries of whole.def; under MPS; on parts of GPUs; where nothing tells when there is room again.
- *     What else it cannot save, such as events for other processes, the driver itself refuses.
+ *     save; beside libraries of whole.def; under MPS; on parts of GPUs; where nothing tells when
+ * there is room again. What else it cannot save, such as events for other processes, the driver
+ * itself refuses.
  *  4. A restore is tried only if NVML finds room twice, ROOM_PAUSE_NS apart: on each device what
  *     the checkpoint freed, what is away of the arenas, and 1 GiB. Until then the wake waits for
  *     memory, as for the arenas (wake.h). The race that remains is another process that takes more
@@ -44,8 +45,13 @@
 
 #include "shim/park/park.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Has the program brought in memory or an event of another process or driver? NCCL does so once a
+ * communicator reaches another process. Set by shim/entry/count.c. */
+extern atomic_bool whole_shares __attribute__((visibility("hidden")));
 
 /* Step 3. NULL: it may go. Else one sentence, in `why` or static. The gate is open or PARKED. */
 const char *whole_refusal(char why[PARK_WHY_BYTES]);

@@ -22,6 +22,7 @@
  *   queries          of an event and a stream, and waits for them
  *   take MIB         allocates a block, and leaves it as it is
  *   managed          allocates managed memory
+ *   import           asks for memory of another process, which there is not
  *   step N PID       the checkpoint of a process, its own if PID is 0: 0 lock, 1 checkpoint,
  *                    2 restore, 3 unlock; prints the code
  *   load FILE        opens a library
@@ -354,6 +355,10 @@ static bool obey(const char *line)
         blocks[num_blocks++] = (struct block){NEW_BLOCK(mib * MIB), mib * MIB, 0};
     } else if (!strncmp(line, "managed", 7)) {
         REQUIRE(cuMemAllocManaged(&block, MIB, CU_MEM_ATTACH_GLOBAL));
+    } else if (!strncmp(line, "import", 6)) {
+        CUmemGenericAllocationHandle handle;
+        cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)-1,
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     } else if (sscanf(line, "step %u %d", &count, &pid) == 2) {
         printf("%d\n", step(count, pid ? pid : (int)getpid()));
         return true;

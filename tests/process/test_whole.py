@@ -247,6 +247,11 @@ class Refusals(Base):
         p.do("make 4 4", "managed")
         self.refused(p, "managed")
 
+    def test_memory_of_another_process(self):
+        p = self.start()
+        p.do("make 4 4", "import")
+        self.refused(p, "another process")
+
     def library(self, name):
         """A process that has loaded a library of this name."""
         p = self.start()
