@@ -353,7 +353,10 @@ static bool asked_only;
 
 static void say_what_is_missing(struct park_receipt *r, int code)
 {
-    if (code == CUDA_ERROR_OPERATING_SYSTEM)
+    if (whole_lost_code())
+        snprintf(r->why, sizeof r->why, "the driver cannot restore the process: error %d",
+                 whole_lost_code());
+    else if (code == CUDA_ERROR_OPERATING_SYSTEM)
         snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
     else
         snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
@@ -405,7 +408,7 @@ static int run_wake(bool is_asked)
     call_scope_is_awaited = false;
     counter_add(COUNTER_WAKE_WAIT_NS, waited_ns);
     atomic_store(&publish_park.wakes, false);
-    if (code == CUDA_ERROR_OPERATING_SYSTEM) {
+    if (code == CUDA_ERROR_OPERATING_SYSTEM && !whole_lost_code()) {
         snprintf(unreadable, sizeof unreadable, "%s", move_place());
         control_due(&tell_unreadable, 0);
     }

@@ -335,6 +335,7 @@ class Faults(Base):
         self.leave(p)
         code, _, reply = p.ask("wake")
         self.assertEqual(code, REFUSED)
+        self.assertIn("cannot restore the process: error 304", reply["why"])
         begun = time.monotonic()
         self.say(p, "check")
         p.talker.process.wait(30)  # the program gives up at its first error

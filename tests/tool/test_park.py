@@ -97,6 +97,7 @@ class Asked(Case):
                       "calls of the library's tables\n", done.out)
         receipt, = tool("park", os.getpid(), "--whole", "--json").json["receipts"]
         self.assertEqual((receipt["whole"], receipt["whole_bytes"]), (True, 500 * MIB))
+        page.close()
         why = "the driver does not lock the process: error 600"
         self.assertEqual(self.told("park", PARTLY, {**parked(), "why": why}, 188 * MIB)[2],
                          f"gpucache: {ME}: not all is parked: {why}\n")
