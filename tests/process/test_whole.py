@@ -341,6 +341,21 @@ class Faults(Base):
         p.talker.process.wait(30)  # the program gives up at its first error
         self.assertLess(time.monotonic() - begun, 10)
 
+    def test_a_restore_without_room_ends_the_wait(self):
+        """Another process took the memory after NVML was asked."""
+        p = self.start(SIM_NVML_EMPTY="1", SIM_CHECKPOINTED="block", GPUCACHE_PARK_WAIT="60s")
+        p.do("make 4 4")
+        self.leave(p)
+        self.other.do(f"take {int(self.free_mib()) - 100}")
+        code, _, reply = p.ask("wake")
+        self.assertEqual(code, REFUSED)
+        self.assertIn("cannot restore the process: error 2", reply["why"])
+        begun = time.monotonic()
+        self.say(p, "make 1 1")
+        self.assertIn("gave 2", self.hear(p))
+        self.assertLess(time.monotonic() - begun, 10)
+        p.talker.process.kill()
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1] + sys.argv[6:])

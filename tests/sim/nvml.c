@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* libnvidia-ml.so.1 for the simulated devices: how much of each is free for all processes, if
- * SIM_SHARED names a common capacity. SIM_NVML_CODE: the questions fail with that code. The types
- * are those of NVIDIA's documentation of NVML, written here anew. */
+ * SIM_SHARED names a common capacity. SIM_NVML_CODE: the questions fail with that code.
+ * SIM_NVML_EMPTY=1: it says that all is free, whatever is. The types are those of NVIDIA's
+ * documentation of NVML, written here anew. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +52,8 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
     uint64_t used = shared_others((int)((char *)device - devices));
     if (code != NULL)
         return atoi(code);
+    if (getenv("SIM_NVML_EMPTY") != NULL)
+        used = 0;
     memory->total = config.capacity_bytes;
     memory->used = used;
     memory->free = used < memory->total ? memory->total - used : 0;
