@@ -250,7 +250,8 @@ uint64_t pool_park_end(struct pool *p, bool away);
 int pool_wake_begin(struct pool *p);
 /* All bytes are where the program reads them: nothing is away any more. */
 void pool_wake_end(struct pool *p);
-/* Device memory that pool_wake_begin would create now. */
+/* Device memory that pool_wake_begin would create now: chunks that are free as a whole stay away.
+ * Settles what was freed first, as pool_wake_begin does. */
 uint64_t pool_wake_bytes(struct pool *p);
 /* Bytes that are away. They are part of reserved_bytes, so the pool has reserved_bytes less
  * away_bytes of device memory. Takes no lock. */

@@ -137,9 +137,11 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
 
         if (device < 0)
             code = try_once();
+        /* Step 4. */
         if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || now_ns >= until_ns)
-            break;                      /* step 4 */
-        publish_needs(needs, since_ns); /* less than before, if the program freed some */
+            break;
+        /* Less than before, if the program freed some. */
+        publish_needs(needs, since_ns);
         waits = true;
         if (!told && now_ns - since_ns >= WAKE_TELL_NS) {
             told = true;

@@ -33,7 +33,8 @@ void trace_ring_unlock(void);
  * used_bytes: up to its last record that is there and of then. lost_before: the thread's earlier
  * records are gone.
  * With the present time as `until`, an allocation that is among the records follows the free of the
- * block before it, whichever thread made that: its record was there before the allocation began. */
+ * block before it, whichever thread made that: its record was there before the allocation began
+ * (trace.h, step 2), and the clock that records are told by is the same on all processors. */
 void trace_ring_each(uint32_t trace, uint64_t until_ticks,
                      void (*f)(const struct trace_chunk *chunk, size_t used_bytes,
                                bool lost_before));
