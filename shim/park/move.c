@@ -379,6 +379,8 @@ int move_back(void)
         return code;
     }
     held_wake_end();
+    /* The gate is still closed: who drops the copy as soon as it opens finds that there is one. */
+    atomic_store(&retained_bytes, store.used_bytes);
     return 0;
 }
 

@@ -392,8 +392,22 @@ static int a_use_comes_while_a_second_park_begins(void)
     return setrlimit(RLIMIT_NOFILE, &limit) || wrong_a() != 0;
 }
 
+/* Whoever has the use's answer finds the copy that it left. */
+static int a_drop_right_after_a_use_drops(void)
+{
+    begin(1);
+    expect_code(asker_ask("set PARK=retain:1G"), PAGE_REPLY_DONE);
+    for (int i = 0; i < 100; i++) {
+        park();
+        REQUIRE(gpu_fill(b, WORDS, 7, NULL));
+        expect_code(asker_ask("wake drop=1"), PAGE_REPLY_DONE);
+        EXPECT(!asker_page() || asker_figure("retained_bytes") == 0);
+    }
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, NULL);
+}
+
 SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake),
            ACT(blocks_come_and_go_meanwhile), ACT(a_graph_replays_after_many_parks),
            ACT(many_threads_wake_once), ACT(more_threads_than_records),
-           ACT(a_use_comes_while_a_second_park_begins),
+           ACT(a_use_comes_while_a_second_park_begins), ACT(a_drop_right_after_a_use_drops),
            ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))
