@@ -25,7 +25,9 @@ WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
 WIDTHS = (1400, 800, 390)
-STEPS_MOST = 160  # of a_step, for an event
+# Of a_step, for an event. Alone on a machine it takes some 110, beside other tests up to 165: what
+# shares a core has less cache and a slower clock. A square of the events takes thousands.
+STEPS_MOST = 330
 
 
 def a_step():
@@ -119,8 +121,7 @@ class Figures(Pages):
         self.assertLess(len(page), 5 * MIB)
 
     def test_time_and_size_grow_slowly_with_the_events(self):
-        """Ten million events are a page in a minute of one CPU: what a step of a simple loop takes
-        on this machine now, some 150 times for each."""
+        """What an event takes is told in steps of a simple loop, on this machine and now."""
         number, least = 200_000, math.inf
         path = os.path.join(self.folder, "timed")
         subprocess.run([WRITER, f"large:{number}", path + ".gct"], timeout=100, check=True)
