@@ -113,7 +113,7 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
 static uint64_t find_room(const char *root, bool *tight)
 {
     static char text[TEXT_BYTES];
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], own[PROC_TEXT_PATH_BYTES];
     uint64_t kib, total_kib, room = UINT64_MAX;
 
     *tight = false;
@@ -123,12 +123,10 @@ static uint64_t find_room(const char *root, bool *tight)
         if (find_number(text, "MemTotal:", &total_kib))
             note_tight(kib, total_kib, tight);
     }
-    snprintf(path, sizeof path, "%s/proc/thread-self/cgroup", root);
-    if (!proc_text_read_whole(path, text, sizeof text)) {
-        snprintf(path, sizeof path, "%s/proc/self/cgroup", root); /* before Linux 3.17 */
-        if (!proc_text_read_whole(path, text, sizeof text))
-            return room;
-    }
+    proc_text_own_path(own, "cgroup");
+    snprintf(path, sizeof path, "%s%s", root, own);
+    if (!proc_text_read_whole(path, text, sizeof text))
+        return room;
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
         const char *found = strstr(text, versions[i].mark);
 
