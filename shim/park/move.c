@@ -13,6 +13,7 @@
 #include "shim/park/receipt.h"
 #include "shim/park/retain.h"
 #include "shim/park/store.h"
+#include "shim/park/store_file.h"
 #include "shim/stats/counters.h"
 
 #include <stdio.h>
@@ -146,6 +147,9 @@ static bool begin_store(const struct park_wish *w, bool joins, struct park_recei
     uint64_t total_bytes = device_bytes();
     bool retains = !joins && !w->to[0] && in_force()->park.retain_bytes;
 
+    /* A folder that is refused costs no retained copy. */
+    if (retain_is_on() && !joins && w->to[0] && !store_file_allowed(w->to, r->why, sizeof r->why))
+        return false;
     if (!joins && (!retains || store.size_bytes < total_bytes))
         move_drop();
     by_pages = retains || retain_is_on();
