@@ -126,10 +126,11 @@ uint64_t park_begin_wake(bool drops); /* .. and retained copies are freed, if it
 uint64_t park_under_way(void);
 bool park_is_over(uint64_t number, struct park_receipt *out);
 
-/* The last park and the last wake: when they ended (0: there was none), and what both took. Any
- * thread. */
+/* The last park and the last wake: when they ended (0: there was none), and what both took. And how
+ * many parks of PARK_IDLE in a row were refused before the gate was closed. Any thread. */
 struct park_last {
     _Atomic uint64_t parked_ns, woke_ns, cost_ns;
+    atomic_uint refusals;
 };
 extern struct park_last park_last __attribute__((visibility("hidden")));
 
