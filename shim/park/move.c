@@ -181,6 +181,7 @@ bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes
 
     if (!begin_store(w, joins, r))
         return false;
+    store.goes_on = goes_on;
     before = store_mark(&store);
     struct context *c = pin_any();
     if (c) {
@@ -293,6 +294,7 @@ static bool save_all(struct park_receipt *r)
 
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
 {
+    store.goes_on = goes_on;
     held_take(w);
     batch_begin(&store, COPY_OUT, goes_on, r->why);
     return retain_is_on() ? save_what_differs(goes_on, r) : save_all(r);

@@ -59,7 +59,7 @@
  *     once, a wake when its own time is over. So a request does not wait as long as the use.
  * 15. What takes long for a file or for much host memory comes before the gate is closed. A park
  *     that joins another one asks may_prepare meanwhile, so that a use does not wait for host
- *     memory. It does wait for a file that has no bytes yet (step 2 of store_file.h).
+ *     memory. Where zeros are written to a file (step 2 of store_file.h), it waits for 16 MiB.
  */
 #ifndef SHIM_PARK_H
 #define SHIM_PARK_H

@@ -233,7 +233,8 @@ static bool extend_file(struct store *s, uint64_t size_bytes, char *why, size_t 
         snprintf(why, why_bytes, "it was parked in too many parts: wake it first");
         return false;
     }
-    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size_bytes, why, why_bytes))
+    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size_bytes, s->goes_on, why,
+                        why_bytes))
         return false;
     s->files[s->num_files++] = s->usable_bytes;
     return true;

@@ -33,7 +33,8 @@ struct store {
     char folder[STORE_FOLDER_BYTES]; /* "": host memory */
     uint64_t files[STORE_FILES_MAX]; /* where each file begins */
     unsigned num_files;
-    bool is_lost; /* a file has lost bytes */
+    bool is_lost;          /* a file has lost bytes */
+    bool (*goes_on)(void); /* see store_file_map; the caller sets it behind store_begin */
     /* size: of the addresses; used: the end of the last row that came; awaited: what is still to
      * come in this park. */
     uint64_t size_bytes, usable_bytes, used_bytes, awaited_bytes;
