@@ -177,17 +177,18 @@ static uint64_t whole_pages(uint64_t size_bytes)
 static void *map_aligned(uint64_t size_bytes, int protection)
 {
     uint64_t all = size_bytes + HUGE_PAGE_BYTES;
-    char *p = mmap(NULL, all, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *p = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (p == MAP_FAILED)
         return NULL;
+    munlock(p, all); /* step 5 */
     uint64_t before = whole_pages((uintptr_t)p) - (uintptr_t)p;
     if (before)
         munmap(p, before);
     munmap(p + before + size_bytes, HUGE_PAGE_BYTES - before);
     p += before;
-    if (!madvise(p, size_bytes, MADV_DONTFORK)) { /* step 2 */
-        madvise(p, size_bytes, MADV_DONTDUMP);
+    if (!mprotect(p, size_bytes, protection) && !madvise(p, size_bytes, MADV_DONTFORK)) {
+        madvise(p, size_bytes, MADV_DONTDUMP); /* step 2 */
         return p;
     }
     munmap(p, size_bytes);
@@ -369,6 +370,7 @@ static void shrink(struct store *s, uint64_t from)
 
     if (!size || mprotect(s->bytes + from, size, PROT_NONE))
         return;
+    munlock(s->bytes + from, size);
     madvise(s->bytes + from, size, MADV_DONTNEED);
     s->usable_bytes = from;
 }

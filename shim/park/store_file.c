@@ -117,16 +117,20 @@ static bool allocate_file(int fd, uint64_t size_bytes)
     return true;
 }
 
-/* Step 6. The mapping takes the place of the one at `at` only when nothing else can fail. */
+/* Step 6, and step 5 of store.h. The mapping takes the place of the one at `at` only when nothing
+ * else can fail. */
 static bool map_file(int fd)
 {
     char *to = making.at, *p;
     uint64_t size = making.size_bytes;
 
     fork_gate_enter();
-    p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p != MAP_FAILED && (madvise(p, size, MADV_DONTFORK) ||
-                            mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)) {
+    p = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED)
+        munlock(p, size);
+    if (p != MAP_FAILED &&
+        (mprotect(p, size, PROT_READ | PROT_WRITE) || madvise(p, size, MADV_DONTFORK) ||
+         mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)) {
         munmap(p, size);
         p = MAP_FAILED;
     }

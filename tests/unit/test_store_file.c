@@ -373,6 +373,32 @@ static void more_than_was_awaited_gets_another_file(void **state)
     assert_true(s.usable_bytes >= 32 * MIB);
 }
 
+/* What the process has in memory, in bytes. */
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
+    fclose(file);
+    return pages * 4096;
+}
+
+static void a_locked_process_keeps_no_bytes_in_memory(void **state)
+{
+    if (mlockall(MCL_FUTURE))
+        skip();
+    uint64_t before = resident_bytes();
+    assert_true(begin(48 * MIB));
+    assert_true(resident_bytes() < before + 16 * MIB);
+    for (uint64_t at = 0; at < 48 * MIB; at += BYTES)
+        assert_true(store_file_put(s.bytes + at, pattern, BYTES));
+    store_settle(&s);
+    assert_true(resident_bytes() < before + 16 * MIB);
+    expect_bytes_come_back();
+    munlockall();
+}
+
 static void a_child_has_no_mapping_of_it(void **state)
 {
     int status;
@@ -401,6 +427,7 @@ int main(void)
         CASE(bytes_that_a_disk_has_lost_stay_lost),
         CASE(a_second_park_has_a_file_of_its_own),
         CASE(more_than_was_awaited_gets_another_file),
+        CASE(a_locked_process_keeps_no_bytes_in_memory),
         CASE(a_child_has_no_mapping_of_it),
     };
     signal(SIGXFSZ, SIG_IGN);
