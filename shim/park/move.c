@@ -185,7 +185,8 @@ bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes
     before = store_mark(&store);
     struct context *c = pin_any();
     if (c) {
-        prepared = copy_begin(atomic_load(&c->ctx));
+        /* A wake copies what is away in all. */
+        prepared = copy_begin(atomic_load(&c->ctx), estimate(w) + (joins ? store.used_bytes : 0));
         context_unpin(c);
     }
     if (!prepared)
