@@ -94,6 +94,7 @@ struct backend {
     int nomem_code;             /* what create, map and segment_alloc return when memory is short */
     bool has_arena;             /* reserve..unmap work */
     _Atomic bool has_order;     /* fence_order works (context events, CUDA 12.5); may cease to */
+    _Atomic bool gone;          /* the context may be ending, or has: its segments go with it */
     bool sees_all;              /* the caller looks at each block: no magazines (pool.h) */
     _Atomic bool frees_beside;  /* see segment_free; may cease to */
     bool single_stream;         /* so far the program uses only the legacy default stream */

@@ -224,13 +224,18 @@ void chunk_unseize(struct chunk *list)
 
 /* The pool disowns a segment right before its call: once the driver has it back, another thread may
  * get the same address. Before that nobody else may say what is there. Once the pool is evicted,
- * all its segments went with their context, and the driver may have given them to others. */
+ * all its segments went with their context, and the driver may have given them to others. While the
+ * context may be ending the segment stays, because nobody can tell: the context may live on. */
 static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *bytes)
 {
     state_lock(p);
     bool ours = !p->evicted;
-    map_disclaim(c, p);
+    c->outcome = ours && atomic_load(&p->backend->gone) ? CHUNK_STAYED : CHUNK_LOST;
+    if (likely(c->outcome == CHUNK_LOST))
+        map_disclaim(c, p);
     state_unlock(p);
+    if (unlikely(c->outcome == CHUNK_STAYED))
+        return c->plan;
     if (likely(ours))
         p->backend->ops->segment_free(p->backend, c->addr, !c->in_use_by_gpu);
     *bytes += c->size_bytes;
@@ -285,6 +290,16 @@ static void forget(struct pool *p, struct chunk *c)
     p->stats.num_device_free++;
 }
 
+/* A seized chunk that stays. The dead memory in it is never handed out. Memory that was to go back
+ * with its work waits for it now. */
+static void put_back(struct pool *p, struct chunk *c)
+{
+    if (c->in_use_by_gpu)
+        c->busy_block->item.epoch = fence_join(p, 0);
+    (c->exposed ? zone_bury : zone_give)(c->busy_block);
+    c->busy_block = NULL;
+}
+
 uint64_t chunk_release(struct pool *p, struct chunk *list)
 {
     uint64_t bytes = 0;
@@ -305,7 +320,10 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     while (list) {
         struct chunk *c = list;
         list = c->plan;
-        forget(p, c);
+        if (unlikely(c->outcome == CHUNK_STAYED))
+            put_back(p, c);
+        else
+            forget(p, c);
     }
     p->stats.reserved_bytes -= bytes;
     p->unlocked_jobs--;

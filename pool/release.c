@@ -27,8 +27,9 @@ uint64_t release_idle(struct pool *p, uint64_t want_bytes, uint64_t unused_ns)
     for (int i = 0; i < 2 && back < want_bytes;) {
         uint64_t got;
         struct chunk *list = chunk_seize_idle(zones[i], want_bytes - back, unused_ns, false, &got);
-        back += chunk_release(p, list);
-        i += list == NULL;
+        uint64_t more = chunk_release(p, list);
+        back += more;
+        i += more == 0;
     }
     if (back)
         p->released_ns = p->backend->ops->now_ns(p->backend);

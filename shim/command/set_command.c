@@ -80,7 +80,7 @@ static void apply(struct change *g, size_t row)
             g->note = "there is no trace: see the log";
     } else if (row == OPTION_ROW_trace_stacks) {
         tracing_stacks_changed();
-    } else if (row == OPTION_ROW_park) {
+    } else if (row == OPTION_ROW_park || row == OPTION_ROW_park_to) {
         asleep_options_changed();
     } else if (row == OPTION_ROW_stats) {
         interim_report_start();

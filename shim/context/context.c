@@ -130,7 +130,7 @@ static bool mark_record_ended(struct context *c)
     if (c->state != CONTEXT_ALIVE)
         return false;
     c->state = CONTEXT_ENDING;
-    atomic_store(&c->backend.gone, true);
+    atomic_store(&c->backend.base.gone, true);
     atomic_store(&c->hidden, true);
     withdraw(c);
     return true;
@@ -181,7 +181,7 @@ static bool begin_end(struct context_end *e)
             e->records[c->index / 64] |= UINT64_C(1) << (c->index % 64);
             withdraw(c);
             if (e->hides && c->state == CONTEXT_ALIVE) {
-                atomic_store(&c->backend.gone, true);
+                atomic_store(&c->backend.base.gone, true);
                 atomic_store(&c->hidden, true);
             }
         }
@@ -338,7 +338,7 @@ bool context_unhide(struct context *c)
     pthread_mutex_lock(&lives_lock);
     bool was_hidden = atomic_load(&c->hidden) && !c->enders && c->state == CONTEXT_ALIVE;
     if (was_hidden) {
-        atomic_store(&c->backend.gone, false);
+        atomic_store(&c->backend.base.gone, false);
         atomic_store(&c->hidden, false);
     }
     pthread_mutex_unlock(&lives_lock);

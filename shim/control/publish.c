@@ -14,6 +14,7 @@
 #include "shim/process/fnv.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/proc_text.h"
 #include "shim/process/state.h"
 #include "shim/trace/trace.h"
 
@@ -91,8 +92,11 @@ void publish_fill_report(struct report *r, struct report_pool *out, size_t max,
 /* The start of the command line, with blanks between the words. */
 static void read_command(void)
 {
-    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
     struct stat opened;
+    char path[PROC_TEXT_PATH_BYTES];
+
+    proc_text_own_path(path, "cmdline");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     bool known = fd >= 0 && !kernel_fstat(fd, &opened);
     ssize_t n = fd < 0 ? 0 : pread(fd, command, sizeof command - 1, 0);
 

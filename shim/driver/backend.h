@@ -27,7 +27,6 @@ struct device_backend {
     CUdevice device;
     unsigned number; /* of the context, in traces */
     CUmemAllocationProp prop;
-    _Atomic bool gone;                /* the context is being or has been destroyed */
     _Atomic bool context_events;      /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */
     _Atomic(CUstream) freeing_stream; /* NULL: not made yet */
     _Atomic uint64_t numbers_drawn, numbers_done;

@@ -180,7 +180,7 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     uint64_t begin_ns = call_begins();
     if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
-    if (atomic_load(&device_self(b)->gone)) {
+    if (atomic_load(&b->gone)) {
         call_scope_end(&scope); /* it goes with its context; the next life may have the address */
         return CUDA_SUCCESS;
     }
@@ -327,7 +327,7 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
         atomic_store(&d->fences[i].number, 0);
     }
     atomic_store(&d->fence_count, 0);
-    atomic_store(&d->gone, false);
+    atomic_store(&d->base.gone, false);
 }
 
 CUcontext device_primary(CUdevice device)

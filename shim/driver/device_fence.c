@@ -52,7 +52,7 @@ void device_fence_destroy(struct backend *b, uint64_t fence)
 {
     struct device_backend *d = device_self(b);
     CUevent event = fence_at(b, fence)->event;
-    if (!event || atomic_load(&d->gone))
+    if (!event || atomic_load(&d->base.gone))
         return;
     struct call_scope scope;
     if (!call_scope_enter(&scope, d->ctx))
@@ -177,7 +177,7 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
         return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
     struct call_scope scope;
     if (!call_scope_enter(&scope, d->ctx))
-        return atomic_load(&d->gone) ? FENCE_LOST : FENCE_BUSY;
+        return atomic_load(&d->base.gone) ? FENCE_LOST : FENCE_BUSY;
     CUresult rc = real.cuEventQuery(f->event);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)

@@ -144,13 +144,14 @@ int page_dir_open(const char *path, const char **why)
  * opened. */
 static void allow_owner(const char *path)
 {
-    char link[40];
+    char file[16], link[PROC_TEXT_PATH_BYTES];
     struct stat st;
     int dir = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
     if (dir < 0)
         return;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
+    snprintf(file, sizeof file, "fd/%d", dir);
+    proc_text_own_path(link, file);
     if (!kernel_fstat(dir, &st) && st.st_uid == geteuid() && !(st.st_mode & 077) &&
         (st.st_mode & 0700) != 0700)
         chmod(link, 0700);

@@ -64,11 +64,19 @@ static void take_look(uint64_t now_ns)
         is_idle = is_quiet();
 }
 
+static uint64_t doubled(uint64_t option_ns, unsigned times)
+{
+    uint64_t ns = option_ns;
+
+    while (times-- && ns < ASLEEP_MOST_NS)
+        ns = min_u64(2 * ns, ASLEEP_MOST_NS);
+    return ns;
+}
+
 /* Step 2. */
 static uint64_t idle_time_ns(uint64_t option_ns)
 {
     uint64_t woke = atomic_load(&park_last.woke_ns), cost = atomic_load(&park_last.cost_ns);
-    uint64_t most_ns = ASLEEP_MOST_NS;
 
     if (woke && woke != judged_ns) {
         uint64_t awake_ns = used_ns > woke ? used_ns - woke : 0;
@@ -76,10 +84,10 @@ static uint64_t idle_time_ns(uint64_t option_ns)
         judged_ns = woke;
         if (woke - atomic_load(&park_last.parked_ns) >= ASLEEP_LONG_NS)
             doublings = 0;
-        else if (awake_ns < ASLEEP_WORTH * cost && option_ns << doublings < most_ns)
+        else if (awake_ns < ASLEEP_WORTH * cost && doubled(option_ns, doublings) < ASLEEP_MOST_NS)
             doublings++;
     }
-    return max_u64(option_ns, min_u64(option_ns << doublings, most_ns));
+    return doubled(option_ns, doublings);
 }
 
 static void park_itself(uint64_t now_ns)
@@ -124,7 +132,7 @@ static uint64_t run_watch(uint64_t now_ns)
     uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
     publish(lend_ns && asleep_ns >= lend_ns ? since_ns : 0);
     if (idle_ns && is_idle && !parked && asleep_ns >= idle_time_ns(idle_ns) &&
-        now_ns - tried_ns >= idle_ns)
+        now_ns - tried_ns >= doubled(idle_ns, atomic_load(&park_last.refusals)))
         park_itself(now_ns);
     return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));
 }
@@ -139,5 +147,6 @@ bool asleep_may_lend(void)
 
 void asleep_options_changed(void)
 {
+    atomic_store(&park_last.refusals, 0);
     control_due(&watch, 0);
 }

@@ -11,6 +11,9 @@
  *    process that was awake for less than ASLEEP_WORTH times what the park and the wake took waits
  *    twice as long the next time, up to ASLEEP_MOST_NS. After a sleep of ASLEEP_LONG_NS the time is
  *    the option's again. So a program that uses the GPU once in a while is parked ever less often.
+ *    A park of this kind that is refused before the gate is closed, as it always is in some
+ *    processes, also doubles the time until the next one. Else such a process would empty its
+ *    caches again and again.
  * 3. It parks for a neighbour only if it is asleep for lend:TIME. So it has at least TIME of work
  *    between two such parks.
  */

@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 
 #define LANE_BYTES (2 * COPY_HALF_BYTES)
-#define STAGING_BYTES (COPY_LANES_MAX * LANE_BYTES)
 #define STACK_BYTES (256 * 1024)
 
 #ifndef MADV_POPULATE_WRITE
@@ -31,6 +30,7 @@ struct half {
 };
 
 static char *staging; /* NULL: there is none */
+static unsigned num_lanes;
 static bool is_registered;
 static struct half halves[COPY_LANES_MAX][2];
 static CUcontext opened;
@@ -192,7 +192,7 @@ static void run_lanes(unsigned lane)
         node_bind(&near);
     if (job.what.way == COPY_TOUCH)
         touch();
-    else if (lane < COPY_LANES_MAX)
+    else if (lane < num_lanes)
         run_lane(halves[lane]);
 }
 
@@ -242,30 +242,10 @@ static void register_staging(CUcontext ctx)
 
     if (!call_scope_enter(&scope, ctx))
         return;
-    CUresult rc = real.cuMemHostRegister_v2(staging, STAGING_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
+    CUresult rc =
+        real.cuMemHostRegister_v2(staging, num_lanes * LANE_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
     is_registered |= rc == CUDA_SUCCESS || rc == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     call_scope_end(&scope);
-}
-
-bool copy_begin(CUcontext ctx)
-{
-    if (!staging) {
-        void *p =
-            mmap(NULL, STAGING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-        if (p == MAP_FAILED)
-            return false;
-        madvise(p, STAGING_BYTES, MADV_DONTFORK);
-        madvise(p, STAGING_BYTES, MADV_DONTDUMP);
-        staging = p;
-        for (unsigned i = 0; i < COPY_LANES_MAX; i++)
-            for (unsigned j = 0; j < 2; j++)
-                halves[i][j].staging = staging + i * LANE_BYTES + j * COPY_HALF_BYTES;
-    }
-    register_staging(ctx); /* the context that it was registered in may have ended */
-    if (!atomic_load(&workers))
-        make_workers();
-    return true;
 }
 
 /* May the mapping go? The driver must not know the address any more: the program may get it from
@@ -285,16 +265,53 @@ static bool unregister_staging(CUcontext ctx)
     return !is_registered;
 }
 
+/* False: the driver may still know the address, so that it stays. */
+static bool free_staging(CUcontext ctx)
+{
+    if (staging && !unregister_staging(ctx))
+        return false;
+    if (staging)
+        munmap(staging, num_lanes * LANE_BYTES);
+    staging = NULL;
+    return true;
+}
+
+static bool make_staging(unsigned lanes)
+{
+    uint64_t size = lanes * LANE_BYTES;
+    char *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        return false;
+    madvise(p, size, MADV_DONTFORK);
+    madvise(p, size, MADV_DONTDUMP);
+    staging = p;
+    num_lanes = lanes;
+    for (unsigned i = 0; i < lanes; i++)
+        for (unsigned j = 0; j < 2; j++)
+            halves[i][j].staging = staging + i * LANE_BYTES + j * COPY_HALF_BYTES;
+    return true;
+}
+
+bool copy_begin(CUcontext ctx, uint64_t size_bytes)
+{
+    uint64_t lanes = min_u64(size_bytes / LANE_BYTES + 1, COPY_LANES_MAX); /* step 6 */
+
+    if ((!staging || (lanes > num_lanes && free_staging(ctx))) && !make_staging((unsigned)lanes))
+        return false;
+    register_staging(ctx); /* the context that it was registered in may have ended */
+    if (!atomic_load(&workers))
+        make_workers();
+    return true;
+}
+
 void copy_finish(CUcontext ctx)
 {
     atomic_store(&finishes, true);
     atomic_fetch_add(&jobs, 1);
     futex_wake_all(&jobs, FUTEX_OF_PROCESS);
     futex_await_zero(&workers, FUTEX_FOREVER, FUTEX_OF_PROCESS);
-    if (staging && unregister_staging(ctx)) {
-        munmap(staging, STAGING_BYTES);
-        staging = NULL;
-    }
+    free_staging(ctx);
 }
 
 void copy_open(CUcontext ctx)
@@ -304,7 +321,7 @@ void copy_open(CUcontext ctx)
     opened = ctx;
     if (!call_scope_enter(&scope, ctx))
         return;
-    for (unsigned i = 0; i <= atomic_load(&workers) && i < COPY_LANES_MAX; i++)
+    for (unsigned i = 0; i <= atomic_load(&workers) && i < num_lanes; i++)
         for (unsigned j = 0; j < 2; j++)
             if (real.cuStreamCreate(&halves[i][j].stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
                 halves[i][j].stream = NULL;

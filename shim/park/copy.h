@@ -18,6 +18,8 @@
  *    GPU, and more threads than copy: they have nothing else to wait for. Each call of the kernel
  *    is for COPY_HALF_BYTES, so that a thread of the program that maps memory waits for no more.
  * 5. The threads run near the GPU (node.h), if the kernel names processors there.
+ * 6. To register staging memory takes as long as to copy as much. So there are no more lanes than
+ *    the bytes that are to be copied fill.
  */
 #ifndef SHIM_COPY_H
 #define SHIM_COPY_H
@@ -50,9 +52,10 @@ struct copy_job {
     bool in_file;          /* the host's side: see store_file.h */
 };
 
-/* Makes staging memory, registered in ctx for all contexts, and the workers, as far as they are not
- * there. False: there is no host memory for the staging. */
-bool copy_begin(CUcontext ctx);
+/* Makes staging memory for so many bytes, registered in ctx for all contexts, and the workers, as
+ * far as they are not there. No GPU work uses it. False: there is no host memory for the staging.
+ */
+bool copy_begin(CUcontext ctx, uint64_t size_bytes);
 /* Frees both. Waits for the GPU work of the process. ctx: any context that lives; NULL: there is
  * none, or work runs; then registered memory stays for the next copies. */
 void copy_finish(CUcontext ctx);

@@ -13,6 +13,7 @@
 #include "shim/park/receipt.h"
 #include "shim/park/retain.h"
 #include "shim/park/store.h"
+#include "shim/park/store_file.h"
 #include "shim/stats/counters.h"
 
 #include <stdio.h>
@@ -146,6 +147,9 @@ static bool begin_store(const struct park_wish *w, bool joins, struct park_recei
     uint64_t total_bytes = device_bytes();
     bool retains = !joins && !w->to[0] && in_force()->park.retain_bytes;
 
+    /* A folder that is refused costs no retained copy. */
+    if (retain_is_on() && !joins && w->to[0] && !store_file_allowed(w->to, r->why, sizeof r->why))
+        return false;
     if (!joins && (!retains || store.size_bytes < total_bytes))
         move_drop();
     by_pages = retains || retain_is_on();
@@ -177,10 +181,12 @@ bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes
 
     if (!begin_store(w, joins, r))
         return false;
+    store.goes_on = goes_on;
     before = store_mark(&store);
     struct context *c = pin_any();
     if (c) {
-        prepared = copy_begin(atomic_load(&c->ctx));
+        /* A wake copies what is away in all. */
+        prepared = copy_begin(atomic_load(&c->ctx), estimate(w) + (joins ? store.used_bytes : 0));
         context_unpin(c);
     }
     if (!prepared)
@@ -289,6 +295,7 @@ static bool save_all(struct park_receipt *r)
 
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r)
 {
+    store.goes_on = goes_on;
     held_take(w);
     batch_begin(&store, COPY_OUT, goes_on, r->why);
     return retain_is_on() ? save_what_differs(goes_on, r) : save_all(r);

@@ -166,9 +166,11 @@ static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *
     bool prepared = move_prepare(w, joins, !quiet_look(), may_prepare, r);
 
     r->room_ns = clock_now_ns() - start_ns;
-    if (prepared)
-        snprintf(r->to, sizeof r->to, "%s", move_place());
-    return prepared;
+    if (!prepared)
+        return false;
+    snprintf(r->to, sizeof r->to, "%s", move_place());
+    atomic_store(&park_last.refusals, 0);
+    return true;
 }
 
 static uint64_t parked_bytes(const struct park_receipt *r)
@@ -189,6 +191,7 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
 
     if (!why && at == GATE_WAKING)
         why = "it is waking";
+    atomic_fetch_add(&park_last.refusals, w->reason == PARK_IDLE);
     if (why || atomic_load(&leaves)) {
         say_refused(r, why ? why : "the process leaves");
         return false;
@@ -261,7 +264,6 @@ static uint64_t tell_of_park(uint64_t now_ns)
 {
     static uint64_t told;
     const struct park_receipt *r = &results[job.number % RESULTS];
-
     bool is_host = !strcmp(r->to, "host");
 
     (void)now_ns;

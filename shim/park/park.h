@@ -59,7 +59,7 @@
  *     once, a wake when its own time is over. So a request does not wait as long as the use.
  * 15. What takes long for a file or for much host memory comes before the gate is closed. A park
  *     that joins another one asks may_prepare meanwhile, so that a use does not wait for host
- *     memory. It does wait for a file that has no bytes yet (step 2 of store_file.h).
+ *     memory. Where zeros are written to a file (step 2 of store_file.h), it waits for 16 MiB.
  */
 #ifndef SHIM_PARK_H
 #define SHIM_PARK_H
@@ -126,10 +126,11 @@ uint64_t park_begin_wake(bool drops); /* .. and retained copies are freed, if it
 uint64_t park_under_way(void);
 bool park_is_over(uint64_t number, struct park_receipt *out);
 
-/* The last park and the last wake: when they ended (0: there was none), and what both took. Any
- * thread. */
+/* The last park and the last wake: when they ended (0: there was none), and what both took. And how
+ * many parks of PARK_IDLE in a row were refused before the gate was closed. Any thread. */
 struct park_last {
     _Atomic uint64_t parked_ns, woke_ns, cost_ns;
+    atomic_uint refusals;
 };
 extern struct park_last park_last __attribute__((visibility("hidden")));
 

@@ -17,6 +17,7 @@
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/kernel.h"
+#include "shim/process/proc_text.h"
 #include "shim/share/peer.h"
 
 #include <fcntl.h>
@@ -71,9 +72,8 @@ static bool any_device_in(int folder)
 static const char *refusal_of_files(void)
 {
     struct stat opened;
-    char path[48];
-    /* Of this thread: that of the process is empty once its first thread has ended. */
-    snprintf(path, sizeof path, "/proc/self/task/%d/fd", (int)syscall(SYS_gettid));
+    char path[PROC_TEXT_PATH_BYTES];
+    proc_text_own_path(path, "fd");
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder < 0 || kernel_fstat(folder, &opened))
         return UNSEEN;

@@ -113,7 +113,7 @@ static uint64_t groups_room(const struct cgroup_files *v, const char *root, cons
 static uint64_t find_room(const char *root, bool *tight)
 {
     static char text[TEXT_BYTES];
-    char path[PATH_BYTES];
+    char path[PATH_BYTES], own[PROC_TEXT_PATH_BYTES];
     uint64_t kib, total_kib, room = UINT64_MAX;
 
     *tight = false;
@@ -123,12 +123,10 @@ static uint64_t find_room(const char *root, bool *tight)
         if (find_number(text, "MemTotal:", &total_kib))
             note_tight(kib, total_kib, tight);
     }
-    snprintf(path, sizeof path, "%s/proc/thread-self/cgroup", root);
-    if (!proc_text_read_whole(path, text, sizeof text)) {
-        snprintf(path, sizeof path, "%s/proc/self/cgroup", root); /* before Linux 3.17 */
-        if (!proc_text_read_whole(path, text, sizeof text))
-            return room;
-    }
+    proc_text_own_path(own, "cgroup");
+    snprintf(path, sizeof path, "%s%s", root, own);
+    if (!proc_text_read_whole(path, text, sizeof text))
+        return room;
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
         const char *found = strstr(text, versions[i].mark);
 
@@ -179,17 +177,18 @@ static uint64_t whole_pages(uint64_t size_bytes)
 static void *map_aligned(uint64_t size_bytes, int protection)
 {
     uint64_t all = size_bytes + HUGE_PAGE_BYTES;
-    char *p = mmap(NULL, all, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *p = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (p == MAP_FAILED)
         return NULL;
+    munlock(p, all); /* step 5 */
     uint64_t before = whole_pages((uintptr_t)p) - (uintptr_t)p;
     if (before)
         munmap(p, before);
     munmap(p + before + size_bytes, HUGE_PAGE_BYTES - before);
     p += before;
-    if (!madvise(p, size_bytes, MADV_DONTFORK)) { /* step 2 */
-        madvise(p, size_bytes, MADV_DONTDUMP);
+    if (!mprotect(p, size_bytes, protection) && !madvise(p, size_bytes, MADV_DONTFORK)) {
+        madvise(p, size_bytes, MADV_DONTDUMP); /* step 2 */
         return p;
     }
     munmap(p, size_bytes);
@@ -235,7 +234,8 @@ static bool extend_file(struct store *s, uint64_t size_bytes, char *why, size_t 
         snprintf(why, why_bytes, "it was parked in too many parts: wake it first");
         return false;
     }
-    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size_bytes, why, why_bytes))
+    if (!store_file_map(s->folder, s->bytes + s->usable_bytes, size_bytes, s->goes_on, why,
+                        why_bytes))
         return false;
     s->files[s->num_files++] = s->usable_bytes;
     return true;
@@ -370,6 +370,7 @@ static void shrink(struct store *s, uint64_t from)
 
     if (!size || mprotect(s->bytes + from, size, PROT_NONE))
         return;
+    munlock(s->bytes + from, size);
     madvise(s->bytes + from, size, MADV_DONTNEED);
     s->usable_bytes = from;
 }

@@ -12,6 +12,8 @@
  *    (MADV_DONTDUMP). Nothing is left behind a process that is killed.
  * 3. store_free unmaps all of it: the process is as large as before the park.
  * 4. It begins at a huge page, and its steps are whole ones, so that the kernel may use them.
+ * 5. A program that locks its memory (mlockall) means its own. None of this is locked: it would have
+ *    all its pages at once, and keep those that go back. So nothing is accessible before munlock.
  * No lock: the park thread has it, and its workers write only bytes of rows that it gave them.
  */
 #ifndef SHIM_STORE_H
@@ -33,7 +35,8 @@ struct store {
     char folder[STORE_FOLDER_BYTES]; /* "": host memory */
     uint64_t files[STORE_FILES_MAX]; /* where each file begins */
     unsigned num_files;
-    bool is_lost; /* a file has lost bytes */
+    bool is_lost;          /* a file has lost bytes */
+    bool (*goes_on)(void); /* see store_file_map; the caller sets it behind store_begin */
     /* size: of the addresses; used: the end of the last row that came; awaited: what is still to
      * come in this park. */
     uint64_t size_bytes, usable_bytes, used_bytes, awaited_bytes;

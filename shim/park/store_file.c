@@ -25,6 +25,9 @@
 #define GIB (UINT64_C(1) << 30)
 #define STACK_BYTES (64 * 1024)
 
+/* So many zeros are on the disk before a park that fills a file is asked whether it goes on. */
+#define FILL_BYTES (UINT64_C(16) << 20)
+
 enum { ZEROS_BYTES = 64 * 1024, NAME_BYTES = 64, PAGE_BYTES = 4096 };
 
 /* What the thread of step 3 is to do, and what came of it. */
@@ -32,6 +35,7 @@ static struct {
     const char *folder;
     char *at;
     uint64_t size_bytes;
+    bool (*goes_on)(void);
     enum { MADE, NO_TABLE, NO_FILE, NO_ROOM, NO_MAPPING } end;
     int error;
     _Atomic uint32_t is_over; /* a futex */
@@ -78,8 +82,12 @@ static int open_nameless(const char *folder)
     snprintf(name, sizeof name, ".gpucache-park-%d-%llx", (int)getpid(),
              (unsigned long long)number);
     fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd >= 0)
-        unlinkat(dir, name, 0);
+    if (fd >= 0 && unlinkat(dir, name, 0)) { /* it would outlive the process */
+        int error = errno;
+        close(fd);
+        errno = error;
+        fd = -1;
+    }
     return fd;
 }
 
@@ -97,20 +105,32 @@ static bool allocate_file(int fd, uint64_t size_bytes)
         if (n <= 0)
             return false;
         at += (uint64_t)n;
+        if (at % FILL_BYTES && at < size_bytes)
+            continue;
+        if (fsync(fd))
+            return false;
+        if (making.goes_on && !making.goes_on()) {
+            errno = ECANCELED;
+            return false;
+        }
     }
-    return !fsync(fd);
+    return true;
 }
 
-/* Step 6. The mapping takes the place of the one at `at` only when nothing else can fail. */
+/* Step 6, and step 5 of store.h. The mapping takes the place of the one at `at` only when nothing
+ * else can fail. */
 static bool map_file(int fd)
 {
     char *to = making.at, *p;
     uint64_t size = making.size_bytes;
 
     fork_gate_enter();
-    p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p != MAP_FAILED && (madvise(p, size, MADV_DONTFORK) ||
-                            mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)) {
+    p = mmap(NULL, size, PROT_NONE, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED)
+        munlock(p, size);
+    if (p != MAP_FAILED &&
+        (mprotect(p, size, PROT_READ | PROT_WRITE) || madvise(p, size, MADV_DONTFORK) ||
+         mremap(p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)) {
         munmap(p, size);
         p = MAP_FAILED;
     }
@@ -155,6 +175,8 @@ static void say_end(char *why, size_t why_bytes)
         snprintf(why, why_bytes, "the process may not write to %.160s", making.folder);
     else if (error == ENOSPC || error == EDQUOT)
         snprintf(why, why_bytes, "%.160s has no room for %s GiB", making.folder, size.text);
+    else if (error == ECANCELED)
+        snprintf(why, why_bytes, "the program used the GPU meanwhile");
     else if (error == EFBIG)
         snprintf(why, why_bytes, "the process may not write a file of %s GiB", size.text);
     else
@@ -162,13 +184,15 @@ static void say_end(char *why, size_t why_bytes)
                  size.text, making.end == NO_MAPPING ? "mapped" : "made", error);
 }
 
-bool store_file_map(const char *folder, char *at, uint64_t size_bytes, char *why, size_t why_bytes)
+bool store_file_map(const char *folder, char *at, uint64_t size_bytes, bool (*goes_on)(void),
+                    char *why, size_t why_bytes)
 {
     static const struct own_thread thread = {"gpucache-file", STACK_BYTES, make_on_thread};
 
     making.folder = folder;
     making.at = at;
     making.size_bytes = size_bytes;
+    making.goes_on = goes_on;
     atomic_store(&making.is_over, 0);
     if (!own_thread_start(&thread)) {
         snprintf(why, why_bytes, "the process gets no thread for it");

@@ -7,7 +7,7 @@
  *    opens it, and it is gone with its last mapping, also if the process is killed.
  * 2. It has all its bytes before a mapping exists: the kernel reserves them (fallocate), or zeros
  *    are written and synchronised where a file system cannot reserve. So a full file system shows
- *    at once, and not at a copy.
+ *    at once, and not at a copy. Zeros take as long as the disk does, so a use stops that.
  * 3. A thread with a descriptor table of its own makes it, and ends with it. The program has no
  *    descriptor of the file at any time, and may close all that it has. Where the kernel allows no
  *    such table, there is no file.
@@ -33,9 +33,10 @@
 bool store_file_allowed(const char *folder, char *why, size_t why_bytes);
 /* Are the bytes of its files host memory (tmpfs)? */
 bool store_file_is_memory(const char *folder);
-/* Maps a new file of so many bytes over `at`, which is a multiple of a page. False: nothing
- * changed, and `why` is one sentence. */
-bool store_file_map(const char *folder, char *at, uint64_t size_bytes, char *why, size_t why_bytes);
+/* Maps a new file of so many bytes over `at`, which is a multiple of a page. goes_on: NULL, or asked
+ * while zeros are written, by another thread. False: nothing changed, and `why` is one sentence. */
+bool store_file_map(const char *folder, char *at, uint64_t size_bytes, bool (*goes_on)(void),
+                    char *why, size_t why_bytes);
 /* Step 5, for the file that is mapped at `at`. False: bytes may be lost. Waits for the disk. */
 bool store_file_is_whole(char *at);
 /* False: not all bytes. */

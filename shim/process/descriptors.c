@@ -5,13 +5,13 @@
 #include "shim/process/descriptors.h"
 
 #include "shim/process/decimal.h"
+#include "shim/process/proc_text.h"
 
 #include <dirent.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,9 +25,9 @@
 /* The program's descriptors must not stay open in a copy of its table: a pipe would never end. */
 static bool close_all(void)
 {
-    char path[48];
+    char path[PROC_TEXT_PATH_BYTES];
 
-    snprintf(path, sizeof path, "/proc/self/task/%d/fd", (int)syscall(SYS_gettid));
+    proc_text_own_path(path, "fd");
     DIR *folder = opendir(path);
     if (!folder)
         return false;

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 
 bool proc_text_read(const char *path, char text[PROC_TEXT_BYTES])
 {
@@ -31,6 +32,16 @@ bool proc_text_read_whole(const char *path, char *text, size_t size_bytes)
     errno = saved_errno;
     text[size > 0 ? size : 0] = '\0';
     return size > 0;
+}
+
+void proc_text_own_path(char path[PROC_TEXT_PATH_BYTES], const char *name)
+{
+    struct stat st;
+
+    snprintf(path, PROC_TEXT_PATH_BYTES, "/proc/thread-self/%s", name);
+    if (kernel_fstatat(AT_FDCWD, "/proc/thread-self", &st, AT_SYMLINK_NOFOLLOW))
+        snprintf(path, PROC_TEXT_PATH_BYTES, "/proc/self/task/%d/%s", (int)kernel_gettid(),
+                 name); /* before Linux 3.17 */
 }
 
 const char *proc_text_stat_field(const char *text, unsigned field)

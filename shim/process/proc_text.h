@@ -18,6 +18,12 @@ bool proc_text_read(const char *path, char text[PROC_TEXT_BYTES]);
 /* The same with a text of any size. */
 bool proc_text_read_whole(const char *path, char *text, size_t size_bytes);
 
+enum { PROC_TEXT_PATH_BYTES = 64 };
+
+/* The path of the calling thread's own file of that name: maps, exe, cmdline, fd/3. /proc/self is
+ * the first thread's, and shows nothing of the process once that thread has ended. */
+void proc_text_own_path(char path[PROC_TEXT_PATH_BYTES], const char *name);
+
 /* Where a field of a text of /proc/PID/stat begins. Fields count from 1 (proc(5)). The second is
  * the name of the process and may hold blanks and brackets, so `field` must be 3 or more. NULL:
  * there is none. */

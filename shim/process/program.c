@@ -4,6 +4,8 @@
  */
 #include "shim/process/program.h"
 
+#include "shim/process/proc_text.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,9 +34,11 @@ const char *program_name(void)
 bool program_file_name(char *out, size_t size_bytes)
 {
     static const char deleted[] = " (deleted)";
-    char path[PROGRAM_PATH_MAX];
+    char path[PROGRAM_PATH_MAX], link[PROC_TEXT_PATH_BYTES];
     int saved_errno = errno;
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+
+    proc_text_own_path(link, "exe");
+    ssize_t n = readlink(link, path, sizeof path - 1);
 
     errno = saved_errno;
     if (n <= 0 || (size_t)n == sizeof path - 1) /* maybe cut */

@@ -5,7 +5,7 @@
  * program_invocation_short_name and the kernel's comm may say anything. These two names stay:
  *  - The path that the program was started by is kept by the kernel behind the environment
  *    (AT_EXECFN). Of a script it is the script's.
- *  - The file that runs is /proc/self/exe, with all links followed. Of a script it is the
+ *  - The file that runs is `exe` in /proc, with all links followed. Of a script it is the
  *    interpreter's.
  * No lock, no memory, no CUDA.
  */

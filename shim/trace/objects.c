@@ -8,6 +8,7 @@
 #include "shim/process/clock.h"
 #include "shim/process/fnv.h"
 #include "shim/process/kernel.h"
+#include "shim/process/proc_text.h"
 #include "shim/trace/trace.h"
 
 #include <errno.h>
@@ -83,7 +84,9 @@ static void read_lines(int fd, trace_object_do *f)
 static void read_maps(trace_object_do *f)
 {
     struct stat st;
-    int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    char path[PROC_TEXT_PATH_BYTES];
+    proc_text_own_path(path, "maps");
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd >= 0 && !kernel_fstat(fd, &st)) {
         read_lines(fd, f);
         kernel_close_own(fd, &st);

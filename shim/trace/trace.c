@@ -93,7 +93,9 @@ void trace_fill_header(struct trace_header *h)
     page_boot_id(h->boot_id);
     snprintf(h->library_version, sizeof h->library_version, "%s", GPUCACHE_VERSION);
     snprintf(h->program, sizeof h->program, "%s", program_name());
-    size_t n = read_text("/proc/self/cmdline", h->command, sizeof h->command);
+    char path[PROC_TEXT_PATH_BYTES];
+    proc_text_own_path(path, "cmdline");
+    size_t n = read_text(path, h->command, sizeof h->command);
     for (size_t i = 0; i + 1 < n; i++)
         if (!h->command[i])
             h->command[i] = ' ';

@@ -6,9 +6,11 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* ---- the primary context ends with its last user
  * The program retains and releases the primary context by the driver API. It lives until its last
@@ -371,9 +373,78 @@ static int threads_beside_resets_meet_no_error_that_lasts(void)
     return lasts;
 }
 
+/* ---- a reset that fails leaves no memory behind
+ * Idle memory is on its way back to the driver when a reset begins, which the driver refuses. The
+ * context lives on, and the rest of that memory goes back later. Only the simulated driver refuses.
+ */
+
+/* The simulated driver has these (tests/sim/sim.h), a real one does not. */
+__attribute__((weak)) int simHold(const char *symbol);
+__attribute__((weak)) void simLetGo(const char *symbol);
+__attribute__((weak)) unsigned simHeld(void);
+__attribute__((weak)) int simFail(const char *symbol, unsigned nth, int code);
+__attribute__((weak)) uint64_t simDeviceBytesUsed(int device);
+
+enum { FLUSH_BLOCKS = 4, FLUSH_BYTES = 64 << 20 };
+
+static void flush_until_held(unsigned count)
+{
+    for (int ms = 0; simHeld() < count && ms < 30000; ms++)
+        scene_sleep_ms(1);
+}
+
+static int reset_or_flush(int index, void *unused)
+{
+    (void)unused;
+    if (index == 0)
+        return cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS;
+    flush_until_held(in_segments() ? 2 : 1);
+    simLetGo("cuMemFreeAsync");
+    scene_sleep_ms(50); /* for the rest of the flush */
+    simLetGo("cuDevicePrimaryCtxReset_v2");
+    return 0;
+}
+
+static int a_reset_that_fails_leaves_no_memory_behind(void)
+{
+    uint64_t blocks[FLUSH_BLOCKS], before, after = 0;
+    int count = 0;
+    scene_watchdog(60);
+    if (gpu_device_count(&count) != 0 || count < 1 || !scene_simulated())
+        scene_skip("no simulated device");
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    REQUIRE(cuCtxSetCurrent(primary));
+    uint64_t live = NEW_BLOCK(FLUSH_BYTES);
+    before = simDeviceBytesUsed(0);
+    for (int i = 0; i < FLUSH_BLOCKS; i++)
+        blocks[i] = NEW_BLOCK(FLUSH_BYTES);
+    for (int i = 0; i < FLUSH_BLOCKS; i++)
+        REQUIRE(gpu_free(blocks[i]));
+    REQUIRE(simHold("cuDevicePrimaryCtxReset_v2"));
+    REQUIRE(simFail("cuDevicePrimaryCtxReset_v2", 1, CUDA_ERROR_UNKNOWN));
+    if (scene_preloaded() && in_segments()) {
+        REQUIRE(simHold("cuMemFreeAsync"));
+        REQUIRE(kill(getpid(), SIGUSR1));
+        flush_until_held(1);
+    }
+    int done = scene_threads(2, reset_or_flush, NULL);
+    for (int ms = 0; ms < 5000 && (after = simDeviceBytesUsed(0)) >= before + FLUSH_BYTES;
+         ms += 10) {
+        if (scene_preloaded())
+            REQUIRE(kill(getpid(), SIGUSR1));
+        scene_sleep_ms(10);
+    }
+    REQUIRE(gpu_memset(live, 1, FLUSH_BYTES));
+    bool wrong = scene_wrong_bytes(live, FLUSH_BYTES, 1) != 0;
+    printf("the reset %s, memory is left: %d, wrong: %d\n", done ? "works" : "fails",
+           after >= before + FLUSH_BYTES, wrong);
+    return done || wrong || after >= before + FLUSH_BYTES;
+}
+
 SCENE_ACTS(ACT(the_primary_context_ends_with_its_last_user),
            ACT(it_ends_beside_contexts_of_other_threads),
            ACT(a_reset_beside_first_allocations_harms_no_later_life),
            ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
            ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
-           ACT(threads_beside_resets_meet_no_error_that_lasts))
+           ACT(threads_beside_resets_meet_no_error_that_lasts),
+           ACT(a_reset_that_fails_leaves_no_memory_behind))

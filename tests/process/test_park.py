@@ -280,6 +280,17 @@ class Park(Base):
             self.assertEqual(p.do("check"), "right")
         self.assertGreater(pauses[4], 0.8, pauses)  # of 0.1 s, doubled each time
 
+    def test_one_that_is_always_refused_tries_ever_less_often(self):
+        p = self.start(GPUCACHE_PARK="idle:100ms", GPUCACHE_PARK_TO="/missing")
+        p.do("make 8 20")
+        refusals = lambda: p.state()["counters"]["park_refusals"]  # noqa: E731
+        self.wait_for(refusals, "it does not try to park itself")
+        time.sleep(4)
+        self.assertLessEqual(refusals(), 6)  # at 0.1 s, 0.2 s, 0.4 s ..
+        before = refusals()
+        self.assertEqual(p.ask("set PARK=idle:90ms")[0], DONE)
+        self.wait_for(lambda: refusals() > before, "it does not try anew", 1)
+
     def test_parks_with_changes_between(self):
         p = self.start()
         p.do("make 4 40")

@@ -164,6 +164,14 @@ class Retain(parking.Base):
                 self.assertGreater(gpu["live_bytes"], live - 2 * PAGE)
         self.assertEqual(p.do("copies"), "right")
 
+    def test_a_folder_that_is_refused_drops_none(self):
+        p = self.start()
+        p.do("make 8 20")
+        _, live = self.copied(p)
+        self.wake(p)
+        self.park(p, "park to=/missing", code=parking.REFUSED)
+        self.assertEqual(self.copied(p), (0, live))
+
     def test_a_reset_changes_the_key(self):
         p = self.start()
         p.do("make 16 20")

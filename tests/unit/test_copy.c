@@ -57,8 +57,11 @@ static CUresult CUDAAPI of_stream(CUstream stream)
     return CUDA_SUCCESS;
 }
 
+static size_t registered;
+
 static CUresult CUDAAPI do_register(void *at, size_t size, unsigned flags)
 {
+    registered = size;
     return CUDA_SUCCESS;
 }
 
@@ -102,7 +105,7 @@ static int begin(void **state)
             .addr = (uintptr_t)device + at, .size_bytes = sizes[i], .host = host + at + PAGE_BYTES};
         at += sizes[i];
     }
-    assert_true(copy_begin(context));
+    assert_true(copy_begin(context, UINT64_C(64) * BYTES));
     copy_open(context);
     return 0;
 }
@@ -158,6 +161,26 @@ static void an_error_and_a_stop_end_the_job(void **state)
     assert_int_equal(run(COPY_OUT, &code), COPY_DONE);
 }
 
+static void staging_is_as_large_as_what_is_copied(void **state)
+{
+    static const struct {
+        uint64_t copied, halves;
+    } steps[] = {{512, 2}, {12 * 1024 * 1024, 4}, {512, 4}, {UINT64_C(64) * BYTES, 16}};
+    CUresult code;
+
+    copy_close();
+    copy_finish(context);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        assert_true(copy_begin(context, steps[i].copied));
+        assert_int_equal(registered, steps[i].halves * COPY_HALF_BYTES);
+        copy_open(context);
+        memset(host, 0, BYTES);
+        assert_int_equal(run(COPY_OUT, &code), COPY_DONE);
+        assert_memory_equal(host + PAGE_BYTES, device, total());
+        copy_close();
+    }
+}
+
 static unsigned resident(const char *from, size_t size)
 {
     static unsigned char pages[BYTES / PAGE_BYTES];
@@ -197,6 +220,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(each_byte_goes_out_and_back),
         CASE(an_error_and_a_stop_end_the_job),
+        CASE(staging_is_as_large_as_what_is_copied),
         CASE(touched_memory_is_there_before_a_copy),
         CASE(a_touch_stops_and_fails),
     };

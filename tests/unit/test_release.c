@@ -199,4 +199,49 @@ POOL_TEST(a_flush_in_a_capture_gives_what_is_known_idle)
     EXPECT_EQ(rig_trim(r, 0, false), MIB(6), "the rest after it");
 }
 
+/* The second segment of two is on its way back when a call begins that may end the context, and
+ * fails. exposed: both are, so that frees give them back. */
+static void end_begins(struct model *m, uint64_t addr)
+{
+    atomic_store(&m->backend.gone, true);
+    m->hook_freed = NULL;
+    (void)addr;
+}
+
+static void look_at_an_end_that_fails(struct rig *r, bool exposed)
+{
+    uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
+    if (exposed) {
+        rig_expose(r, a);
+        rig_expose(r, b);
+    }
+    rig_launch(r, 1, MS(50), b);
+    r->model->hook_freed = end_begins;
+    rig_free(r, a);
+    rig_free(r, b);
+    rig_trim(r, 0, true);
+    EXPECT_EQ(model_used_bytes(r->model), MIB(8), "the other one is not given back");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "and not forgotten");
+    EXPECT_SOUND(r);
+    atomic_store(&r->model->backend.gone, false);
+    EXPECT(rig_alloc(r, MIB(8)), "the context lives on");
+    EXPECT_EQ(model_used_bytes(r->model), exposed ? MIB(16) : MIB(8),
+              "only memory that nobody knows is handed out again");
+    rig_free_all(r);
+    rig_trim(r, 0, true);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "all of it goes back");
+    EXPECT_EQ(model_used_bytes(r->model), 0, "to the driver");
+    EXPECT_SOUND(r);
+}
+
+POOL_TEST(segments_outlast_an_end_of_the_context_that_fails)
+{
+    look_at_an_end_that_fails(expect_segments(state), false);
+}
+
+POOL_TEST(exposed_segments_outlast_an_end_of_the_context_that_fails)
+{
+    look_at_an_end_that_fails(expect_segments(state), true);
+}
+
 PLAY_TESTS

@@ -314,6 +314,37 @@ static bool memory_can_stay_here(void)
     return stays;
 }
 
+/* What the process has in memory, in bytes. */
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
+    fclose(file);
+    return pages * 4096;
+}
+
+static void a_locked_process_keeps_no_more_than_it_needs(void **state)
+{
+    struct store s = {0};
+    uint64_t before;
+
+    if (mlockall(MCL_FUTURE))
+        skip();
+    before = resident_bytes();
+    assert_true(store_begin(&s, "", 128 * MIB, 64 * MIB, why, sizeof why));
+    assert_true(store_extend(&s, 64 * MIB, why, sizeof why));
+    assert_true(resident_bytes() < before + 16 * MIB);
+    memset(s.bytes, 1, 64 * MIB);
+    assert_int_equal(mlock(s.bytes, 64 * MIB), 0); /* as mlockall(MCL_CURRENT) does */
+    assert_non_null(store_add(&s, 4096, 2 * MIB));
+    store_settle(&s);
+    assert_true(resident_bytes() < before + 16 * MIB);
+    store_free(&s);
+    munlockall();
+}
+
 static void a_child_has_no_copy(void **state)
 {
     struct store s = {0};
@@ -345,6 +376,7 @@ int main(void)
         cmocka_unit_test(rows_are_found_in_any_order),
         cmocka_unit_test(a_cut_store_gives_its_memory_back),
         cmocka_unit_test(rows_of_what_stays_are_dropped),
+        cmocka_unit_test(a_locked_process_keeps_no_more_than_it_needs),
         cmocka_unit_test(a_child_has_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

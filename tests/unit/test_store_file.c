@@ -37,7 +37,7 @@ static char pattern[BYTES], back[BYTES];
 static struct store s;
 
 /* What the kernel or the file system lacks. */
-static bool no_fallocate, no_tmpfile, no_writes;
+static bool no_fallocate, no_tmpfile, no_unlink, no_writes;
 
 long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
@@ -46,6 +46,8 @@ int __wrap_open(const char *path, int flags, mode_t mode);
 int __wrap_open64(const char *path, int flags, mode_t mode);
 int __real_msync(void *at, size_t size, int flags);
 int __wrap_msync(void *at, size_t size, int flags);
+int __real_unlinkat(int dir, const char *path, int flags);
+int __wrap_unlinkat(int dir, const char *path, int flags);
 
 /* The first thread's, with the one that counts, if it counts its own. */
 static unsigned program_descriptors;
@@ -77,6 +79,15 @@ int __wrap_open(const char *path, int flags, mode_t mode)
     return __real_open(path, flags, mode);
 }
 
+int __wrap_unlinkat(int dir, const char *path, int flags)
+{
+    if (!no_unlink)
+        return __real_unlinkat(dir, path, flags);
+    __real_unlinkat(dir, path, flags); /* for the next test */
+    errno = EIO;
+    return -1;
+}
+
 /* The kernel tells of lost bytes once. */
 int __wrap_msync(void *at, size_t size, int flags)
 {
@@ -101,7 +112,7 @@ static unsigned entries(const char *path)
 
 static int make_folder(void **state)
 {
-    no_fallocate = no_tmpfile = no_writes = false;
+    no_fallocate = no_tmpfile = no_unlink = no_writes = false;
     for (size_t i = 0; i < BYTES; i++)
         pattern[i] = (char)(i * 2654435761u >> 24);
     snprintf(folder, sizeof folder, "/tmp/store-file-XXXXXX");
@@ -156,6 +167,34 @@ static void a_file_system_may_lack_what_makes_it_simple(void **state)
     no_fallocate = true;
     assert_true(begin(BYTES));
     expect_bytes_come_back();
+}
+
+static void a_file_that_keeps_its_name_is_refused(void **state)
+{
+    no_tmpfile = no_unlink = true;
+    assert_false(begin(BYTES));
+    assert_non_null(strstr(why, "cannot be made: error 5"));
+    assert_int_equal(s.usable_bytes, 0);
+}
+
+static unsigned asked;
+
+static bool goes_on_twice(void)
+{
+    return ++asked <= 2;
+}
+
+static void a_use_stops_the_filling_of_a_file(void **state)
+{
+    no_fallocate = true;
+    asked = 0;
+    assert_true(store_begin(&s, folder, 128 * MIB, 100 * MIB, why, sizeof why));
+    s.goes_on = goes_on_twice;
+    assert_false(store_extend(&s, 100 * MIB, why, sizeof why));
+    assert_string_equal(why, "the program used the GPU meanwhile");
+    assert_int_equal(asked, 3);
+    assert_int_equal(s.usable_bytes, 0);
+    assert_int_equal(entries(folder), 0);
 }
 
 /* The limit on the size of files stands for a disk that is full at any megabyte. */
@@ -334,6 +373,32 @@ static void more_than_was_awaited_gets_another_file(void **state)
     assert_true(s.usable_bytes >= 32 * MIB);
 }
 
+/* What the process has in memory, in bytes. */
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
+    fclose(file);
+    return pages * 4096;
+}
+
+static void a_locked_process_keeps_no_bytes_in_memory(void **state)
+{
+    if (mlockall(MCL_FUTURE))
+        skip();
+    uint64_t before = resident_bytes();
+    assert_true(begin(48 * MIB));
+    assert_true(resident_bytes() < before + 16 * MIB);
+    for (uint64_t at = 0; at < 48 * MIB; at += BYTES)
+        assert_true(store_file_put(s.bytes + at, pattern, BYTES));
+    store_settle(&s);
+    assert_true(resident_bytes() < before + 16 * MIB);
+    expect_bytes_come_back();
+    munlockall();
+}
+
 static void a_child_has_no_mapping_of_it(void **state)
 {
     int status;
@@ -353,6 +418,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(bytes_are_in_a_file_without_a_name),
         CASE(a_file_system_may_lack_what_makes_it_simple),
+        CASE(a_file_that_keeps_its_name_is_refused),
+        CASE(a_use_stops_the_filling_of_a_file),
         CASE(too_little_room_is_refused_and_nothing_is_left),
         CASE(a_full_disk_is_refused_at_every_megabyte),
         CASE(a_folder_that_does_not_serve_is_refused_in_words),
@@ -360,6 +427,7 @@ int main(void)
         CASE(bytes_that_a_disk_has_lost_stay_lost),
         CASE(a_second_park_has_a_file_of_its_own),
         CASE(more_than_was_awaited_gets_another_file),
+        CASE(a_locked_process_keeps_no_bytes_in_memory),
         CASE(a_child_has_no_mapping_of_it),
     };
     signal(SIGXFSZ, SIG_IGN);
