@@ -286,6 +286,18 @@ class Recorder(Traces):
         self.assertGreater(len(events), 3000)
         self.assertFalse(its.ended)
 
+    def test_what_passes_ends_no_trace(self):
+        """A signal that interrupts it; a moment without descriptors costs its records."""
+        self.assertEqual(self.write("interrupted"), "")
+        its, events = self.read()
+        self.assertEqual((len(events), its.num_lost, its.ended), (30000, 0, True))
+        other = self.path + ".2"
+        self.assertEqual(self.write("descriptors", path=other), "")
+        its, events = self.read(other)
+        self.assertEqual((events[0].b, events[-1].b, its.ended), (111, 333, True))
+        self.assertEqual(len(events) + its.num_lost, 40002)
+        self.assertGreater(its.num_lost, 20000)
+
     def test_a_file_that_was_moved_ends_the_trace(self):
         with subprocess.Popen([WRITER, "threads", self.path], stderr=subprocess.PIPE,
                               text=True) as writer:
