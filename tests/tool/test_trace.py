@@ -251,6 +251,15 @@ class Recorder(Traces):
         self.assertEqual([row[1] for row in its.rows()], [])
         self.assertEqual((its.num_lost, its.ended), (1, True))
 
+    def test_a_dump_that_was_cut_off_has_what_was_written(self):
+        self.write("killed-in-a-dump", -signal.SIGKILL)
+        its, events = self.read(self.path + ".dump")
+        self.assertEqual((its.ended, its.num_torn, its.program),
+                         (False, 0, os.path.basename(WRITER)))
+        self.assertEqual([e.b for e in events[:2]], [2000, 3000])
+        self.assertGreater(len(events), 10000)
+        self.assertTrue(all(0 <= e.ns <= its.span_ns() for e in events))
+
     def test_a_forked_child_records_nothing(self):
         self.write("fork")
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])

@@ -354,6 +354,7 @@ static const struct {
     {"dump-dump", dump_after_dump},
     {"freed-by-another", freed_by_another},
     {"freed-in-vain", freed_in_vain},
+    {"killed-in-a-dump", killed_in_a_dump},
     {"handed-on", handed_on_in_a_dump},
 };
 
