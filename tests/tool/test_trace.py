@@ -392,6 +392,16 @@ class Reader(Traces):
                              [FIRST + i * 512 for i in range(len(events))])
             self.assertEqual(bool(events), size > head + 1000)
 
+    def test_a_file_that_is_cut_off_meanwhile(self):
+        """Is shorter, and no end of the tool."""
+        self.write("threads")
+        read = f"import os, sys; sys.path.insert(0, {sys.path[0]!r}); from gpucache import trace\n" \
+               "its = trace.Trace(sys.argv[1])\nos.truncate(sys.argv[1], 1 << 20)\n" \
+               "print(len(list(its.events())))"
+        done = subprocess.run([sys.executable, "-c", read, self.path], check=True, timeout=60,
+                              text=True, stdout=subprocess.PIPE)
+        self.assertGreater(int(done.stdout), 10000)
+
     def test_noise_is_read_without_harm(self):
         noise = random.Random(20260101)
         fixtures = [self.fixture(path)[:tables.TRACE_HEADER_BYTES + 3000]
