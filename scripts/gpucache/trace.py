@@ -7,7 +7,6 @@ import collections
 import heapq
 import itertools
 import math
-import mmap
 import os
 import re
 import struct
@@ -46,11 +45,14 @@ class Trace:
     def __init__(self, path):
         self.path = path
         try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                head = file.read(tables.TRACE_HEADER_BYTES)
-                self._read_header(head)
-                self.data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            # Not mapped: where the file ends meanwhile, or has a hole on a full tmpfs, that kills.
+            self._file = open(path, "rb", buffering=0)
+            try:
+                self._size = os.fstat(self._file.fileno()).st_size
+                self._read_header(self._bytes(0, tables.TRACE_HEADER_BYTES))
+            except BaseException:
+                self._file.close()
+                raise
         except (OSError, ValueError) as error:
             raise Fault(f"{path}: {reason(error)}") from None
         self.objects = []
@@ -60,6 +62,10 @@ class Trace:
         self.num_lost = self.num_torn = self.num_unknown = 0
         self._sites = collections.defaultdict(dict)
         self._rate = 1.0  # ns a tick
+
+    def _bytes(self, offset, size):
+        """What is there of them."""
+        return os.pread(self._file.fileno(), size, offset)
 
     def _field(self, head, name):
         offset, form = tables.TRACE_HEADER[name]
@@ -98,7 +104,7 @@ class Trace:
         """Adds records of PROCESS behind the file, which nobody writes any more. rows: (ns of
         CLOCK_MONOTONIC, uuid, bytes of the process, bytes of the GPU), by their time."""
         with open(self.path, "r+b") as file:
-            number = -(-(len(self.data) - tables.TRACE_HEADER_BYTES) // self.chunk_bytes)
+            number = -(-(self._size - tables.TRACE_HEADER_BYTES) // self.chunk_bytes)
             for first in range(0, len(rows), ROWS_ADDED):
                 file.seek(tables.TRACE_HEADER_BYTES + number * self.chunk_bytes)
                 file.write(self._chunk_of(number, rows[first:first + ROWS_ADDED]))
@@ -118,7 +124,7 @@ class Trace:
         return struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, first, rows[0][0], 0) + made
 
     def close(self):
-        self.data.close()
+        self._file.close()
 
     def __enter__(self):
         return self
@@ -138,8 +144,8 @@ class Trace:
     def _chunks(self):
         """(ticks at the start, offset in the file) of the chunks that are there."""
         first, found = tables.TRACE_HEADER_BYTES, []
-        for offset in range(first, len(self.data), self.chunk_bytes):
-            head = self.data[offset:offset + tables.TRACE_CHUNK_HEAD_BYTES]
+        for offset in range(first, self._size, self.chunk_bytes):
+            head = self._bytes(offset, tables.TRACE_CHUNK_HEAD_BYTES)
             if len(head) < tables.TRACE_CHUNK_HEAD_BYTES:
                 self.num_torn += 1
                 break
@@ -202,8 +208,8 @@ class Trace:
         """The records of a chunk, as tuples like Event. What is torn ends it. A trace may have ten
         million records: what is frequent is written out here, with local names."""
         begin = offset + tables.TRACE_CHUNK_HEAD_BYTES
-        end = min(offset + self.chunk_bytes, len(self.data))
-        data = self.data[begin:begin + (end - begin) // (2 * WORD) * 2 * WORD]
+        data = self._bytes(begin, self.chunk_bytes - tables.TRACE_CHUNK_HEAD_BYTES)
+        data = data[:len(data) // (2 * WORD) * 2 * WORD]
         words = array.array("Q", data)
         kinds = data[KIND_BYTE::2 * WORD]
         found, place, base, tid, sites = [], 0, 0, 0, self._sites[0]

@@ -30,6 +30,17 @@ def _change(process, value, name="GPUCACHE_TRACE"):
     return change
 
 
+def _others(pid, path=None):
+    """The file of a trace that is on and not in `path`; None: there is none. GPUCACHE_TRACE_ON=oom
+    is no such trace."""
+    told = state.one(pid).options()
+    name = told.get("TRACE", "none")
+    if name.lower() in ("", "none") or told.get("TRACE_ON") == "oom":
+        return None
+    is_own = path and text.printable(path).startswith(name.removesuffix("..."))
+    return None if is_own else name
+
+
 class Oom:
     """GPUCACHE_TRACE_ON=oom, which a trace that is asked for interrupts."""
 
@@ -74,11 +85,27 @@ class Beside:
             its.add(self.rows)
 
 
+def _end(process, path, oom):
+    """Ends the trace in `path`, and no other."""
+    try:
+        if _others(process.pid, path):
+            complain(f"PID {process.pid}: another trace took its place")
+        else:
+            _change(process, "none")
+            oom.go_on()
+    except (Fault, OSError) as error:
+        if not _has_ended(process.pid):
+            complain(f"PID {process.pid}: the trace goes on: {error}")
+
+
 def show(args):
     process = state.one(args.pid, fresh=False)
     if process.status != "running":
         raise Fault(f"PID {args.pid}: it has ended")
-    path = _path(args)
+    path, other = _path(args), _others(args.pid)
+    if other:
+        raise Fault(f"PID {args.pid}: it records a trace already, in {other}: gpucache set "
+                    f"{args.pid} TRACE=none ends it")
     oom = Oom(process)
     if _change(process, path).get("note") or not os.path.exists(path):
         oom.go_on()
@@ -93,12 +120,7 @@ def show(args):
     except KeyboardInterrupt:
         pass  # enough was seen
     finally:
-        try:
-            _change(process, "none")
-            oom.go_on()
-        except (Fault, OSError) as error:
-            if not _has_ended(args.pid):
-                complain(f"PID {args.pid}: the trace goes on: {error}")
+        _end(process, path, oom)
     try:
         beside.write(path)
         size = os.path.getsize(path)

@@ -90,12 +90,26 @@ static void find_start(void)
     trace_ring_each(dump_trace, until_ticks, look_at_start);
 }
 
+/* With the last pair of times. */
+static void put_header(void)
+{
+    static const char none[TRACE_HEADER_BYTES - sizeof header];
+    header.last_ticks = trace_ticks();
+    header.last_ns = clock_now_ns();
+    if (!problem[0])
+        trace_copy_put(0, &header, sizeof header, problem);
+    if (!problem[0])
+        trace_copy_put(sizeof header, none, sizeof none, problem);
+}
+
+/* It is in the file from the start on: a program that is out of memory may end in the dump. */
 static void begin_header(void)
 {
     trace_fill_header(&header);
     header.start_unix_ns -= header.start_ns - start_ns;
     header.start_ns = start_ns;
     header.start_ticks = start_ticks;
+    put_header();
 }
 
 /* A table with open addressing; a caller that finds no place counts as not known. */
@@ -302,17 +316,6 @@ size_t trace_dump_holders(struct trace_holder *out, size_t most)
     return count;
 }
 
-static void end_header(void)
-{
-    static const char none[TRACE_HEADER_BYTES - sizeof header];
-    header.last_ticks = trace_ticks();
-    header.last_ns = clock_now_ns();
-    if (!problem[0])
-        trace_copy_put(0, &header, sizeof header, problem);
-    if (!problem[0])
-        trace_copy_put(sizeof header, none, sizeof none, problem);
-}
-
 bool trace_dump_end(char *why, size_t size_bytes)
 {
     int saved_errno = errno;
@@ -321,7 +324,7 @@ bool trace_dump_end(char *why, size_t size_bytes)
     trace_mine = before;
     if (writer.chunk)
         put_chunk(&page, (size_t)((const char *)writer.next - (const char *)&page));
-    end_header();
+    put_header();
     trace_copy_end(!problem[0]);
     trace_owners_back();
     trace_ring_unlock();

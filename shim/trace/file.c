@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-enum { LOCK_TRIES = 100 };
+enum { LOCK_TRIES = 100, ALLOCATE_TRIES = 100 };
 
 static pthread_mutex_t file_lock = PTHREAD_MUTEX_INITIALIZER;
 static char file_name[PATH_MAX]; /* absolute: the program may change its folder */
@@ -32,11 +32,14 @@ static bool lock(void)
     return trace_lock(&file_lock, LOCK_TRIES);
 }
 
+/* Keeps errno. */
 static void say_errno(char why[TRACE_WHY_BYTES], const char *what)
 {
+    int code = errno;
     char words[80];
-    const char *reason = strerror_r(errno, words, sizeof words); /* NULL: musl's, it is in words */
+    const char *reason = strerror_r(code, words, sizeof words); /* NULL: musl's, it is in words */
     snprintf(why, TRACE_WHY_BYTES, "%s: %s", what, reason ? reason : words);
+    errno = code;
 }
 
 /* The absolute name, with the process id for %p. */
@@ -142,15 +145,21 @@ bool trace_file_begin(const char *path, const struct trace_header *header,
     return begun;
 }
 
-/* Maps the next chunk of the open file. */
+/* A signal may interrupt it where the file is in memory. */
+static int allocate(int fd, off_t start)
+{
+    int rc = EINTR;
+    for (int i = 0; i < ALLOCATE_TRIES && rc == EINTR; i++)
+        rc = posix_fallocate(fd, start, TRACE_CHUNK_BYTES);
+    return rc;
+}
+
+/* Maps the next chunk of the open file. NULL, with a code in errno and a sentence: it cannot. */
 static void *map_next(int fd, char why[TRACE_WHY_BYTES])
 {
     off_t start = TRACE_HEADER_BYTES + (off_t)num_chunks * TRACE_CHUNK_BYTES;
-    int rc = is_within_limit(start + TRACE_CHUNK_BYTES)
-                 ? posix_fallocate(fd, start, TRACE_CHUNK_BYTES)
-                 : EFBIG;
-    if (rc) {
-        errno = rc;
+    errno = is_within_limit(start + TRACE_CHUNK_BYTES) ? allocate(fd, start) : EFBIG;
+    if (errno) {
         say_errno(why, "there is no room for more of the file");
         return NULL;
     }
@@ -164,25 +173,36 @@ static void *map_next(int fd, char why[TRACE_WHY_BYTES])
     return chunk;
 }
 
+/* The next record may find it otherwise. */
+static bool may_pass(int code)
+{
+    return code == EINTR || code == EMFILE || code == ENFILE || code == ENOMEM;
+}
+
 /* With the lock. */
 static void *map_chunk_of_file(char why[TRACE_WHY_BYTES])
 {
     struct stat st;
     void *chunk = NULL;
+    int code = 0;
     if (broken)
         return NULL;
     int fd = open(file_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
+        code = errno;
         say_errno(why, "the file cannot be opened any more");
     } else if (kernel_fstat(fd, &st) || st.st_dev != file_made.st_dev ||
                st.st_ino != file_made.st_ino) {
         snprintf(why, TRACE_WHY_BYTES, "another file has its name now");
     } else {
         chunk = map_next(fd, why);
+        code = errno;
     }
     if (fd >= 0)
         kernel_close_own(fd, &st);
-    broken = !chunk;
+    broken = !chunk && !may_pass(code);
+    if (!broken)
+        why[0] = '\0';
     return chunk;
 }
 

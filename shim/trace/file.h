@@ -29,7 +29,8 @@ bool trace_file_begin(const char *path, const struct trace_header *header,
 /* The header in the file, to be changed while the trace is on. NULL: there is no file. */
 struct trace_header *trace_file_header(void);
 /* The next chunk, all zero, and its number. NULL, with a sentence in `why`: there is none, and
- * there will be none any more. NULL with "": the lock was not to be had. */
+ * there will be none any more. NULL with "": there may be one later. The lock was not to be had, or
+ * the process has no descriptor or no address space left. */
 void *trace_file_chunk(uint32_t *number, char why[TRACE_WHY_BYTES]);
 /* No thread writes to the chunk any more. */
 void trace_file_chunk_done(void *chunk);

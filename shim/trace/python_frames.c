@@ -22,16 +22,19 @@ struct layout {
     uint16_t current, current_again; /* of the thread's frame; from there on once more, or NONE */
     uint16_t frame_code, frame_previous, frame_instruction, frame_owner;
     uint16_t first_line, file, name, lines, instructions; /* of a code object */
-    uint16_t text, text_wide;                             /* of a str: its characters */
+    uint16_t number;          /* of a code object: no other one's; NONE: there is none */
+    uint16_t text, text_wide; /* of a str: its characters */
 };
 enum { NONE = UINT16_MAX };
 
 static const struct layout tables[] = {
-    {0x030b, 184, 80, 120, 56, 8, 32, 48, 56, 69, 72, 112, 128, 136, 184, 48, 72},
-    {0x030c, 192, 64, 120, 56, 0, 0, 8, 56, 70, 68, 112, 128, 136, 192, 40, 56},
-    {0x030d, 200, 64, 136, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 40,
+    {0x030b, 184, 80, 120, 56, 8, 32, 48, 56, 69, 72, 112, 128, 136, 184, NONE, 48, 72},
+    {0x030c, 192, 64, 120, 56, 0, 0, 8, 56, 70, 68, 112, 128, 136, 192, 92, 40, 56},
+    {0x030d, 200, 64, 136, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE, 92, 40,
      56},
 };
+/* The first versions with these layouts, but for what came before a release. */
+enum { FIRST_VERSION = 0x030b01f0, RELEASED = 0xf0 };
 /* Places of words in _Py_DebugOffsets of 3.13. */
 enum {
     OFFSETS_COOKIE,
@@ -52,8 +55,10 @@ enum {
 
 /* What all objects of all versions have. */
 enum { OBJECT_TYPE = 8, OBJECT_SIZE = 16, TYPE_BASIC_SIZE = 32, BYTES_TEXT = 32 };
-enum { UNICODE_LENGTH = 16, UNICODE_STATE = 32 };
-enum { OWNER_OF_C = 3, FRAMES_CHECKED = 64, LINES_MOST = 1 << 20 };
+enum { UNICODE_LENGTH = 16, UNICODE_HASH = 24, UNICODE_STATE = 32 };
+enum { OWNER_GENERATOR = 1, OWNER_OF_C = 3, FRAMES_CHECKED = 64, LINES_MOST = 1 << 20 };
+/* Of a code object, behind its instructions' place: how many of these are none of its source. */
+enum { HIDDEN_BEFORE_INSTRUCTIONS = 16, HIDDEN_MOST = 1 << 20 };
 
 enum state { OFF, UNCHECKED, CHECKED };
 static atomic_int state;
@@ -111,7 +116,7 @@ static const char *find_layout(const struct python_symbols *s)
     size_t i = 0, count = s->version ? sizeof tables / sizeof tables[0] : 0;
     while (i < count && tables[i].version != *s->version >> 16)
         i++;
-    if (i == count)
+    if (i == count || *s->version < FIRST_VERSION || (*s->version & 0xff) != RELEASED)
         return "this version of Python is not known";
     layout = tables[i];
     const uint64_t *words = s->runtime;
@@ -168,17 +173,27 @@ static bool has_type(uint64_t object, const void *type)
     return fetch_word(object + OBJECT_TYPE, &found) && found == (uintptr_t)type;
 }
 
-static bool check_code(uint64_t code, uint64_t instruction)
+static bool check_source(uint64_t code)
 {
-    uint64_t file, name, lines, size, start = code + layout.instructions;
+    uint64_t file, name, lines, size;
     int32_t first_line;
-    return has_type(code, symbols.code_type) && fetch_word(code + layout.file, &file) &&
-           fetch_word(code + layout.name, &name) && fetch_word(code + layout.lines, &lines) &&
-           fetch_word(code + OBJECT_SIZE, &size) &&
-           fetch_bytes(code + layout.first_line, &first_line, 4) &&
+    return fetch_word(code + layout.file, &file) && fetch_word(code + layout.name, &name) &&
+           fetch_word(code + layout.lines, &lines) &&
+           fetch_bytes(code + layout.first_line, &first_line, 4) && first_line >= 0 &&
            has_type(file, symbols.unicode_type) && has_type(name, symbols.unicode_type) &&
-           fetch_word(lines + OBJECT_SIZE, &lines) && lines < LINES_MOST && first_line >= 0 &&
-           instruction >= start && instruction < start + 2 * size;
+           fetch_word(lines + OBJECT_SIZE, &size) && size < LINES_MOST;
+}
+
+/* Of a frame that is hidden (code_of) nothing else is read. */
+static bool check_code(uint64_t code, uint64_t instruction, uint8_t owner)
+{
+    uint64_t size, start = code + layout.instructions;
+    int32_t hidden;
+    return has_type(code, symbols.code_type) && fetch_word(code + OBJECT_SIZE, &size) &&
+           fetch_bytes(start - HIDDEN_BEFORE_INSTRUCTIONS, &hidden, 4) && hidden >= 0 &&
+           hidden < HIDDEN_MOST && instruction + 2 >= start && instruction < start + 2 * size &&
+           ((owner != OWNER_GENERATOR && instruction < start + 2 * (uint64_t)hidden) ||
+            check_source(code));
 }
 
 /* *count: the frames that were compared. */
@@ -192,7 +207,7 @@ static bool check_frames(uint64_t thread, int *count)
         good = fetch_bytes(frame + layout.frame_owner, &owner, 1) && owner <= OWNER_OF_C &&
                fetch_word(frame + layout.frame_code, &code) &&
                fetch_word(frame + layout.frame_instruction, &instruction) &&
-               (owner == OWNER_OF_C || check_code(code, instruction)) &&
+               (owner == OWNER_OF_C || check_code(code, instruction, owner)) &&
                fetch_word(frame + layout.frame_previous, &frame);
     }
     return good;
@@ -228,20 +243,78 @@ static void *own_thread(void)
     return tid == first_thread ? thread : NULL;
 }
 
+/* 0: none of a function's, or of a function that has not begun. The interpreter makes code for
+ * itself, of which all is hidden, or which has no file. */
 READS_OTHERS static inline uintptr_t code_of(uintptr_t frame)
 {
-    uintptr_t code = AT(uint8_t, frame, layout.frame_owner) == OWNER_OF_C
-                         ? 0
-                         : AT(uintptr_t, frame, layout.frame_code);
-    /* Code that the interpreter makes for itself has no file. */
-    return code && AT(uintptr_t, code, layout.file) && AT(uintptr_t, code, layout.name) ? code : 0;
+    uint8_t owner = AT(uint8_t, frame, layout.frame_owner);
+    uintptr_t code = owner == OWNER_OF_C ? 0 : AT(uintptr_t, frame, layout.frame_code);
+    if (!code || !AT(uintptr_t, code, layout.file) || !AT(uintptr_t, code, layout.name))
+        return 0;
+    uintptr_t start = code + layout.instructions;
+    uint32_t hidden = AT(uint32_t, start, -HIDDEN_BEFORE_INSTRUCTIONS);
+    bool has_begun = AT(uintptr_t, frame, layout.frame_instruction) >= start + 2 * (size_t)hidden;
+    return owner == OWNER_GENERATOR || has_begun ? code : 0;
 }
 
-/* Code may end, and other code may lie at its address: the table of lines, too, would have to. */
+/* Four words at a time: one multiplication would wait for the other. The last word may have bytes
+ * of the one before it. */
+READS_OTHERS static inline uint64_t hash_bytes(uintptr_t at, uint64_t size_bytes)
+{
+    uint64_t a = 0, b = size_bytes, c = 0, d = 0;
+    uintptr_t end = at + size_bytes;
+    for (; end - at >= 32; at += 32) {
+        a = mix(a, AT(uint64_t, at, 0));
+        b = mix(b, AT(uint64_t, at, 8));
+        c = mix(c, AT(uint64_t, at, 16));
+        d = mix(d, AT(uint64_t, at, 24));
+    }
+    for (; end - at >= 8; at += 8)
+        a = mix(a, AT(uint64_t, at, 0));
+    if (size_bytes >= 8)
+        b = mix(b, AT(uint64_t, end, -8));
+    for (; size_bytes < 8 && at < end; at++)
+        c = c << 8 | AT(uint8_t, at, 0);
+    return mix(mix(a, b), mix(c, d));
+}
+
+struct characters {
+    uintptr_t at;
+    uint64_t length;
+    uint32_t width; /* 1, 2 or 4 bytes each; 0: they are elsewhere */
+    bool is_ascii;
+};
+
+READS_OTHERS static struct characters characters_of(uintptr_t text)
+{
+    uint32_t flags = AT(uint32_t, text, UNICODE_STATE), kind = flags >> 2 & 7;
+    bool is_compact = flags >> 5 & 1, is_ascii = flags >> 6 & 1;
+    bool is_known = is_compact && (kind == 1 || kind == 2 || kind == 4);
+    return (struct characters){text + (is_ascii ? layout.text : layout.text_wide),
+                               AT(uint64_t, text, UNICODE_LENGTH), is_known ? kind : 0, is_ascii};
+}
+
+/* A name that is a key somewhere has a hash of its own. */
+READS_OTHERS static inline uint64_t hash_text(uintptr_t text)
+{
+    if (AT(int64_t, text, UNICODE_HASH) != -1)
+        return AT(uint64_t, text, UNICODE_HASH);
+    struct characters c = characters_of(text);
+    return hash_bytes(c.at, c.length * c.width);
+}
+
+/* Other code may lie where code ended, with all that it names at the same places. The frames'
+ * hashes do not wait for each other. */
 READS_OTHERS static inline uint64_t add_frame(uint64_t key, uintptr_t frame, uintptr_t code)
 {
     key = mix(key, AT(uintptr_t, frame, layout.frame_instruction));
-    return mix(key, AT(uintptr_t, code, layout.lines) + AT(uint32_t, code, layout.first_line));
+    if (layout.number != NONE)
+        return mix(key, AT(uint32_t, code, layout.number));
+    uintptr_t table = AT(uintptr_t, code, layout.lines);
+    uint64_t lines = hash_bytes(table + BYTES_TEXT, AT(uint64_t, table, OBJECT_SIZE));
+    uint64_t place = mix(hash_text(AT(uintptr_t, code, layout.file)),
+                         hash_text(AT(uintptr_t, code, layout.name)));
+    return mix(key, mix(place, lines + AT(uint32_t, code, layout.first_line)));
 }
 
 READS_OTHERS unsigned python_frames_walk(unsigned most, uint64_t *out, uint64_t *key)
@@ -295,19 +368,15 @@ static size_t put_character(char *out, uint32_t c)
 /* The first characters, or the last ones. Returns the bytes, at most size_bytes. */
 READS_OTHERS static size_t put_name(char *out, size_t size_bytes, uintptr_t text, bool from_end)
 {
-    uint32_t flags = AT(uint32_t, text, UNICODE_STATE), kind = flags >> 2 & 7;
-    bool is_compact = flags >> 5 & 1, is_ascii = flags >> 6 & 1;
-    uint64_t length = AT(uint64_t, text, UNICODE_LENGTH), most = size_bytes / (is_ascii ? 1 : 2);
-    uintptr_t at = text + (is_ascii ? layout.text : layout.text_wide);
+    struct characters its = characters_of(text);
+    uint64_t length = its.width ? its.length : 0, most = size_bytes / (its.is_ascii ? 1 : 2);
     size_t n = 0;
-    if (!is_compact || (kind != 1 && kind != 2 && kind != 4))
-        return 0;
     uint64_t first = from_end && length > most ? length - most : 0;
     uint64_t end = length - first > most ? first + most : length;
     for (uint64_t i = first; i < end; i++) {
-        uint32_t c = kind == 1   ? AT(uint8_t, at, i)
-                     : kind == 2 ? AT(uint16_t, at, 2 * i)
-                                 : AT(uint32_t, at, 4 * i);
+        uint32_t c = its.width == 1   ? AT(uint8_t, its.at, i)
+                     : its.width == 2 ? AT(uint16_t, its.at, 2 * i)
+                                      : AT(uint32_t, its.at, 4 * i);
         n += put_character(out + n, c ? c : '?');
     }
     return n;

@@ -251,6 +251,15 @@ class Recorder(Traces):
         self.assertEqual([row[1] for row in its.rows()], [])
         self.assertEqual((its.num_lost, its.ended), (1, True))
 
+    def test_a_dump_that_was_cut_off_has_what_was_written(self):
+        self.write("killed-in-a-dump", -signal.SIGKILL)
+        its, events = self.read(self.path + ".dump")
+        self.assertEqual((its.ended, its.num_torn, its.program),
+                         (False, 0, os.path.basename(WRITER)))
+        self.assertEqual([e.b for e in events[:2]], [2000, 3000])
+        self.assertGreater(len(events), 10000)
+        self.assertTrue(all(0 <= e.ns <= its.span_ns() for e in events))
+
     def test_a_forked_child_records_nothing(self):
         self.write("fork")
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])
@@ -285,6 +294,18 @@ class Recorder(Traces):
         its, events = self.read()
         self.assertGreater(len(events), 3000)
         self.assertFalse(its.ended)
+
+    def test_what_passes_ends_no_trace(self):
+        """A signal that interrupts it; a moment without descriptors costs its records."""
+        self.assertEqual(self.write("interrupted"), "")
+        its, events = self.read()
+        self.assertEqual((len(events), its.num_lost, its.ended), (30000, 0, True))
+        other = self.path + ".2"
+        self.assertEqual(self.write("descriptors", path=other), "")
+        its, events = self.read(other)
+        self.assertEqual((events[0].b, events[-1].b, its.ended), (111, 333, True))
+        self.assertEqual(len(events) + its.num_lost, 40002)
+        self.assertGreater(its.num_lost, 20000)
 
     def test_a_file_that_was_moved_ends_the_trace(self):
         with subprocess.Popen([WRITER, "threads", self.path], stderr=subprocess.PIPE,
@@ -370,6 +391,16 @@ class Reader(Traces):
             self.assertEqual([e.a for e in events],
                              [FIRST + i * 512 for i in range(len(events))])
             self.assertEqual(bool(events), size > head + 1000)
+
+    def test_a_file_that_is_cut_off_meanwhile(self):
+        """Is shorter, and no end of the tool."""
+        self.write("threads")
+        read = f"import os, sys; sys.path.insert(0, {sys.path[0]!r}); from gpucache import trace\n" \
+               "its = trace.Trace(sys.argv[1])\nos.truncate(sys.argv[1], 1 << 20)\n" \
+               "print(len(list(its.events())))"
+        done = subprocess.run([sys.executable, "-c", read, self.path], check=True, timeout=60,
+                              text=True, stdout=subprocess.PIPE)
+        self.assertGreater(int(done.stdout), 10000)
 
     def test_noise_is_read_without_harm(self):
         noise = random.Random(20260101)

@@ -276,6 +276,60 @@ class Tracing(Traces):
         done = self.tool("trace", program.pid, "--seconds", "1")
         self.assertEqual(done.returncode, 1)
 
+    def asker(self, program, path):
+        """A tool that records the program; it has begun."""
+        asker = subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", path],
+                                 text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
+                                     **os.environ,
+                                     "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")})
+        self.addCleanup(asker.kill)
+        while not os.path.exists(path) and asker.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        return asker
+
+    def test_nobody_ends_the_trace_of_another(self):
+        """Neither one from the start, nor one that another shell asked for."""
+        live, other = (os.path.join(self.folder.name, name) for name in ("live.gct", "other.gct"))
+        for program in self.program(), Program(self):
+            program.do("take a 1000000")
+            time.sleep(0.5)
+            asker = self.asker(program, live)
+            program.do("take b 2000000")
+            told = self.tool("trace", program.pid, "--seconds", "1", "-o", other)
+            if asker.poll() is None:
+                self.assertEqual((told.returncode, told.stdout), (1, ""))
+                self.assertIn(f"it records a trace already, in {live}: gpucache set "
+                              f"{program.pid} TRACE=none ends it", told.stderr)
+                program.do("take c 3000000")
+                asker.send_signal(signal.SIGINT)
+                self.assertEqual(asker.communicate(timeout=60)[1], "")
+            else:
+                program.do("take c 3000000")
+                self.assertIn(program.path, asker.communicate(timeout=60)[1])
+            program.end()
+            self.assertFalse(os.path.exists(other))
+            found = live if os.path.exists(live) else program.path
+            self.assertEqual([e.b for e in self.read(found)[1]
+                              if e.kind in usage.ALLOCS],
+                             [1_000_000, 2_000_000, 3_000_000])
+
+    def test_a_trace_that_another_one_followed(self):
+        """Whoever asked for the first says so, and leaves the other one alone."""
+        program = Program(self)
+        program.do("take a 1000000")
+        time.sleep(0.5)
+        live, other = (os.path.join(self.folder.name, name) for name in ("live.gct", "other.gct"))
+        asker = self.asker(program, live)
+        program.do("take b 2000000")
+        self.assertEqual(self.tool("set", program.pid, f"TRACE={other}").returncode, 0)
+        asker.send_signal(signal.SIGINT)
+        self.assertIn("another trace took its place", asker.communicate(timeout=60)[1])
+        program.do("take c 3000000")
+        program.end()
+        self.assertEqual([[e.b for e in self.read(path)[1] if e.kind in usage.ALLOCS]
+                          for path in (live, other)], [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
+
     def test_what_cannot_be_recorded_gets_a_sentence(self):
         program = Program(self)
         program.do("take a 100000000")

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -259,6 +260,43 @@ static void killed(const char *path)
     raise(SIGKILL);
 }
 
+/* As where the file is in memory and a timer interrupts it. */
+static int interruptions;
+
+int __real_posix_fallocate64(int fd, off_t start, off_t size_bytes);
+int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes);
+int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes)
+{
+    if (interruptions && interruptions--)
+        return EINTR;
+    return __real_posix_fallocate64(fd, start, size_bytes);
+}
+
+static void interrupted(const char *path)
+{
+    (void)path;
+    for (uint64_t i = 0; i < 30000; i++) {
+        interruptions = 3;
+        alloc(FIRST + i * 512, 512, AT(interrupted));
+    }
+}
+
+/* Two chunks and more, while the process has no descriptor left. */
+static void without_descriptors(const char *path)
+{
+    struct rlimit few, many;
+    (void)path;
+    getrlimit(RLIMIT_NOFILE, &many);
+    few = (struct rlimit){0, many.rlim_max};
+    alloc(FIRST, 111, AT(without_descriptors));
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (uint64_t i = 0; i < 40000; i++)
+        alloc(FIRST + i * 512, 222, AT(without_descriptors));
+    setrlimit(RLIMIT_NOFILE, &many);
+    alloc(FIRST, 333, AT(without_descriptors));
+    trace_note_lost();
+}
+
 static void again(const char *path)
 {
     char other[4096];
@@ -304,6 +342,8 @@ static const struct {
     {"many-paths", many_paths},
     {"paths-in-a-ring", paths_in_a_ring},
     {"killed", killed},
+    {"interrupted", interrupted},
+    {"descriptors", without_descriptors},
     {"again", again},
     {"rings", rings},
     {"rings-late", rings_late},
@@ -314,6 +354,7 @@ static const struct {
     {"dump-dump", dump_after_dump},
     {"freed-by-another", freed_by_another},
     {"freed-in-vain", freed_in_vain},
+    {"killed-in-a-dump", killed_in_a_dump},
     {"handed-on", handed_on_in_a_dump},
 };
 

@@ -48,6 +48,7 @@ void lost_in_a_dump(const char *path);
 void dump_after_dump(const char *path);
 void freed_by_another(const char *path);
 void freed_in_vain(const char *path);
+void killed_in_a_dump(const char *path);
 void handed_on_in_a_dump(const char *path);
 
 #endif

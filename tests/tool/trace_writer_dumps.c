@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -296,16 +297,31 @@ static void run_thread(unsigned who)
         ;
 }
 
+static bool dies; /* in the dump */
+
 bool __real_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why);
 bool __wrap_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why);
 bool __wrap_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why)
 {
+    if (dies && offset > TRACE_HEADER_BYTES)
+        raise(SIGKILL);
     if (hands_on) {
         hands_on = false;
         run_thread(GIVER);
         run_thread(TAKER);
     }
     return __real_trace_copy_put(offset, data, size_bytes, why);
+}
+
+/* Of two rings' chunks one is written. */
+void killed_in_a_dump(const char *path)
+{
+    begin_ring(path);
+    alloc(FIRST, 2000, AT(weights));
+    for (uint64_t i = 0; i < 20000; i++)
+        alloc(FIRST + (1 + i) * MIB, 3000, AT(churner));
+    dies = true;
+    dump_of_live(1, 1);
 }
 
 void handed_on_in_a_dump(const char *path)

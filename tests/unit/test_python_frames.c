@@ -83,7 +83,10 @@ static struct python_symbols symbols = {.this_thread = get_thread,
 
 static void set_text(struct text *t, const char *words)
 {
-    *t = (struct text){.type = &unicode_type, .length = strlen(words), .state = 1 << 2 | 3 << 5};
+    *t = (struct text){.type = &unicode_type,
+                       .length = strlen(words),
+                       .hash = UINT64_MAX,
+                       .state = 1 << 2 | 3 << 5};
     strcpy(t->characters, words);
 }
 
@@ -137,8 +140,9 @@ TEST(other_interpreters_have_no_frames)
 {
     const char *why = "";
     make_all();
-    static const unsigned long others[] = {0x030a0df0, 0x030e00f0, 0x040b0000, 0};
-    for (size_t i = 0; i < 4; i++) {
+    static const unsigned long others[] = {0x030a0df0, 0x030e00f0, 0x040b0000, 0,
+                                           0x030b00f0, 0x030c00b1, 0x030d00c2};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         version = others[i];
         assert_false(python_frames_begin(&symbols, &why));
         assert_string_equal(why, "this version of Python is not known");
@@ -203,6 +207,48 @@ TEST(frames_of_the_interpreters_own_are_passed_over)
     assert_ptr_equal(out[1], frames[3]);
     python_frames_end();
     assert_int_equal(walk(FRAMES), 0);
+}
+
+/* A function that has not begun, or code that the interpreter made for itself. */
+TEST(hidden_frames_are_passed_over)
+{
+    uint64_t out[FRAMES], key = 0;
+    int32_t hidden = 4;
+    make_all();
+    begin();
+    for (int i = 1; i < 4; i++)
+        memcpy(codes[i].bytes + 168, &hidden, 4);
+    ((char *)frames[2])[69] = 1; /* a generator's */
+    frames[3][7] += 2;           /* just begun */
+    codes[1].words[112 / 8] = codes[1].words[136 / 8] = 0x10;
+    assert_int_equal(python_frames_walk(FRAMES, out, &key), FRAMES - 1);
+    assert_ptr_equal(out[1], frames[2]);
+    assert_ptr_equal(out[2], frames[3]);
+    frames[3][7] -= 2;
+    assert_int_equal(python_frames_walk(FRAMES, out, &key), FRAMES - 2);
+}
+
+/* Code that has ended, and other code at its place. */
+TEST(whatever_is_told_of_a_place_is_in_its_key)
+{
+    make_all();
+    begin();
+    assert_int_equal(walk(FRAMES), FRAMES);
+    for (int i = 0; i < 4; i++) {
+        char *byte = i == 0   ? &names[2].characters[9]
+                     : i == 1 ? &files[2].characters[0]
+                     : i == 2 ? (char *)&lines.bytes[5]
+                              : &codes[2].bytes[72];
+        uint64_t out[FRAMES], key = 0, before, place = python_frame_key((uintptr_t)frames[2]);
+        python_frames_walk(FRAMES, out, &key);
+        before = key;
+        key = 0;
+        *byte ^= 1;
+        python_frames_walk(FRAMES, out, &key);
+        assert_int_not_equal(key, before);
+        assert_int_not_equal(python_frame_key((uintptr_t)frames[2]), place);
+    }
+    lines.bytes[5] ^= 1;
 }
 
 TEST(of_a_thread_that_may_lose_its_frames_none)
