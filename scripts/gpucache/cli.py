@@ -327,6 +327,7 @@ def make_parser():
         ARGUMENTS.get(verb, lambda add: None)(sub.add_argument)
         sub.add_argument("--json", action="store_true", help={
             "run": "print what would be run, as JSON, and do not run it",
+            "top": "print JSON instead, a line for each look; needs neither a terminal nor rich",
         }.get(verb, "print JSON"))
         if verb in ("ps", "top", "stat"):
             sub.add_argument("--no-ask", action="store_true",

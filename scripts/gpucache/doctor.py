@@ -85,7 +85,7 @@ def _tool(found):
     found.fact("tool", f"{tables.VERSION}, {tool}, Python {platform.python_version()}")
     for module in missing:
         found.warn(f"gpucache {NEEDED[module]} does not work: the Python package {module} is "
-                   "missing", f"pip install {fault.PACKAGES[module]}, or scripts/install again")
+                   "missing", f"{fault.remedy(module)}; or scripts/install again")
 
 
 def _system(found):
@@ -194,7 +194,7 @@ def _page_folder(found, folder):
                    "page there", "remove it, or set GPUCACHE_DIR")
     number = len([name for name in os.listdir(folder) if page.NAME.fullmatch(name)]) \
         if os.access(folder, os.R_OK | os.X_OK) else 0
-    return f"{folder} (mode {its.st_mode & 0o7777:04o}, {number} pages)"
+    return f"{folder} (mode {its.st_mode & 0o7777:04o}, {number} page{'s' * (number != 1)})"
 
 
 def _packages(found, folders):
@@ -224,6 +224,9 @@ def _process(found, pid):
     """What concerns one process."""
     if process.has_ended(pid):
         raise Fault(f"PID {pid}: no such process")
+    why = page.why_foreign(process.uid(pid))
+    if why:
+        raise Fault(f"PID {pid}: {why}")
     loaded = process.has_library(pid)
     if loaded is None:
         raise Fault(f"PID {pid}: {NOT_SHOWN}")

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What keeps a verb from its work, as one sentence for the user, and the exit codes."""
 import importlib
+import os
+import shutil
 import signal
 import sys
+import sysconfig
 import threading
 
 from gpucache import text
@@ -24,7 +27,7 @@ EXIT_CODES = (
 
 NOT_SHOWN = "it may not be looked at: permission denied"
 
-# Name to install -> what it is for.
+# Module -> the name by which pip installs it.
 PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "pynvml": "nvidia-ml-py",
             "argcomplete": "argcomplete"}
 
@@ -79,13 +82,22 @@ def ending(error):
     return error.code if error else None
 
 
+def remedy(module):
+    """What to type for a module that is missing. pip refuses to install for the Python of Debian's
+    packages, where a file says so."""
+    refuses = os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
+    if sys.prefix == sys.base_prefix and os.path.exists(refuses) and shutil.which("apt-get"):
+        return f"sudo apt-get install python3-{module.replace('_', '-')}"
+    return f"pip install {PACKAGES[module]}"
+
+
 def needed(module, verb):
     """The module, which is no part of Python."""
-    package = PACKAGES[module.split(".")[0]]
+    top = module.split(".")[0]
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise Fault(f"{verb} needs the Python package {package}: pip install {package}",
+        raise Fault(f"{verb} needs the Python package {PACKAGES[top]}: {remedy(top)}",
                     MISSING) from None
 
 

@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import fnmatch
+import os
 import queue
 import resource
 import sys
@@ -125,13 +126,15 @@ def _named(args, patterns, wanted, what):
     found, complaints = state.running(args.all_users, args.gpus)
     complaints = page.sum_up(complaints)
     chosen = []
+    whose = "" if args.all_users else f" of {process.user_name(os.geteuid())}"
     for pattern in patterns or [None]:
         its = [p for p in found if wanted(p)
                and (pattern is None or any(fnmatch.fnmatchcase(n, pattern) for n in p.names))
                and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
         if not its:
             which = f"whose name matches {pattern}" if pattern else what
-            complaints.append(f"no process {which}" + (f" on GPU {args.gpu}" if args.gpu else ""))
+            complaints.append(f"no process{whose} {which}"
+                              + (f" on GPU {args.gpu}" if args.gpu else ""))
         chosen += its
     return chosen, complaints
 

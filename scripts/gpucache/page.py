@@ -409,13 +409,22 @@ def find_all(all_users=False):
     return pages, complaints
 
 
+def why_foreign(uid):
+    """The sentence about a process of that user whom this one may not ask anything, or ""."""
+    if uid is None or os.geteuid() in (0, uid):
+        return ""
+    name = process.user_name(uid)
+    who = f"{name} and root" if uid else name
+    return f"it belongs to {name}: only {who} may look at it"
+
+
 def find(pid):
     """(page or None, complaints): the page of one process, also of one that has ended."""
     complaints = []
     identity, uid = process.identity(pid), process.uid(pid)
-    if uid is not None and os.geteuid() not in (0, uid):
-        raise Fault(f"it belongs to {process.user_name(uid)}: only this user and root may look at "
-                    "it")
+    why = why_foreign(uid)
+    if why:
+        raise Fault(why)
     if identity and uid is not None:  # None: it has just ended
         candidates = _own_places() if uid == os.geteuid() else []
         for folder in _open_all(candidates + _places_of(pid, uid), complaints):

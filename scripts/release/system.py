@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Fresh systems in a folder, made by debootstrap: their packages come from where this system's own
-do, or from a mirror that is named. Needs root."""
+"""Fresh systems in a folder, made by debootstrap, in TMPDIR or /var/tmp. Their packages come from
+the mirror that is named; else from DEBIAN_MIRROR or UBUNTU_MIRROR; else from where this system's own
+do, if it is one of the same kind; else from the public archive. Needs root. Signatures are checked
+where this system has the archive's keyring."""
 import contextlib
 import os
 import pathlib
@@ -14,6 +16,12 @@ import tempfile
 SKIP = 77
 # The kernel's table of emulators. Debian's packages call an entry qemu-MACHINE.
 EMULATORS = pathlib.Path("/proc/sys/fs/binfmt_misc")
+# What the stages `readme` and `systems` of scripts/test go through.
+SUITES = ("bookworm", "trixie", "noble")
+UBUNTU_SUITES = ("xenial", "bionic", "focal", "jammy", "noble")
+PUBLIC = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ubuntu.com/ubuntu"}
+# Ubuntu has other machines than x86 apart.
+PORTS = "http://ports.ubuntu.com/ubuntu-ports"
 UBUNTU_SCRIPT = "/usr/share/debootstrap/scripts/gutsy"
 # What a machine's owner may have set for apt and pip, and the names of such variables.
 SETTINGS = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
@@ -64,24 +72,33 @@ def needed(arch=platform.machine()):
              "    sudo apt-get install -y qemu-user-binfmt", SKIP)
 
 
-def own_mirror():
-    """The first place of Debian packages that this system's apt knows."""
+def own_mirror(kind):
+    """The first place of packages of a Debian or an Ubuntu that this system's apt knows."""
     for path in [pathlib.Path("/etc/apt/sources.list"),
                  *sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*"))]:
         if path.suffix not in (".list", ".sources") or not path.is_file():
             continue
-        found = re.search(r"^(?:deb (?:\[.*?\] )?|URIs: *)(\S+/(?:debian|ubuntu)/?)(?:\s|$)",
+        found = re.search(rf"^(?:deb (?:\[.*?\] )?|URIs: *)(\S+/{kind}(?:-ports)?/?)(?:\s|$)",
                           path.read_text(encoding="utf-8"), re.MULTILINE)
         if found:
             return found[1]
-    return fail("this system's apt names no mirror: use SUITE=MIRROR", SKIP)
+    return None
+
+
+def usual_mirror(name, architecture=None):
+    """Where the packages of a suite come from, if nobody says it."""
+    kind = "ubuntu" if name in UBUNTU_SUITES else "debian"
+    named = os.environ.get(f"{kind.upper()}_MIRROR")
+    if kind == "ubuntu" and architecture not in (None, "amd64"):
+        return named or PORTS
+    return named or own_mirror(kind) or PUBLIC[kind]
 
 
 def bootstrap(suite, folder, packages=(), architecture=None):
     """suite: NAME or NAME=MIRROR. architecture: Debian's name, if not this system's own. Returns
     the name of the suite."""
     name, _, mirror = suite.partition("=")
-    mirror = mirror or own_mirror()
+    mirror = mirror or usual_mirror(name, architecture)
     command = ["debootstrap", "--variant=minbase"]
     if architecture:
         command.append(f"--arch={architecture}")
@@ -130,7 +147,7 @@ def inside(system, *command, **variables):
 @contextlib.contextmanager
 def scratch(keep):
     # /tmp may be small or refuse programs.
-    folder = pathlib.Path(tempfile.mkdtemp(dir="/var/tmp"))
+    folder = pathlib.Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR", "/var/tmp")))
     try:
         yield folder
     finally:

@@ -112,7 +112,7 @@ class Told(Case):
 
     def test_folders_of_pages_that_the_library_would_refuse(self):
         self.page()
-        self.assertEqual(self.told()[0]["pages"], f"{self.folder} (mode 0700, 1 pages)")
+        self.assertEqual(self.told()[0]["pages"], f"{self.folder} (mode 0700, 1 page)")
         os.chmod(self.folder, 0o777)
         self.warned(f"{self.folder} is no folder of this user's own with mode 0700: the library "
                     "makes no page there")

@@ -13,7 +13,7 @@ import unittest
 import unittest.mock
 
 from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
-from test_page import Case
+from test_page import USER, Case
 
 from gpucache import ask as ask_module
 from gpucache import tables
@@ -297,9 +297,12 @@ class Flush(Case):
         self.assertEqual(tool("flush", "--name", file[:2] + "*").status, 0)
         self.assertEqual(tool("flush", "--name", "trainer").status, 0)
         self.assertEqual(len(page.asked), 3)
-        self.says(tool("flush", "--name", "ENGINE"), 1, "no process whose name matches ENGINE")
-        self.says(tool("flush", "--name", "nosuch*"), 1, "no process whose name matches nosuch*")
-        self.says(tool("flush", "--all", "--gpu", "9"), 1, "no process under libgpucache on GPU 9")
+        self.says(tool("flush", "--name", "ENGINE"), 1,
+                  f"no process of {USER} whose name matches ENGINE")
+        self.says(tool("flush", "--name", "nosuch*"), 1,
+                  f"no process of {USER} whose name matches nosuch*")
+        self.says(tool("flush", "--all", "--gpu", "9"), 1,
+                  f"no process of {USER} under libgpucache on GPU 9")
         self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
 
     def test_json(self):

@@ -23,6 +23,7 @@ from gpucache import flush, process, setting, signals, tables  # noqa: F401
 from gpucache.fault import Fault
 
 ROOT = os.geteuid() == 0
+USER = process.user_name(os.geteuid())
 
 
 def refuse(_):
@@ -386,13 +387,12 @@ class Who(Case):
 
     @unittest.skipUnless(ROOT, "needs root, to become somebody else")
     def test_a_user_sees_only_his_own(self):
+        roots = "it belongs to root: only root may look at it"
         for words, sentence in (
-                (("stat", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this user "
-                 "and root may look at it"),
-                (("flush", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this "
-                 "user and root may look at it"),
-                (("park", os.getpid()), f"PID {os.getpid()}: it belongs to root: only this "
-                 "user and root may look at it"),
+                (("stat", os.getpid()), f"PID {os.getpid()}: {roots}"),
+                (("doctor", os.getpid()), f"PID {os.getpid()}: {roots}"),
+                (("flush", os.getpid()), f"PID {os.getpid()}: {roots}"),
+                (("park", os.getpid()), f"PID {os.getpid()}: {roots}"),
                 (("ps", "--all-users"), "only root sees the processes of all users: leave "
                  "--all-users out, or use sudo")):
             tool(*words)  # he may not be able to read what is imported
@@ -408,6 +408,13 @@ class Who(Case):
             with open(reader, encoding="utf-8") as said:
                 self.assertEqual(said.read(), f"1 gpucache: {sentence}\n")
             os.waitpid(child, 0)
+
+    def test_whose_a_process_is_is_said_by_name(self):
+        for uid, sentence in (0, "root: only root"), (12345, "12345: only 12345 and root"):
+            with unittest.mock.patch.object(process, "uid", lambda _, uid=uid: uid), \
+                    unittest.mock.patch.object(os, "geteuid", lambda: 54321):
+                self.says(tool("stat", os.getpid()), 1,
+                          f"PID {os.getpid()}: it belongs to {sentence} may look at it")
 
     @unittest.skipUnless(ROOT, "needs root")
     def test_root_sees_all_that_ask_for_it(self):

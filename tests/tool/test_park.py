@@ -11,7 +11,7 @@ import types
 import unittest
 
 from fake import MIB, UUID, UUID_B, body, pool, tool
-from test_page import Case
+from test_page import USER, Case
 
 from gpucache import many, picture, tables, top
 
@@ -118,7 +118,7 @@ class Asked(Case):
 
     def test_wake_all_asks_those_that_are_parked(self):
         page = self.serve(DONE, {"ns": 1, "state": "woken"})
-        self.says(tool("wake", "--all"), 1, "no process is parked")
+        self.says(tool("wake", "--all"), 1, f"no process of {USER} is parked")
         self.assertEqual((tool("wake", "--all", "--drop").status, page.asked),
                          (0, ["wake drop=1"]))
         page.publish(sleeper())
@@ -130,7 +130,7 @@ class Asked(Case):
         for words, status, sentence in (
                 ((4194303,), 1, "PID 4194303: no such process"),
                 ((1 << 40,), 2, f"{1 << 40} is no process id"),
-                (("nosuch*",), 1, "no process whose name matches nosuch*"),
+                (("nosuch*",), 1, f"no process of {USER} whose name matches nosuch*"),
                 ((os.getpid(), "--gpu", "7"), 1, f"{ME}: it has no memory on GPU 7"),
                 ((os.getpid(), "--all"), 2, "give process ids and names, or --all: not both"),
                 ((), 2, None)):

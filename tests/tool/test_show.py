@@ -2,9 +2,12 @@
 """What stat and ps show, and where they have it from.
 
 test_show.py TOOL"""
+import contextlib
 import os
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import threading
 import time
 import unittest
@@ -15,6 +18,28 @@ from test_page import Case
 
 from gpucache import ask as ask_module
 from gpucache import cached, tables
+
+
+@contextlib.contextmanager
+def without(module):
+    """That module cannot be imported."""
+    names = {module, *(name for name in sys.modules if name.split(".")[0] == module)}
+    with unittest.mock.patch.dict(sys.modules, dict.fromkeys(names)):
+        yield
+
+
+@contextlib.contextmanager
+def python(folder, *files):
+    """The tool runs by a Python, no environment of its own, in whose folder there are these files.
+    A name without capitals is a program."""
+    with tempfile.TemporaryDirectory(dir=folder) as its:
+        for name in files:
+            with open(os.path.join(its, name), "xb") as file:
+                os.chmod(file.fileno(), 0o755)
+        with unittest.mock.patch.object(sys, "base_prefix", sys.prefix), \
+                unittest.mock.patch.object(sysconfig, "get_path", lambda _: its), \
+                unittest.mock.patch.dict(os.environ, PATH=its):
+            yield
 
 
 class Show(Case):
@@ -172,17 +197,14 @@ def nvmlDeviceGetComputeRunningProcesses(device):
         for module, words, package in (
                 ("prometheus_client", ("metrics",), "prometheus_client"),
                 ("rich", ("top",), "rich"), ("argcomplete", ("completion", "bash"), "argcomplete")):
-            before = {n: m for n, m in sys.modules.items() if n.split(".")[0] == module}
-            for name in {module, *before}:
-                sys.modules[name] = None
-            try:
-                done = tool(*words)
-            finally:
-                for name in {module, *before}:
-                    del sys.modules[name]
-                sys.modules.update(before)
-            verb = words[0]
-            self.says(done, 3, f"{verb} needs the Python package {package}: pip install {package}")
+            said = f"{words[0]} needs the Python package {package}:"
+            with without(module), python(self.folder):
+                self.says(tool(*words), 3, f"{said} pip install {package}")
+            debian = f"python3-{package.replace('_', '-')}"
+            with without(module), python(self.folder, "EXTERNALLY-MANAGED", "apt-get"):
+                self.says(tool(*words), 3, f"{said} sudo apt-get install {debian}")
+            with without(module), python(self.folder, "EXTERNALLY-MANAGED"):
+                self.says(tool(*words), 3, f"{said} pip install {package}")
 
     def test_stat_watches_until_the_end(self):
         with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:

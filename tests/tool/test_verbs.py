@@ -4,6 +4,7 @@
 test_verbs.py TOOL"""
 import glob
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -42,6 +43,22 @@ class Arguments(Case):
         self.refused("unrecognized arguments: --bogus", "set", os.getpid(), "--bogus", "MAX_IDLE=1")
         self.refused("unrecognized arguments: --maxidle; the nearest option is --max-idle", "run",
                      "--maxidle", "1G", "true")
+
+    def test_a_python_that_is_too_old_is_told_in_one_sentence(self):
+        """Before anything is imported that such a Python may not understand."""
+        with open(os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml"),
+                  encoding="utf-8") as file:
+            least = re.search(r'^requires-python = ">=(3[.](\d+))"$', file.read(), re.MULTILINE)
+        older = f"3.{int(least[2]) - 1}"
+        code = "import runpy, sys; sys.version_info = (3, int(sys.argv.pop(1)), 9); " \
+               "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+        for minor, status, said in (
+                (int(least[2]) - 1, 1,
+                 f"gpucache: it needs Python {least[1]} or newer, and this is {older}\n"),
+                (int(least[2]), 2, "")):
+            done = subprocess.run([sys.executable, "-c", code, str(minor), TOOL], check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual((done.returncode, done.stderr), (status, said))
 
     def test_the_help_of_run_is_short_and_has_each_kind_of_value_once(self):
         done = tool("run", "--help", COLUMNS="80")
