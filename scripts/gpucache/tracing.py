@@ -112,8 +112,9 @@ def show(args):
         raise Fault(f"PID {args.pid}: it could not write {path}; its log says why")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_in_order()
-    end, beside = time.monotonic() + args.seconds, Beside(process)
+    end, beside = time.monotonic() + args.seconds, None
     try:
+        beside = Beside(process)
         while time.monotonic() < end and not _has_ended(args.pid):
             beside.look()
             time.sleep(min(STEP_S, max(0.0, end - time.monotonic())))
@@ -122,7 +123,8 @@ def show(args):
     finally:
         _end(process, path, oom)
     try:
-        beside.write(path)
+        if beside:
+            beside.write(path)
         size = os.path.getsize(path)
     except OSError as error:
         raise Fault(f"{path}: {reason(error)}") from None

@@ -27,7 +27,7 @@ def main(programs):
             # A trace that is not there: the arguments before it are looked at first.
             command = [program, *words.split(), *(["/nosuch.csv"] if name == "replay" else [])]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=10,
+                done = subprocess.run(command, capture_output=True, text=True, timeout=50,
                                       check=False)
             except subprocess.TimeoutExpired:
                 wrong.append(f"{name} {words}: it runs")

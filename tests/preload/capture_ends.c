@@ -168,11 +168,11 @@ static int wait_beside_captures(bool closes)
 {
     struct ipc_message m = {.rc = 0};
     struct ipc_peer exporter = {.pid = 0};
-    scene_watchdog(25);
+    scene_watchdog(60);
     by_ipc = closes;
     if (by_ipc)
         exporter = ipc_peer_fork_work(keep_a_block);
-    scene_start(1, 25);
+    scene_start(1, 60);
     REQUIRE(gpu_malloc(&used, 4096));
     if (by_ipc) {
         EXPECT(read(exporter.from, &m, sizeof m) == (ssize_t)sizeof m);

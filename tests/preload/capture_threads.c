@@ -281,7 +281,7 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
     int waits = 0;
     size_t want = full + (IDLE * 64 - 32) * MIB;
     REQUIRE(gpu_malloc(&inside, 4096));
-    while (observer_free_bytes(observer) < want && waits++ < 500)
+    while (observer_free_bytes(observer) < want && waits++ < 3000)
         scene_sleep_ms(10);
     bool back = observer_free_bytes(observer) >= want;
     printf("mode %d, %s: others see it %s", mode, how == BY_SIGNAL ? "signal" : "environment",

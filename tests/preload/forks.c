@@ -145,7 +145,7 @@ static int children_of_after_are_refused(void)
  * goes on.
  */
 
-enum { THREADS = 3, FORKS = 30, FORKS_IN_HANDLER = 20, CHILD_S = 5 };
+enum { THREADS = 3, FORKS = 30, FORKS_IN_HANDLER = 20, CHILD_S = 30 };
 
 static atomic_bool stop;
 static volatile sig_atomic_t forked, failed_in_handler;

@@ -54,7 +54,7 @@ static int play(void)
     static uint64_t blocks[BLOCKS];
     const size_t kinds = sizeof sizes / sizeof *sizes;
     uint32_t wrong = 0;
-    scene_start(1, 20);
+    scene_start(1, 60);
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < BLOCKS; i++)
             REQUIRE(gpu_malloc(&blocks[i], sizes[i % (i < 100 ? kinds : kinds - 2)]));

@@ -13,7 +13,7 @@ enum {
     STREAMS = 4,
     BUSY_MAX = 3,
     STEPS = 40,
-    CHILD_S = 20,
+    CHILD_S = 60,
     TINY_CODE = 7,
     LEFT_CODE = 21
 };

@@ -103,7 +103,7 @@ static int persistent(void)
     void *flag = NULL;
     uint64_t blocks[BLOCKS], again[BLOCKS];
     uint32_t wrong = 0;
-    scene_start(1, 40);
+    scene_start(1, 60);
     CUstream forever = NEW_STREAM(false), stream = NEW_STREAM(false);
     REQUIRE(gpu_host_alloc(&flag, 4));
     __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);

@@ -245,11 +245,25 @@ static int a_host_function_that_needs_a_lock_ends(void)
 
 /* ---- Memory that others know of */
 
+static atomic_int exporter_tid;
+static atomic_bool exported;
+
 static void *export_b(void *handle)
 {
     REQUIRE(cuCtxSetCurrent(context));
+    atomic_store(&exporter_tid, (int)syscall(SYS_gettid));
     REQUIRE(gpu_ipc_export(handle, b));
+    atomic_store(&exported, true);
     return NULL;
+}
+
+/* Until it sleeps at the gate, or is through. */
+static void await_export(void)
+{
+    while (!atomic_load(&exporter_tid))
+        scene_sleep_ms(1);
+    for (int seen = 0; seen < 3 && !atomic_load(&exported); scene_sleep_ms(2))
+        seen = scene_thread_state(atomic_load(&exporter_tid)) == 'S' ? seen + 1 : 0;
 }
 
 static int an_export_cancels_the_copies(void)
@@ -263,7 +277,7 @@ static int an_export_cancels_the_copies(void)
     pthread_t asker = start(ask_for_a_park, &code);
     await_held(asker_page() != NULL);
     pthread_t exporter = start(export_b, &handle);
-    scene_sleep_ms(20);
+    await_export();
     simLetGo("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(exporter, NULL));
     REQUIRE(pthread_join(asker, NULL));

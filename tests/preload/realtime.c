@@ -60,7 +60,7 @@ static void *work_high(void *arg)
 int main(void)
 {
     pthread_t threads[2];
-    scene_start(1, 20);
+    scene_start(1, 60);
     if (!scene_simulated())
         scene_skip("a driver of which it is not known how it waits");
     if (!realtime_start(&threads[0], HIGH, work_high))

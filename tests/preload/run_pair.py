@@ -15,7 +15,7 @@ import sys
 import types
 
 SKIP = 77
-TIMEOUT_S = 150
+TIMEOUT_S = 300
 # What the driver allocates with: plain memory, and the physical memory of the address space calls.
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
 

@@ -114,7 +114,7 @@ static void call_in_child(const struct code *plugin)
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        alarm(20);
+        alarm(60);
         _exit(plugin->play(1));
     }
     sem_post(&forked);

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -185,6 +186,18 @@ void scene_leave_sanitizer(void)
 bool scene_sanitized(void)
 {
     return THREAD_SANITIZER || ADDRESS_SANITIZER;
+}
+
+char scene_thread_state(int thread)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    EXPECT(fd >= 0 && read(fd, text, sizeof text - 1) > 0);
+    close(fd);
+    const char *name_end = strrchr(text, ')');
+    EXPECT(name_end != NULL && name_end[1] == ' ');
+    return name_end[2];
 }
 
 void scene_sleep_ms(unsigned ms)

@@ -83,6 +83,9 @@ void scene_leave_sanitizer(void);
 /* Whether the program is built with the address or thread sanitizer. */
 bool scene_sanitized(void);
 
+/* What the kernel says of a thread of this process that has not ended: 'S', it sleeps in a call. */
+char scene_thread_state(int thread);
+
 void scene_sleep_ms(unsigned ms);
 uint64_t scene_now_ns(void);
 

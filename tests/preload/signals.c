@@ -135,24 +135,12 @@ static volatile sig_atomic_t on_alternate, usr2_blocked;
 static atomic_int handled, in_call, sleeper;
 static int ends[2]; /* a pipe */
 
-/* What the kernel says of the thread: 'S', it sleeps in a call. */
-static char state_of(int thread)
-{
-    char path[64], text[256] = "";
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    EXPECT(fd >= 0 && read(fd, text, sizeof text - 1) > 0);
-    close(fd);
-    const char *name_end = strrchr(text, ')');
-    EXPECT(name_end != NULL && name_end[1] == ' ');
-    return name_end[2];
-}
-
 /* Until the thread is in the call of that number and sleeps there. */
 static void await_sleep(int call)
 {
     for (int seen = 0; seen < 3; scene_sleep_ms(2)) {
-        bool sleeps = atomic_load(&in_call) == call && state_of(atomic_load(&sleeper)) == 'S';
+        bool sleeps =
+            atomic_load(&in_call) == call && scene_thread_state(atomic_load(&sleeper)) == 'S';
         seen = sleeps ? seen + 1 : 0;
     }
 }

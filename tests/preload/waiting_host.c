@@ -14,11 +14,11 @@ int main(int argc, char **argv)
     int (*result)(void) = NULL;
     EXPECT(argc >= 2);
     if (argc > 2) {
-        scene_start(1, 20);
+        scene_start(1, 60);
         uint64_t block = NEW_BLOCK(MIB);
         REQUIRE(gpu_free(block));
     } else {
-        scene_watchdog(20);
+        scene_watchdog(60);
     }
     void *handle = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)

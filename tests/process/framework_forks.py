@@ -23,7 +23,7 @@ def forks():
         time.sleep(0.0004 * turn)
         pid = os.fork()
         if not pid:
-            os._exit(0 if cache.lock.acquire(timeout=10) else 1)
+            os._exit(0 if cache.lock.acquire(timeout=50) else 1)
         assert os.waitpid(pid, 0)[1] == 0
     # a child that ends as a Python program does
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -41,12 +41,12 @@ def forks_together():
     def before():
         if threading.current_thread() is other:
             about.set()
-            go.wait(20)
+            go.wait(60)
 
     def fork():
         pid = os.fork()
         if not pid:
-            os._exit(0 if cache.lock.acquire(timeout=2) else 1)
+            os._exit(0 if cache.lock.acquire(timeout=30) else 1)
         statuses.append(os.waitpid(pid, 0)[1])
 
     warnings.simplefilter("ignore")
@@ -56,7 +56,7 @@ def forks_together():
     slow_empty(cache, 200000)
     flush()
     other.start()
-    assert about.wait(20)
+    assert about.wait(60)
     fork()
     busy, begun = count("torch: busy"), cache.begun
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -88,14 +88,10 @@ def forks_near():
     flush()
 
 
-def forks_traced():
-    """While tracemalloc traces, the interpreter allocates the state of a thread with its own lock
-    held. No fork waits for a thread of the library's that waits for that lock."""
-    torch_of()
-    fakes.free(fakes.malloc(MIB))
-    warnings.simplefilter("ignore")
-    sys.setswitchinterval(0.02)
-    for turn in range(30):
+def slow_forks(turns):
+    """Those that took nearly as long as the library waits at most."""
+    slow = []
+    for turn in range(turns):
         os.kill(os.getpid(), signal.SIGUSR1)
         end = time.monotonic() + 0.0005 * (turn % 20)
         while time.monotonic() < end:
@@ -106,7 +102,23 @@ def forks_traced():
             os._exit(0)
         seconds = time.monotonic() - start
         assert os.waitpid(pid, 0)[1] == 0
-        assert seconds < 0.8, f"the fork of turn {turn} took {seconds:.1f} s"
+        if seconds >= 0.8:
+            slow.append(f"the fork of turn {turn} took {seconds:.1f} s")
+    return slow
+
+
+def forks_traced():
+    """While tracemalloc traces, the interpreter allocates the state of a thread with its own lock
+    held. No fork waits for a thread of the library's that waits for that lock: it would for a
+    second. On a busy machine one may take as long, so another round has to do without."""
+    torch_of()
+    fakes.free(fakes.malloc(MIB))
+    warnings.simplefilter("ignore")
+    sys.setswitchinterval(0.02)
+    slow = "no round"
+    for _ in range(3):
+        slow = slow and slow_forks(30)
+    assert not slow, slow
     sys.setswitchinterval(0.005)
     flush()
 

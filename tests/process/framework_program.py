@@ -25,7 +25,7 @@ def count(text):
         return 0
 
 
-def await_true(condition, seconds=20):
+def await_true(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

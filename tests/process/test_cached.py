@@ -17,7 +17,7 @@ class Cached(Case):
     # A thread that waits for the GPU, whose work waits for a flag.
     WAITER = """
 cuda, flag = ctypes.CDLL("libcuda.so.1"), ctypes.POINTER(ctypes.c_uint32)()
-module, kernel, launched = ctypes.c_void_p(), ctypes.c_void_p(), threading.Event()
+module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
 def wait():
     assert cudart.cudaFree(None) == 0
     assert cuda.cuMemHostAlloc(ctypes.byref(flag), ctypes.c_size_t(4), 2) == 0
@@ -27,7 +27,6 @@ def wait():
     assert cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"wait_flag") == 0
     words = (ctypes.c_void_p * 1)(ctypes.addressof(flag))
     assert cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, words, None) == 0
-    launched.set()
     assert cudart.cudaDeviceSynchronize() == 0
 waiter = threading.Thread(target=wait, daemon=True)
 """
@@ -39,7 +38,7 @@ waiter = threading.Thread(target=wait, daemon=True)
                    "globals().update(cache=fakes.Cache())", *lines)
         return program
 
-    def cached(self, page, code=T.PAGE_REPLY_DONE, words="cached wait=5000"):
+    def cached(self, page, code=T.PAGE_REPLY_DONE, words="cached wait=10000"):
         """Package -> what it tells."""
         found = page.ask(words)
         self.assertEqual(found[0], code, found)
@@ -92,14 +91,17 @@ waiter = threading.Thread(target=wait, daemon=True)
                                 f"exec({self.WAITER!r}, globals())") as program:
             page = program.page()
             self.assertEqual(self.cached(page)["torch"]["age_ns"], 0)
-            program.do("waiter.start()", "launched.wait(10)", "time.sleep(0.05)",
-                       "cache.fill(32 << 20)")
+            waits = "cuda.simCallCount(b'cuCtxSynchronize')"
+            before = program.do(waits)
+            program.do("waiter.start()")
+            self.wait_for(lambda: program.do(waits) != before, "nobody waits for the GPU")
+            program.do("cache.fill(32 << 20)")
             torch = self.cached(page, T.PAGE_REPLY_PARTLY, "cached wait=100")["torch"]
             self.assertEqual(torch["state"], "busy")
             self.assertEqual(torch["gpus"], [{"device": 0, "cached_bytes": 64 * MIB}])
             self.assertGreater(torch["age_ns"], 0)
             self.assertEqual(program.do("cache.looks"), "1")
-            program.do("flag.__setitem__(0, 1)", "waiter.join(10)")
+            program.do("flag.__setitem__(0, 1)", "waiter.join(60)")
             self.assertEqual(self.cached(page)["torch"]["gpus"],
                              [{"device": 0, "cached_bytes": 96 * MIB}])
             page.close()

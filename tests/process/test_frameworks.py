@@ -101,7 +101,7 @@ class Frameworks(unittest.TestCase):
         except FileNotFoundError:
             return ""
 
-    def await_log(self, text, child, seconds=20):
+    def await_log(self, text, child, seconds=60):
         """Until the log matches the pattern."""
         end = time.monotonic() + seconds
         while not re.search(text, self.logged(child)):

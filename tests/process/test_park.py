@@ -110,7 +110,7 @@ class Park(Base):
         before = int(p.do("rss"))
         self.park(p)
         p.do("check")
-        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 4096, "it grew", 10)
+        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 4096, "it grew")
 
     def test_off_refuses(self):
         p = self.start(GPUCACHE_PARK="off")
@@ -181,10 +181,10 @@ class Park(Base):
         self.assertEqual(p.do("check"), "right")
         self.wait_for(lambda: self.free_mib() >= nothing, "it does not park itself again")
         self.assertEqual(p.ask("set PARK=idle:2s")[0], DONE)
+        wakes = time.monotonic()
         self.assertEqual(p.ask("wake")[0], DONE)
-        woke = time.monotonic()
         self.wait_for(lambda: self.free_mib() >= nothing, "a request wakes it for ever")
-        self.assertGreater(time.monotonic(), woke + 1.5)
+        self.assertGreater(time.monotonic(), wakes + 1.9)
         self.assertEqual(p.ask("set PARK=ask")[0], DONE)
         self.assertEqual(p.do("check"), "right")
         time.sleep(0.5)
@@ -339,7 +339,7 @@ class Full(Base):
         self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
 
     def test_who_worked_lately_lends_nothing(self):
-        first = self.start(GPUCACHE_PARK="lend:3s")
+        first = self.start(GPUCACHE_PARK="lend:60s")  # as long as all of this takes on any machine
         second = self.start(GPUCACHE_SHARE="1s")
         first.do("make 16 70")
         self.assertNotEqual(second.talker.do("make 16 70"), "done")
@@ -394,19 +394,29 @@ class Full(Base):
     def test_who_never_rests_keeps_its_memory_and_the_other_waits(self):
         """Both need most of the device and lend only in their sleep. The one that works again and
         again goes on; the other comes as soon as it sleeps."""
-        first, second = self.start(GPUCACHE_PARK="lend:1s"), self.start(GPUCACHE_PARK="lend:1s")
+        options = {"GPUCACHE_PARK": "lend:2s", "GPUCACHE_SHARE": "20s"}
+        first, second = self.start(**options), self.start(**options)
         first.do("make 16 70")
         self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
         self.assertEqual(second.do("make 16 70", "check"), "right")
-        for works, waits in ((second, first), (first, second)):
+        works, waits, used, judged = second, first, time.monotonic(), 0
+        for _ in range(8):
             waits.talker.send("check")
-            parks, end = works.state()["counters"]["num_parks"], time.monotonic() + 2.5
-            while time.monotonic() < end:
+            parks, longest, end = works.state()["counters"]["num_parks"], 0, used + 3
+            while used < end:
                 self.assertEqual(works.do("check"), "right")
+                before, used = used, time.monotonic()
+                longest = max(longest, used - before)
                 time.sleep(0.25)
-            self.assertEqual(works.state()["counters"]["num_parks"], parks)
-            self.assertTrue(waits.park_fields()["needs_bytes"])
+            found = works.state()["counters"]["num_parks"], waits.park_fields()["needs_bytes"] > 0
+            if max(longest, time.monotonic() - used) < 1.8:  # else the machine had it rest
+                self.assertEqual(found, (parks, True))
+                judged += 1
             self.assertEqual(waits.talker.read(), "right")
+            works, waits, used = waits, works, time.monotonic()
+            if judged == 2:
+                return
+        self.skipTest("the machine stands still again and again")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 """Parked memory goes into a file in a folder.
 
 test_park_folder.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+import contextlib
 import os
 import resource
 import sys
@@ -33,9 +34,20 @@ class Folder(Base):
         fds = f"/proc/{p.pid}/fd"
         return [fd for fd in os.listdir(fds) if self.folder in os.readlink(f"{fds}/{fd}")]
 
-    def used(self):
-        fs = os.statvfs(self.folder)
-        return (fs.f_blocks - fs.f_bfree) * fs.f_frsize
+    def holders(self):
+        """The processes that have a file of the folder, and how many bytes of them are mapped."""
+        found = {}
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf8",
+                                                    errors="replace") as maps:
+                ends = [line.split()[0].split("-") for line in maps if self.folder in line]
+                if ends:
+                    found[int(pid)] = sum(int(to, 16) - int(at, 16) for at, to in ends)
+            with contextlib.suppress(OSError):
+                fds = f"/proc/{pid}/fd"
+                if any(self.folder in os.readlink(f"{fds}/{fd}") for fd in os.listdir(fds)):
+                    found.setdefault(int(pid), 0)
+        return found
 
     def test_bytes_are_in_a_file_that_nobody_sees(self):
         p = self.start()
@@ -157,11 +169,13 @@ class Folder(Base):
     def test_a_kill_leaves_nothing(self):
         p = self.start()
         p.do("make 32 40")
-        before = self.used()
         self.park(p, f"park to={self.folder}")
-        self.assertGreater(self.used(), before + 100 * MIB)
+        (holder, size), = self.holders().items()  # the file has no name: it ends with them
+        self.assertEqual(holder, p.pid)
+        self.assertGreater(size, 100 * MIB)
+        self.assertEqual(os.listdir(self.folder), [])
         p.talker.end()
-        self.wait_for(lambda: self.used() < before + 100 * MIB, "the disk is full of it")
+        self.wait_for(lambda: not self.holders(), "the disk is full of it")
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_threads_work_on(self):

@@ -177,7 +177,7 @@ class Turns(waiting.Waiting):
                 expected = T.PAGE_REPLY_PARTLY if words != "look" else T.PAGE_REPLY_DONE
                 self.assertEqual(code, expected, reply)
                 # Who waits at the file before hears that no reply comes there.
-                waits.join(5)
+                waits.join(60)
                 code, value, reply = waits.answer
                 self.assertEqual((code, value), (T.PAGE_REPLY_REFUSED, 0), reply)
                 self.assertIn("ask again", reply["error"])

@@ -6,7 +6,7 @@ import unittest
 
 
 class Waiting(unittest.TestCase):
-    def wait_for(self, condition, what, seconds=30):
+    def wait_for(self, condition, what, seconds=60):
         """Polls until the condition holds, and returns its value. Fails with `what` after that
         time."""
         end = time.monotonic() + seconds

@@ -216,7 +216,7 @@ def catches(pid, number):
     return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
 
 
-def wait_for(what, seconds=30):
+def wait_for(what, seconds=60):
     """Polls until what() is true, and returns it."""
     end = time.monotonic() + seconds
     while True:

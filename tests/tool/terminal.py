@@ -68,7 +68,7 @@ class Terminal:
     def text(self):
         return "\n".join(line.rstrip() for line in self.screen.display)
 
-    def until(self, pattern, seconds=30):
+    def until(self, pattern, seconds=60):
         """The screen once it matches."""
         end = time.monotonic() + seconds
         while not re.search(pattern, self.text):
@@ -90,7 +90,7 @@ class Terminal:
 
     def end(self):
         """The exit status."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while self.status is None and time.monotonic() < end:
             self.feed()
             pid, status = os.waitpid(self.pid, os.WNOHANG)

@@ -229,7 +229,7 @@ class Flush(Case):
         self.addCleanup(child.kill)
         self.assertTrue(wait_for(lambda: page.asked))
         child.send_signal(signal.SIGINT)
-        self.assertEqual(child.wait(10), 130)
+        self.assertEqual(child.wait(60), 130)
 
     def test_what_ends_the_tool_withdraws_its_request(self):
         """The process is busy with another request: it must not do this one later."""
@@ -241,7 +241,7 @@ class Flush(Case):
             self.addCleanup(child.kill)
             self.assertTrue(wait_for(lambda: page.asked))  # pylint: disable=W0640
             child.send_signal(number)
-            self.assertEqual(child.wait(10), 128 + number)
+            self.assertEqual(child.wait(60), 128 + number)
             start = tables.PAGE["slots"][0]
             self.assertEqual(page.get("ask_bytes", tables.PAGE_SLOT, start), 0)
             page.close()

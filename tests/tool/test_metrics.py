@@ -36,7 +36,7 @@ def free_port():
 
 
 def get(url, **headers):
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as page:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as page:
         return page.headers["Content-Type"], page.read().decode()
 
 
@@ -149,7 +149,7 @@ class Served(Case):
                 yield re.fullmatch(r"serving (http://127.0.0.1:[0-9]+/metrics)\n", said)[1]
             finally:
                 server.send_signal(signal.SIGTERM)
-                self.assertEqual(server.wait(20), 0)
+                self.assertEqual(server.wait(60), 0)
 
     def test_each_scrape_reads_the_pages_again(self):
         page = self.page()

@@ -3,6 +3,7 @@
 
 test_oom_trace.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
 import collections
+import json
 import os
 import resource
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 import unittest
 
+from fake import wait_for
 from traced import FIRST, KIND, LIBRARY, MIB, SIMULATOR, Program, Traces
 
 from gpucache import trace, usage
@@ -101,9 +103,15 @@ class OutOfMemory(Traces):
         self.assertNotIn("not known", told)
 
     def test_each_second_a_file_and_eight_in_all(self):
-        program = self.program()
-        for _ in range(3):
-            program.do("take a 20000000000")
+        for _ in range(20):
+            program, begun = self.program(), time.monotonic()
+            for _ in range(3):
+                program.do("take a 20000000000")
+            if time.monotonic() < begun + 1:
+                break
+            program.end()  # the machine stood still: anew
+            for name in self.files():
+                os.unlink(os.path.join(self.folder.name, name))
         self.assertEqual(self.files(), ["t.gct"])
         time.sleep(1.1)
         program.do("take a 30000000000 ordered")
@@ -150,11 +158,12 @@ class OutOfMemory(Traces):
     def test_other_processes(self):
         other = Program(self)
         other.do("take a 5000000000")
-        pages = os.path.join(self.folder.name, "pages")
-        end = time.monotonic() + 20
-        while not (os.path.isdir(pages) and os.listdir(pages)) and time.monotonic() < end:
-            time.sleep(0.05)
-        time.sleep(1.5)
+        self.await_page(other)
+
+        def has_it():
+            found = json.loads(self.tool("stat", "--json", other.pid).stdout)
+            return found["gpus"][0]["reserved_bytes"] >= 5_000_000_000
+        self.assertTrue(wait_for(has_it))
         program = self.program(GPUCACHE_SHARE="0")
         program.do("take a 20000000000")
         self.assertRegex(program.end(), rf"process {other.pid} \(python\S*\) \S+ GiB\n")
@@ -170,7 +179,7 @@ class OutOfMemory(Traces):
         """gpucache trace: afterwards the process waits for the end of memory as before."""
         program = self.program()
         program.do("take a 1000000")
-        time.sleep(0.5)
+        self.await_page(program)
         path = os.path.join(self.folder.name, "live.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -309,7 +309,7 @@ class Top(Two):
             os.kill(screen.pid, signal.SIGCONT)
             time.sleep(0.1)
             return [end for pid, end in [os.waitpid(screen.pid, os.WNOHANG)] if pid]
-        status = wait_for(ended, 10)
+        status = wait_for(ended)
         if not status:
             os.kill(screen.pid, signal.SIGKILL)
             os.waitpid(screen.pid, 0)

@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from fake import ALONE, catches
+from fake import ALONE, catches, wait_for
 from traced import KIND, NVML, Program, Traces
 
 from gpucache import trace, usage
@@ -54,14 +54,18 @@ class Tracing(Traces):
                 held.add(event.a)
         self.assertGreater(len(held), 3)
 
+    def stat(self, program):
+        return json.loads(self.tool("stat", "--json", program.pid).stdout)
+
     def test_what_the_library_does_is_there(self):
         program = self.program(GPUCACHE_MAX_RESERVED="1G")
         program.do("take a 300000000")
         program.do("give a")
         while not catches(program.pid, signal.SIGUSR1):
             time.sleep(0.01)
+        self.await_page(program)
         os.kill(program.pid, signal.SIGUSR1)
-        time.sleep(1)
+        self.assertTrue(wait_for(lambda: not self.stat(program)["gpus"][0]["reserved_bytes"]))
         program.do("take b 5000000000")
         program.end()
         its, events = self.read(program.path)
@@ -77,9 +81,8 @@ class Tracing(Traces):
         """Those that are not the defaults when it begins, and each change."""
         program = self.program(GPUCACHE_MAX_IDLE="3G", GPUCACHE_SHARE="2s", GPUCACHE_PARK="off")
         program.do("take a 1000000")
-        end = time.monotonic() + 20
-        while self.tool("set", program.pid, "MAX_IDLE=64M").returncode and time.monotonic() < end:
-            time.sleep(0.1)
+        self.await_page(program)
+        self.assertEqual(self.tool("set", program.pid, "MAX_IDLE=64M").returncode, 0)
         program.end()
         _, events = self.read(program.path)
         told = {e.text for e in events if e.kind == KIND["OPTION"] and e.aux}
@@ -95,17 +98,26 @@ class Tracing(Traces):
         self.assertTrue(any(row.startswith("MAX_IDLE=3G ") for row in rows), said)
         self.assertTrue(any(row.startswith("the defaults ") for row in rows), said)
 
+    def of_kind(self, name, events):
+        return [event for event in events if event.kind == KIND[name]]
+
+    def each_second(self, events):
+        """One a second at most, from a second after the begin on, however late each is."""
+        for number, event in enumerate(events, 1):
+            self.assertGreaterEqual(event.ns, number * 0.99e9)
+
     def test_the_whole_gpu_is_there(self):
         """What is not free, of a second program too."""
         other = Program(self, GPUCACHE_TRACE="none")
         other.do("take a 500000000")
         program = self.program()
         program.do("take a 300000000")
-        time.sleep(2.2)
+        self.assertTrue(wait_for(lambda: self.of_kind("GPU", self.read(program.path)[1])))
+        time.sleep(1.2)
         program.end()
         _, events = self.read(program.path)
-        told = [e for e in events if e.kind == KIND["GPU"]]
-        self.assertIn(len(told), (1, 2, 3))
+        told = self.of_kind("GPU", events)
+        self.each_second(told)
         context = next(e for e in events if e.kind == KIND["CONTEXT"])
         self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
         used = usage.Usage(trace.Trace(program.path))
@@ -157,9 +169,7 @@ class Tracing(Traces):
         env = {**os.environ, "GPUCACHE_DIR": os.path.join(self.folder.name, "pages"),
                "LD_LIBRARY_PATH": self.folder.name,
                "NVML_PROCESSES": f"0:{program.pid}:1000000000,0:1:7"}
-        end = time.monotonic() + 20
-        while not os.path.isdir(env["GPUCACHE_DIR"]) and time.monotonic() < end:
-            time.sleep(0.05)
+        self.await_page(program)
         with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "2.5", "-o", path],
                               env=env, text=True) as tool:
             while not os.path.exists(path) and tool.poll() is None:
@@ -169,8 +179,8 @@ class Tracing(Traces):
         program.end()
         its, events = self.read(path)
         self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
-        told = [e for e in events if e.kind == KIND["PROCESS"]]
-        self.assertIn(len(told), (1, 2, 3))
+        told = self.of_kind("PROCESS", events)
+        self.assertTrue(told)
         for event in told:
             self.assertEqual((event.a, event.b), (1_000_000_000, 1 << 30))
             self.assertTrue(event.text.startswith("GPU-"))
@@ -184,9 +194,7 @@ class Tracing(Traces):
         program = self.program(GPUCACHE_TRACE="here-%p.gct")
         for line in "take a 100000000", "take b 7000000", "take c 9000000", "give c":
             program.do(line)
-        end = time.monotonic() + 20
-        while self.tool("ps", program.pid).returncode and time.monotonic() < end:
-            time.sleep(0.05)
+        self.await_page(program)
         said = self.tool("stat", "--owners", "--json", program.pid)
         self.assertEqual((said.returncode, said.stderr), (0, ""))
         (its,) = json.loads(said.stdout)["owners"]
@@ -212,9 +220,7 @@ class Tracing(Traces):
             lender.do(line)
         asks = os.path.join(self.folder.name, "asks.gct")
         other = Program(self, GPUCACHE_TRACE=asks, **env)
-        end = time.monotonic() + 20
-        while self.tool("ps", lender.pid).returncode and time.monotonic() < end:
-            time.sleep(0.05)
+        self.await_page(lender)
         other.do("take a 550000000")
         self.assertEqual(self.tool("park", lender.pid).returncode, 0)
         other.do("give a")
@@ -245,17 +251,15 @@ class Tracing(Traces):
         program.do("take small 3000")
         program.do("threads 2 50")
         path = os.path.join(self.folder.name, "live.gct")
-        end = time.monotonic() + 20
-        while not os.path.isdir(os.path.join(self.folder.name, "pages")) and \
-                time.monotonic() < end:
-            time.sleep(0.05)
+        self.await_page(program)
         with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", path],
                               text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
                                   **os.environ,
                                   "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")}) as tool:
             while not os.path.exists(path) and tool.poll() is None:
                 time.sleep(0.01)
-            time.sleep(0.2)
+            # The state that tells of it was written after all that the trace begins with.
+            self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
             program.do("take b 7000000")
             program.do("give small")
             program.do("threads 2 100")
@@ -328,12 +332,31 @@ class Tracing(Traces):
         program.do("take c 3000000")
         program.end()
         self.assertEqual([[e.b for e in self.read(path)[1] if e.kind in usage.ALLOCS]
-                          for path in (live, other)], [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
+                          for path in (live, other)],
+                         [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
+
+    def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
+        program = Program(self)
+        program.do("take a 100000000")
+        self.await_page(program)
+        path = os.path.join(self.folder.name, "live.gct")
+        os.symlink(NVML, os.path.join(self.folder.name, "libnvidia-ml.so.1"))
+        with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", path],
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
+                                  **os.environ, "LD_LIBRARY_PATH": self.folder.name,
+                                  "NVML_SLOW_MS": "50000",
+                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")}) as tool:
+            self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
+            tool.send_signal(signal.SIGINT)
+            _, complaints = tool.communicate(timeout=60)
+            self.assertEqual((tool.returncode, complaints), (0, ""))
+        self.assertEqual(self.stat(program)["options"]["TRACE"], "none")
+        program.end()
 
     def test_what_cannot_be_recorded_gets_a_sentence(self):
         program = Program(self)
         program.do("take a 100000000")
-        time.sleep(0.3)
+        self.await_page(program)
         path = os.path.join(self.folder.name, "there")
         with open(path, "w", encoding="utf-8"):
             pass

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-from fake import ALONE
+from fake import ALONE, wait_for
 
 from gpucache import trace
 
@@ -131,6 +131,10 @@ class Traces(unittest.TestCase):
     def program(self, **options):
         path = os.path.join(self.folder.name, "t.gct")
         return Program(self, **{"GPUCACHE_TRACE": path, **options})
+
+    def await_page(self, program):
+        """Until the tool finds the program's page, which comes soon after the first allocation."""
+        self.assertTrue(wait_for(lambda: not self.tool("stat", program.pid).returncode), "no page")
 
     def tool(self, *words):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,

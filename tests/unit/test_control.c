@@ -42,6 +42,8 @@ void log_line(enum log_level level, const char *format, ...)
 {
 }
 
+enum { PATIENCE_MS = 30000 };
+
 /* Waits until the count is reached. */
 static bool reaches(atomic_int *count, int wanted, uint64_t wait_ms)
 {
@@ -71,7 +73,7 @@ TEST(a_call_from_before_the_thread_is_served)
     control_ensure_thread();
     assert_int_equal(errno, EDOM);
     assert_true(atomic_load(&control_started));
-    assert_true(reaches(&early_runs, 1, 5000));
+    assert_true(reaches(&early_runs, 1, PATIENCE_MS));
     assert_false(reaches(&early_runs, 2, 50));
 }
 
@@ -97,7 +99,7 @@ TEST(a_call_during_a_run_brings_another_one)
     control_due(&slow, 0);
     control_due(&slow, clock_now_ns() + 60000 * MS_NS); /* the sooner time counts */
     sem_post(&slow_may_end);
-    assert_true(reaches(&slow_runs, 2, 20000));
+    assert_true(reaches(&slow_runs, 2, PATIENCE_MS));
     sem_post(&slow_may_end);
     assert_false(reaches(&slow_runs, 3, 50));
 }
@@ -120,7 +122,7 @@ TEST(other_wake_ups_put_no_duty_off)
     int before = atomic_load(&early_runs);
     control_due(&late, control_after(clock_now_ns(), UINT64_MAX)); /* the end of the clock */
     control_due(&late, due_ns);
-    for (int i = 0; i < 1000 && atomic_load(&late_runs) == 0; i++) {
+    for (int i = 0; i < PATIENCE_MS / 5 && atomic_load(&late_runs) == 0; i++) {
         control_due(&early, 0);
         usleep(5000);
     }
@@ -163,8 +165,8 @@ static struct duty both = {.run = run_both, .due_ns = DUTY_NEVER};
 TEST(a_capture_that_closes_between_two_looks_leaves_no_duty_behind)
 {
     control_due(&both, 0);
-    assert_true(reaches(&beside_runs, 1, 5000));
-    assert_true(reaches(&held_runs, 1, 5000));
+    assert_true(reaches(&beside_runs, 1, PATIENCE_MS));
+    assert_true(reaches(&held_runs, 1, PATIENCE_MS));
     assert_int_equal(atomic_load(&beside_runs), 1);
 }
 
@@ -174,11 +176,11 @@ TEST(a_duty_waits_for_the_end_of_the_capture)
     atomic_store(&open_looks, -1);
     control_due(&held, 0);
     control_due(&early, 0);
-    assert_true(reaches(&early_runs, early_before + 1, 5000));
+    assert_true(reaches(&early_runs, early_before + 1, PATIENCE_MS));
     assert_false(reaches(&held_runs, before + 1, 50));
     atomic_store(&open_looks, 0);
     control_capture_closed();
-    assert_true(reaches(&held_runs, before + 1, 5000));
+    assert_true(reaches(&held_runs, before + 1, PATIENCE_MS));
 }
 
 enum { DUTIES = 64 };
@@ -221,16 +223,22 @@ TEST(new_duties_of_several_threads_and_a_handler_all_run)
         assert_int_equal(pthread_create(&threads[i], NULL, call_all, NULL), 0);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    assert_true(reaches(&next_of_handler, DUTIES, 5000));
+    assert_true(reaches(&next_of_handler, DUTIES, PATIENCE_MS));
     setitimer(ITIMER_REAL, &never, NULL);
-    assert_true(reaches(&many_runs, DUTIES, 5000));
-    for (int i = 0; i < DUTIES; i++)
+    assert_true(reaches(&many_runs, DUTIES, PATIENCE_MS));
+    for (int i = 0; i < DUTIES; i++) {
         assert_true(atomic_load(&many[i].added));
-    usleep(50000);
+        while (atomic_load(&many[i].due_ns) != DUTY_NEVER)
+            usleep(1000);
+    }
+    /* The thread runs one duty after the other: once this one ran, none of theirs is under way. */
+    int last = atomic_load(&early_runs);
+    control_due(&early, 0);
+    assert_true(reaches(&early_runs, last + 1, PATIENCE_MS));
     int before = atomic_load(&many_runs); /* each is in the list once, and none is lost */
     for (int i = 0; i < DUTIES; i++)
         control_due(&many[i], clock_now_ns() + 50 * MS_NS);
-    assert_true(reaches(&many_runs, before + DUTIES, 5000));
+    assert_true(reaches(&many_runs, before + DUTIES, PATIENCE_MS));
     assert_false(reaches(&many_runs, before + DUTIES + 1, 50));
 }
 

@@ -9,6 +9,10 @@
 #include "tests/unit/leaver.h"
 
 #include <semaphore.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* One thread gives memory back, and stops before the driver has it. Another one comes meanwhile. */
 struct scene {
@@ -19,6 +23,8 @@ struct scene {
     uint64_t size_bytes, addr;
     bool some;
 };
+
+static atomic_int comer_tid;
 
 static void pause_ms(long ms)
 {
@@ -43,6 +49,7 @@ static void *give_back(void *arg)
 static void *release(void *arg)
 {
     struct scene *s = arg;
+    atomic_store(&comer_tid, (int)syscall(SYS_gettid));
     s->some = pool_release(s->rig->pool, POOL_RELEASE_IDLE);
     atomic_store(&s->is_through, true);
     return NULL;
@@ -52,12 +59,25 @@ static void *request(void *arg)
 {
     struct scene *s = arg;
     int code;
+    atomic_store(&comer_tid, (int)syscall(SYS_gettid));
     s->some = pool_alloc(s->rig->pool, s->size_bytes, &s->addr, &code) == POOL_OK;
     atomic_store(&s->is_through, true);
     return NULL;
 }
 
-/* Is the comer still waiting some time after it came? Then the giver goes on, and both end. */
+/* Does it sleep, as the kernel says? */
+static bool comer_sleeps(void)
+{
+    char path[64], text[256] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&comer_tid));
+    FILE *file = atomic_load(&comer_tid) ? fopen(path, "r") : NULL;
+    bool sleeps = file && fgets(text, sizeof text, file) && strstr(text, ") S ");
+    if (file)
+        fclose(file);
+    return sleeps;
+}
+
+/* Does the comer wait, or is it through? Then the giver goes on, and both end. */
 static bool waits(struct scene *s, void *(*come)(void *arg))
 {
     sem_init(&s->there, 0, 0);
@@ -66,9 +86,10 @@ static bool waits(struct scene *s, void *(*come)(void *arg))
     s->rig->model->hook_unmap = stop;
     EXPECT_EQ(pthread_create(&s->giver, NULL, give_back, s), 0, "a thread is made");
     sem_wait(&s->there);
+    atomic_store(&comer_tid, 0);
     EXPECT_EQ(pthread_create(&s->comer, NULL, come, s), 0, "a thread is made");
-    for (int turn = 0; turn < 30 && !atomic_load(&s->is_through); turn++)
-        pause_ms(1);
+    for (int seen = 0; seen < 5 && !atomic_load(&s->is_through); pause_ms(1))
+        seen = comer_sleeps() ? seen + 1 : 0;
     bool waiting = !atomic_load(&s->is_through);
     sem_post(&s->go_on);
     pthread_join(s->giver, NULL);
