@@ -24,7 +24,7 @@ static const struct query {
     int first, last; /* releases that ask */
 } queries[DRIVER_ENTRIES] = {
 #define ENTRY(name, version, flag, first, last) {#name, version, flag, first, last},
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
 };
 
 void (*driver_entries[DRIVER_ENTRIES])(void);

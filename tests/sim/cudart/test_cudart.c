@@ -36,7 +36,7 @@ TEST(first_call_asks_whole_list)
 {
     int rows = 0;
 #define ENTRY(name, version, flag, first, last) rows += first <= 13000 && 13000 <= last;
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
     assert_int_equal(calls("cuGetProcAddress_v2"), 0);
     for (int i = 0; i < 2; i++) {
         OK(cudaFree(NULL));
