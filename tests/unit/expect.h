@@ -88,7 +88,4 @@ static inline struct rig *expect_single(void **state)
         call;                                                                                      \
     }
 
-/* The same in a list of tests. */
-#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, expect_setup, expect_teardown)
-
 #endif

@@ -50,7 +50,6 @@ POOL_TEST(ordered_memory_moves_and_leaves_a_ghost)
     rig_free(r, b);
     pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(100)});
     EXPECT_EQ(r->pool->ghost_bytes, 0, "which the ghosts do not outlive");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(ghosts_next_to_each_other_end_together)
@@ -66,7 +65,6 @@ POOL_TEST(ghosts_next_to_each_other_end_together)
     rig_trim(r, GIB(1), true);
     EXPECT_EQ(r->pool->ghost_bytes, 0, "until it is complete");
     EXPECT_EQ(r->model->unmaps - before, 1, "then one call ends them all");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete)
@@ -82,7 +80,6 @@ POOL_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete)
     EXPECT_SOUND(r);
     model_advance(r->model, MS(100));
     EXPECT_EQ(rig_trim(r, 0, false), MIB(16), "now it is");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(addresses_of_moved_memory_do_not_run_out)
@@ -103,7 +100,6 @@ POOL_TEST(addresses_of_moved_memory_do_not_run_out)
         rig_free_all(r);
     }
     EXPECT(rig_stats(r).num_chunk_moves > 50, "many chunks moved below running work");
-    EXPECT_SOUND(r);
 }
 
 static void stop_at_unmap(struct model *m)
@@ -167,7 +163,6 @@ POOL_TEST(many_ghosts_need_no_more_stack_than_one)
     at_once = 1024;
     EXPECT_EQ(r->pool->ghost_bytes, 0, "none is left");
     EXPECT_EQ(stack_most - stack_least, 0, "each was unmapped at the same depth");
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

@@ -187,7 +187,6 @@ POOL_TEST(trims_and_growth_empty_it)
     EXPECT(cached(r) >= MIB(8), "all four are cached");
     EXPECT(rig_alloc(r, reserved), "a request for all of it");
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "is served by what lay there");
-    EXPECT_SOUND(r);
 }
 
 /* Before a large free block is cut: what lies here may make one that fits better. An exact one is
@@ -209,7 +208,6 @@ POOL_TEST(its_blocks_merge_before_free_memory_is_cut)
     rig_free(r, large);
     EXPECT_EQ(rig_alloc(r, MIB(4)), parts[0], "the three parts, merged");
     EXPECT(cached(r) < KIB(64), "their magazine holds objects alone");
-    EXPECT_SOUND(r);
 }
 
 /* What it was handed out lately is asked first when it frees. That may be the program's no more,
@@ -253,7 +251,6 @@ POOL_TEST(what_no_record_names_is_not_taken_in)
     pool_forget_thread();
     for (unsigned i = 0; i < sizeof wild / sizeof *wild; i++)
         EXPECT(!pool_free_fast(wild[i]), "nor where there is no magazine");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(with_several_streams_frees_wait_for_fences)
@@ -270,7 +267,6 @@ POOL_TEST(with_several_streams_frees_wait_for_fences)
     state_lock(r->pool);
     EXPECT_EQ(magazine_awaits(r->pool, KIB(64)), 1, "that one is still there");
     state_unlock(r->pool);
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(with_several_streams_what_came_first_comes_back_first)
@@ -300,7 +296,6 @@ POOL_TEST(with_several_streams_what_came_first_comes_back_first)
     EXPECT_EQ(cached(r), 3 * KIB(64), "a large block is for the pool to weigh");
     EXPECT(pool_free_fast(a[0]) && pool_free_fast(a[1]), "freed again");
     model_drain(r->model);
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(what_came_late_waits_for_its_fence)
@@ -320,7 +315,6 @@ POOL_TEST(what_came_late_waits_for_its_fence)
     EXPECT(b && b != a, "not handed out before its fence");
     rig_empty_magazines(r);
     EXPECT_EQ(r->pool->stats.pending_bytes, KIB(64), "it waits in the queue");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_lost_context_hands_nothing_out)

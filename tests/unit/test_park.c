@@ -29,7 +29,7 @@ static const struct chunk *chunk_at(uint64_t addr)
     return map_find(addr)->chunk;
 }
 
-static void everything_goes_and_comes_back_with_its_bytes(void **state)
+POOL_TEST(everything_goes_and_comes_back_with_its_bytes)
 {
     static const uint64_t sizes[] = {1,         512,    3000,   KIB(17), KIB(130), KIB(700), MIB(1),
                                      KIB(1025), MIB(2), MIB(5), MIB(33), MIB(70),  KIB(64),  777};
@@ -54,7 +54,7 @@ static void everything_goes_and_comes_back_with_its_bytes(void **state)
     EXPECT_SOUND(r);
 }
 
-static void a_park_that_is_cancelled_changes_nothing(void **state)
+POOL_TEST(a_park_that_is_cancelled_changes_nothing)
 {
     struct rig *r = parking(state);
     written(r, MIB(40));
@@ -69,7 +69,7 @@ static void a_park_that_is_cancelled_changes_nothing(void **state)
 }
 
 /* Live, pending or dead: what is known outside keeps its memory. */
-static void what_was_ever_exposed_stays(void **state)
+POOL_TEST(what_was_ever_exposed_stays)
 {
     struct rig *r = parking(state);
     uint64_t big = written(r, MIB(40)), other = written(r, MIB(40)), object = written(r, 3000);
@@ -94,7 +94,7 @@ static void what_was_ever_exposed_stays(void **state)
 }
 
 /* A dead block that lies on two chunks, one of which is given back. */
-static void the_rest_of_a_dead_block_stays(void **state)
+POOL_TEST(the_rest_of_a_dead_block_stays)
 {
     struct rig *r = parking(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
@@ -114,7 +114,7 @@ static void the_rest_of_a_dead_block_stays(void **state)
     EXPECT_SOUND(r);
 }
 
-static void what_is_exposed_while_it_is_held_stays(void **state)
+POOL_TEST(what_is_exposed_while_it_is_held_stays)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(40));
@@ -127,7 +127,7 @@ static void what_is_exposed_while_it_is_held_stays(void **state)
 }
 
 /* The small zone first, then by address. */
-static void what_is_to_be_kept_stays(void **state)
+POOL_TEST(what_is_to_be_kept_stays)
 {
     struct rig *r = parking(state);
     uint64_t low = written(r, MIB(40)), high = written(r, MIB(40)), small = written(r, KIB(700));
@@ -144,7 +144,7 @@ static void what_is_to_be_kept_stays(void **state)
     EXPECT_SOUND(r);
 }
 
-static void no_more_goes_than_is_asked_for_and_the_largest_first(void **state)
+POOL_TEST(no_more_goes_than_is_asked_for_and_the_largest_first)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(20)), b = written(r, MIB(100)), c = written(r, MIB(50));
@@ -178,7 +178,7 @@ static unsigned walk(struct rig *r)
 }
 
 /* Small free ranges are kept along with what is around them. */
-static void only_live_memory_is_named_and_small_gaps(void **state)
+POOL_TEST(only_live_memory_is_named_and_small_gaps)
 {
     struct rig *r = parking(state);
     uint64_t a[8];
@@ -212,7 +212,7 @@ static void only_live_memory_is_named_and_small_gaps(void **state)
 }
 
 /* A block over three chunks, of which the one in the middle stays. */
-static void a_range_does_not_reach_into_what_stays(void **state)
+POOL_TEST(a_range_does_not_reach_into_what_stays)
 {
     struct rig *r = parking(state);
     uint64_t a[3];
@@ -243,7 +243,7 @@ static void a_range_does_not_reach_into_what_stays(void **state)
 }
 
 /* More ranges than one look of the walk can name. */
-static void a_long_walk_misses_nothing(void **state)
+POOL_TEST(a_long_walk_misses_nothing)
 {
     struct rig *r = parking(state);
     uint64_t a[400];
@@ -283,7 +283,7 @@ static void press(struct rig *r)
 }
 
 /* Held or away, idle or not: nothing of it is released, moved or taken. */
-static void nothing_else_touches_what_is_held_or_away(void **state)
+POOL_TEST(nothing_else_touches_what_is_held_or_away)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(30)), b = written(r, MIB(40)), pin = written(r, MIB(6));
@@ -324,7 +324,7 @@ static void hold_beside(struct model *m, enum model_row row)
     said_beside = pool_check(m->hook_arg);
 }
 
-static void what_another_thread_moves_is_not_held(void **state)
+POOL_TEST(what_another_thread_moves_is_not_held)
 {
     struct rig *r = parking(state);
     uint64_t a[10];
@@ -355,7 +355,7 @@ static void look_whether_away(struct model *m)
 }
 
 /* Who asks whether an address is away must not learn that it is there when it is gone. */
-static void memory_counts_as_away_before_it_is_unmapped(void **state)
+POOL_TEST(memory_counts_as_away_before_it_is_unmapped)
 {
     struct rig *r = parking(state);
     uint64_t a[2] = {written(r, MIB(10)), written(r, 3000)};
@@ -368,7 +368,7 @@ static void memory_counts_as_away_before_it_is_unmapped(void **state)
 }
 
 /* It has its bytes, serves requests, and goes with the next park. */
-static void what_the_driver_does_not_unmap_stays(void **state)
+POOL_TEST(what_the_driver_does_not_unmap_stays)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), used = model_used_bytes(r->model);
@@ -385,7 +385,7 @@ static void what_the_driver_does_not_unmap_stays(void **state)
     EXPECT_SOUND(r);
 }
 
-static void frees_and_allocations_in_what_is_away_call_no_driver(void **state)
+POOL_TEST(frees_and_allocations_in_what_is_away_call_no_driver)
 {
     struct rig *r = parking(state);
     uint64_t a[6], object = written(r, 700);
@@ -405,24 +405,4 @@ static void frees_and_allocations_in_what_is_away_call_no_driver(void **state)
     EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(everything_goes_and_comes_back_with_its_bytes),
-        RIG_TEST(a_park_that_is_cancelled_changes_nothing),
-        RIG_TEST(what_was_ever_exposed_stays),
-        RIG_TEST(the_rest_of_a_dead_block_stays),
-        RIG_TEST(what_is_exposed_while_it_is_held_stays),
-        RIG_TEST(what_is_to_be_kept_stays),
-        RIG_TEST(no_more_goes_than_is_asked_for_and_the_largest_first),
-        RIG_TEST(only_live_memory_is_named_and_small_gaps),
-        RIG_TEST(a_range_does_not_reach_into_what_stays),
-        RIG_TEST(a_long_walk_misses_nothing),
-        RIG_TEST(nothing_else_touches_what_is_held_or_away),
-        RIG_TEST(what_another_thread_moves_is_not_held),
-        RIG_TEST(memory_counts_as_away_before_it_is_unmapped),
-        RIG_TEST(what_the_driver_does_not_unmap_stays),
-        RIG_TEST(frees_and_allocations_in_what_is_away_call_no_driver),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -22,7 +22,6 @@ POOL_TEST(memory_is_found_by_any_address_in_it)
             EXPECT_EQ(b.addr, mine->addr, "an interior address leads to its block's start");
         }
     }
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(the_same_size_is_served_from_the_freed_block)
@@ -51,7 +50,6 @@ POOL_TEST(pending_memory_is_looked_at_before_free_memory_is_cut)
     rig_free(r, fit);
     EXPECT_EQ(rig_alloc(r, MIB(60)), large, "one that fits exactly is taken without a look");
     EXPECT_EQ(rig_stats(r).pending_bytes, MIB(6), "which would have shown this");
-    EXPECT_SOUND(r);
 }
 
 /* The same while the work goes on: with one stream later work runs behind it anyway, with two it
@@ -147,7 +145,6 @@ POOL_TEST(large_blocks_are_aligned_as_their_sizes_are)
         while (round < 2 && r->count > 2)
             rig_free(r, r->blocks[r->count / 2].addr);
     }
-    EXPECT_SOUND(r);
 }
 
 TEST(more_than_max_reserved_is_never_taken)
@@ -267,7 +264,6 @@ POOL_TEST(where_memory_is_short_alignment_is_not_an_error)
     rig_free(r, odd);
     EXPECT(rig_alloc(r, MIB(6)), "the memory is there");
     EXPECT(first, "beside it");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_full_device_is_told_in_the_drivers_words)
@@ -282,7 +278,6 @@ POOL_TEST(a_full_device_is_told_in_the_drivers_words)
     EXPECT_EQ(rig_stats(r).reserved_bytes, model_used_bytes(r->model),
               "nothing is lost on the way");
     EXPECT(rig_alloc(r, MIB(20)), "what fits is served");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(other_errors_of_the_driver_pass_the_request_on)
@@ -471,7 +466,6 @@ TEST(what_is_being_taken_from_the_driver_counts)
         rig_alloc(r, MIB(6));
         r->model->hook = NULL;
         EXPECT_EQ(planned_bytes[0], MIB(6), "until it is reserved");
-        EXPECT_SOUND(r);
         EXPECT_ENDS(r);
     }
 }

@@ -45,7 +45,6 @@ POOL_TEST(little_memory_of_several_streams_shares_a_fence)
     turns(r, 2, 5, MIB(6));
     EXPECT(rig_stats(r).num_fences - before >= 4, "one for each where it is much");
     EXPECT_EQ(rig_stats(r).num_fence_orders, 0, "nobody waits");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(each_free_has_a_fence_where_one_stream_follows)
@@ -53,7 +52,6 @@ POOL_TEST(each_free_has_a_fence_where_one_stream_follows)
     struct rig *r = expect_arena(state);
     EXPECT(fences_of_a_hundred(r, 1, KIB(300)) >= 99,
            "later work may be ordered behind each at once");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(each_free_has_a_fence_where_memory_is_scarce)
@@ -62,7 +60,6 @@ POOL_TEST(each_free_has_a_fence_where_memory_is_scarce)
     r->config.max_reserved_bytes = MIB(100);
     rig_start(r);
     EXPECT(fences_of_a_hundred(r, 2, KIB(300)) >= 99, "any of them may be waited for");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up)
@@ -107,7 +104,6 @@ POOL_TEST(one_stream_is_not_enough_before_every_fence_of_its_past_may_be_ordered
     EXPECT(pool_enter_single_stream(r->pool, mark, 3, &r->breached), "complete: it need not");
     r->several_streams = false;
     r->single = 3;
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

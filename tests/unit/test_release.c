@@ -31,7 +31,6 @@ POOL_TEST(many_chunks_go_back_some_at_a_time)
     rig_free_all(r);
     EXPECT_EQ(rig_trim(r, 0, true), MIB(400), "all of it");
     EXPECT_EQ(r->model->unmaps, 4, "64, 64, 64 and 8, with the lock free in between");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(what_is_to_be_kept_is_kept)
@@ -72,7 +71,6 @@ POOL_TEST(what_can_go_back_only_after_its_work_is_told)
     EXPECT_EQ(rig_trim(r, MIB(8), true), 0, "waited for, and kept");
     EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "it is idle, and no work uses it any more");
     EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "so it can go back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(the_wait_is_bounded)
@@ -130,7 +128,6 @@ POOL_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending)
     EXPECT(pool_release(r->pool, POOL_RELEASE_IDLE), "it went back just now");
     model_advance(r->model, MS(200));
     EXPECT(!pool_release(r->pool, POOL_RELEASE_IDLE), "long ago");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(the_wait_of_a_driver_without_memory_is_bounded)
@@ -183,7 +180,6 @@ POOL_TEST(a_flush_synchronises_nothing_in_an_arena)
     rig_free(r, a);
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "idle memory goes back beside an endless kernel");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_flush_in_a_capture_gives_what_is_known_idle)

@@ -73,7 +73,6 @@ POOL_TEST(two_large_sizes_are_told_apart)
     for (int i = 0; i < 3; i++)
         EXPECT(rig_alloc(r, MIB(5)), "of the size that was asked for");
     EXPECT(rig_alloc(r, MIB(3)), "the other stayed");
-    EXPECT_SOUND(r);
 }
 
 /* A magazine knows a request's class, or its units; the limits are bytes in the middle of those. */

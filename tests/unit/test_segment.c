@@ -77,7 +77,6 @@ POOL_TEST(blocks_that_round_badly_share)
     rig_free(r, large);
     pool_trim(r->pool, &(struct pool_trim){0});
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "everything can be given back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_cached_segment_serves_with_little_slack_only)
@@ -90,7 +89,6 @@ POOL_TEST(a_cached_segment_serves_with_little_slack_only)
     struct pool_block f;
     EXPECT_EQ(pool_lookup(rig_alloc(r, MIB(20)), &f), POOL_OK, "there is memory");
     EXPECT_EQ(f.size_bytes, MIB(20), "half of it is not");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(pending_segments_serve_behind_their_work_with_little_slack)
@@ -137,7 +135,6 @@ POOL_TEST(no_segment_goes_back_while_a_kernel_runs)
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(20)), "the pool grows instead");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(60), "since cuMemFree would wait for ever");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
@@ -151,7 +148,6 @@ POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(16), "the other segment went back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(no_segment_goes_back_below_its_own_work)
@@ -163,7 +159,6 @@ POOL_TEST(no_segment_goes_back_below_its_own_work)
     rig_free(r, a);
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(56), "the other segment is still in use");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(an_exposed_segment_waits_for_its_work)
@@ -176,7 +171,6 @@ POOL_TEST(an_exposed_segment_waits_for_its_work)
     uint64_t now_ns = model_now(r->model);
     rig_free(r, a);
     EXPECT(model_now(r->model) >= now_ns + MS(3), "though an idle one would go back beside it");
-    EXPECT_SOUND(r);
 }
 
 /* Blocks of less and less, one after the other, below work in flight. */
@@ -197,7 +191,6 @@ POOL_TEST(a_free_pays_what_growing_below_work_in_flight_owes)
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(60 + 60), "the peak and a block");
     EXPECT(rig_stats(r).num_device_free >= 2, "frees gave the others back");
     EXPECT(!atomic_load(&pool_release_due), "nothing is owed");
-    EXPECT_SOUND(r);
 }
 
 /* Takes and frees ever smaller blocks below work that never lets the GPU idle, with so much of the
@@ -254,7 +247,6 @@ POOL_TEST(a_free_waits_as_long_as_the_gpu_gets_on)
     EXPECT(atomic_load(&pool_release_due), "it is half as much again");
     rig_free(r, at[7]);
     EXPECT(rig_stats(r).reserved_bytes <= MIB(80), "the rest went back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
@@ -277,7 +269,6 @@ POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
     rig_free(r, c);
     EXPECT_EQ(model_now(r->model), now_ns, "the next does not wait again");
     EXPECT_EQ(rig_stats(r).num_device_free, 0, "nor give anything back");
-    EXPECT_SOUND(r);
 }
 
 /* 260 MiB at the peak, and one idle segment of 60 below work in flight. */
@@ -393,7 +384,6 @@ POOL_TEST(an_exposed_segment_goes_back_when_freed)
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "and it is counted");
     EXPECT_EQ(rig_stats(r).num_exposed, 1, "as exposed");
     EXPECT_EQ(pool_free(a), POOL_FOREIGN, "its address is the driver's again");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_driver_that_does_not_align_is_not_used)
@@ -433,7 +423,6 @@ POOL_TEST(out_of_memory_idle_segments_go_back_beside_work)
     EXPECT(rig_alloc(r, MIB(50)), "in the place of both");
     EXPECT_EQ(rig_stats(r).num_oom_released, 1, "which is counted");
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
-    EXPECT_SOUND(r);
 }
 
 TEST(without_address_space_segments_serve)

@@ -84,7 +84,6 @@ POOL_TEST(a_thread_inside_a_magazine_is_waited_for)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_record), before + 1,
               "as soon as it is through");
     r->several_streams = true;
-    EXPECT_SOUND(r);
 }
 
 /* When the stream is left, later work would be ordered behind the late fence. */
@@ -107,7 +106,6 @@ POOL_TEST(one_stream_is_not_enough_while_a_late_fence_runs)
     EXPECT(!rig_enter_single(r), "the stream could not be left behind its frees alone");
     model_drain(r->model);
     EXPECT(rig_enter_single(r), "now it can");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(one_stream_is_not_enough_while_others_work)
@@ -124,7 +122,6 @@ POOL_TEST(one_stream_is_not_enough_while_others_work)
     model_drain(r->model);
     EXPECT(pool_passed(r->pool, mark), "it is complete");
     EXPECT(rig_enter_single(r), "and one stream is enough");
-    EXPECT_SOUND(r);
 }
 
 /* A thread that wants one stream to be enough, while another one has a record under way. */
@@ -161,7 +158,6 @@ POOL_TEST(one_stream_is_not_enough_while_a_record_is_under_way)
     pool_seal(r->pool);
     EXPECT(e.asked && !e.entered, "the record may be late: work may have come since the frees");
     EXPECT(rig_enter_single(r), "once it is over one stream is enough");
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

@@ -10,9 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -134,7 +132,7 @@ static void expect_bytes_come_back(void)
     assert_true(store_is_whole(&s));
 }
 
-static void bytes_are_in_a_file_without_a_name(void **state)
+TEST_WITH(bytes_are_in_a_file_without_a_name, make_folder, remove_folder)
 {
     unsigned descriptors = entries("/proc/self/fd");
 
@@ -146,7 +144,7 @@ static void bytes_are_in_a_file_without_a_name(void **state)
     assert_int_equal(entries(folder), 0);
 }
 
-static void a_file_system_may_lack_what_makes_it_simple(void **state)
+TEST_WITH(a_file_system_may_lack_what_makes_it_simple, make_folder, remove_folder)
 {
     no_tmpfile = true;
     assert_true(begin(BYTES));
@@ -159,7 +157,7 @@ static void a_file_system_may_lack_what_makes_it_simple(void **state)
 }
 
 /* The limit on the size of files stands for a disk that is full at any megabyte. */
-static void too_little_room_is_refused_and_nothing_is_left(void **state)
+TEST_WITH(too_little_room_is_refused_and_nothing_is_left, make_folder, remove_folder)
 {
     struct rlimit before, less;
 
@@ -216,7 +214,7 @@ static int on_small_disks(void)
     return 0;
 }
 
-static void a_full_disk_is_refused_at_every_megabyte(void **state)
+TEST_WITH(a_full_disk_is_refused_at_every_megabyte, make_folder, remove_folder)
 {
     int status;
     pid_t child = fork();
@@ -237,7 +235,7 @@ static void expect_refused(const char *place, const char *words)
     store_free(&s);
 }
 
-static void a_folder_that_does_not_serve_is_refused_in_words(void **state)
+TEST_WITH(a_folder_that_does_not_serve_is_refused_in_words, make_folder, remove_folder)
 {
     char path[128], long_path[300];
     FILE *file;
@@ -268,7 +266,7 @@ static void a_folder_that_does_not_serve_is_refused_in_words(void **state)
 }
 
 /* The mapping gets another file, of no bytes, and later its own again. */
-static void a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(void **state)
+TEST_WITH(a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right, make_folder, remove_folder)
 {
     int empty;
 
@@ -290,7 +288,7 @@ static void a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(void **
     assert_memory_equal(back, pattern, BYTES);
 }
 
-static void bytes_that_a_disk_has_lost_stay_lost(void **state)
+TEST_WITH(bytes_that_a_disk_has_lost_stay_lost, make_folder, remove_folder)
 {
     assert_true(begin(BYTES));
     expect_bytes_come_back();
@@ -302,7 +300,7 @@ static void bytes_that_a_disk_has_lost_stay_lost(void **state)
     expect_bytes_come_back();
 }
 
-static void a_second_park_has_a_file_of_its_own(void **state)
+TEST_WITH(a_second_park_has_a_file_of_its_own, make_folder, remove_folder)
 {
     assert_true(begin(BYTES));
     expect_bytes_come_back();
@@ -324,7 +322,7 @@ static void a_second_park_has_a_file_of_its_own(void **state)
     assert_true(store_is_whole(&s));
 }
 
-static void more_than_was_awaited_gets_another_file(void **state)
+TEST_WITH(more_than_was_awaited_gets_another_file, make_folder, remove_folder)
 {
     assert_true(begin(MIB));
     const struct store_row *row = store_add(&s, 4096, 32 * MIB);
@@ -334,7 +332,7 @@ static void more_than_was_awaited_gets_another_file(void **state)
     assert_true(s.usable_bytes >= 32 * MIB);
 }
 
-static void a_child_has_no_mapping_of_it(void **state)
+TEST_WITH(a_child_has_no_mapping_of_it, make_folder, remove_folder)
 {
     int status;
 
@@ -349,19 +347,6 @@ static void a_child_has_no_mapping_of_it(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {
-        CASE(bytes_are_in_a_file_without_a_name),
-        CASE(a_file_system_may_lack_what_makes_it_simple),
-        CASE(too_little_room_is_refused_and_nothing_is_left),
-        CASE(a_full_disk_is_refused_at_every_megabyte),
-        CASE(a_folder_that_does_not_serve_is_refused_in_words),
-        CASE(a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right),
-        CASE(bytes_that_a_disk_has_lost_stay_lost),
-        CASE(a_second_park_has_a_file_of_its_own),
-        CASE(more_than_was_awaited_gets_another_file),
-        CASE(a_child_has_no_mapping_of_it),
-    };
     signal(SIGXFSZ, SIG_IGN);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return play_tests(NULL, NULL);
 }
