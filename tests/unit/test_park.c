@@ -51,7 +51,6 @@ POOL_TEST(everything_goes_and_comes_back_with_its_bytes)
     EXPECT_EQ(rig_wake(r), 0, "it comes back");
     EXPECT_EQ(rig_stats(r).away_bytes, 0, "nothing is away");
     EXPECT_EQ(model_used_bytes(r->model), rig_stats(r).reserved_bytes, "all of it");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_park_that_is_cancelled_changes_nothing)
@@ -65,7 +64,6 @@ POOL_TEST(a_park_that_is_cancelled_changes_nothing)
     EXPECT_EQ(model_used_bytes(r->model), used, "all is there");
     EXPECT(list_empty(&r->pool->parked), "nothing is held");
     rig_check_bytes(r);
-    EXPECT_SOUND(r);
 }
 
 /* Live, pending or dead: what is known outside keeps its memory. */
@@ -90,7 +88,6 @@ POOL_TEST(what_was_ever_exposed_stays)
     rig_settle(r); /* they are dead, the slab not yet */
     EXPECT(rig_park(r, 0, 0, false) > 0, "something goes");
     EXPECT(!pool_is_away(big) && !pool_is_away(object), "dead memory stays");
-    EXPECT_SOUND(r);
 }
 
 /* A dead block that lies on two chunks, one of which is given back. */
@@ -111,7 +108,6 @@ POOL_TEST(the_rest_of_a_dead_block_stays)
     EXPECT(!map_find(both)->chunk, "the first chunk has gone");
     rig_park(r, 0, 0, false);
     EXPECT(!pool_is_away(pin), "the second holds dead memory");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(what_is_exposed_while_it_is_held_stays)
@@ -123,7 +119,6 @@ POOL_TEST(what_is_exposed_while_it_is_held_stays)
     EXPECT_EQ(pool_expose(b), POOL_OK, "another thread shares it");
     EXPECT_EQ(pool_park_end(r->pool, true), held - chunk_at(b)->size_bytes, "the others go");
     EXPECT(pool_is_away(a) && !pool_is_away(b), "the shared one does not");
-    EXPECT_SOUND(r);
 }
 
 /* The small zone first, then by address. */
@@ -141,7 +136,6 @@ POOL_TEST(what_is_to_be_kept_stays)
     rig_expose(r, high);
     EXPECT_EQ(rig_park(r, MIB(40), 0, false),
               chunk_at(small)->size_bytes + chunk_at(low)->size_bytes, "what cannot go counts");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(no_more_goes_than_is_asked_for_and_the_largest_first)
@@ -157,7 +151,6 @@ POOL_TEST(no_more_goes_than_is_asked_for_and_the_largest_first)
     EXPECT_SOUND(r);
     EXPECT_EQ(rig_wake(r), 0, "both parks end together");
     EXPECT_EQ(rig_park(r, 0, 1, false), chunk_at(b)->size_bytes, "whole chunks go");
-    EXPECT_SOUND(r);
 }
 
 static unsigned walked;
@@ -208,7 +201,6 @@ POOL_TEST(only_live_memory_is_named_and_small_gaps)
     EXPECT_EQ(walked, 2, "at once");
     pool_park_end(r->pool, false);
     EXPECT_EQ(walk(r), 0, "nothing is held");
-    EXPECT_SOUND(r);
 }
 
 /* A block over three chunks, of which the one in the middle stays. */
@@ -239,7 +231,6 @@ POOL_TEST(a_range_does_not_reach_into_what_stays)
     EXPECT_EQ(walk(r), 2, "as before");
     pool_wake_end(r->pool);
     middle->exposed = false;
-    EXPECT_SOUND(r);
 }
 
 /* More ranges than one look of the walk can name. */
@@ -255,7 +246,6 @@ POOL_TEST(a_long_walk_misses_nothing)
     EXPECT(rig_park(r, 0, 0, false) > MIB(400), "all of it goes");
     EXPECT(pool_is_away(huge), "also this");
     EXPECT_EQ(rig_wake(r), 0, "and comes back, with its bytes");
-    EXPECT_SOUND(r);
 }
 
 static uint64_t driver_calls(struct rig *r)
@@ -309,7 +299,6 @@ POOL_TEST(nothing_else_touches_what_is_held_or_away)
             EXPECT_EQ(pool_park_end(r->pool, true), held, "all of it goes");
     }
     EXPECT(pool_is_away(pin), "this, too");
-    EXPECT_SOUND(r);
 }
 
 static uint64_t held_beside, holds;
@@ -342,7 +331,6 @@ POOL_TEST(what_another_thread_moves_is_not_held)
     EXPECT(held_beside >= MIB(40) && held_beside < MIB(80), "the others are held");
     EXPECT_EQ(pool_park_end(r->pool, true), held_beside, "and go");
     EXPECT(!pool_is_away(big), "what has moved is here");
-    EXPECT_SOUND(r);
 }
 
 static unsigned unmaps_seen, away_seen;
@@ -382,7 +370,6 @@ POOL_TEST(what_the_driver_does_not_unmap_stays)
     r->model->unmap_code = 0;
     EXPECT_EQ(rig_park(r, 0, 0, false), used, "all goes");
     EXPECT_EQ(rig_wake(r), 0, "and comes back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(frees_and_allocations_in_what_is_away_call_no_driver)
@@ -402,7 +389,6 @@ POOL_TEST(frees_and_allocations_in_what_is_away_call_no_driver)
     EXPECT_EQ(driver_calls(r), calls, "the driver is not asked");
     EXPECT_EQ(rig_wake(r), 0, "what was not touched has its bytes");
     EXPECT_EQ(rig_alloc(r, MIB(10)), a[3], "what was freed is free");
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

@@ -290,7 +290,6 @@ POOL_TEST(a_larger_segment_serves_before_the_peak_is_passed)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(260), "nothing is taken");
     rig_free(r, a);
     EXPECT(rig_alloc(r, MIB(28)) != a, "not one of more than twice the size");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(slack_is_a_small_part_of_the_peak)
@@ -306,7 +305,6 @@ POOL_TEST(slack_is_a_small_part_of_the_peak)
     for (int i = 0; i < 4; i++)
         rig_alloc(r, MIB(46));
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(240 + 2 * 46), "two of four have 14 MiB of it");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(with_half_of_the_device_there_is_no_slack)
@@ -314,7 +312,6 @@ POOL_TEST(with_half_of_the_device_there_is_no_slack)
     struct rig *r = segments_on_a_device_of(state, MIB(600));
     uint64_t a = leave_one_idle(r, MS(20));
     EXPECT(rig_alloc(r, MIB(44)) != a, "there would be less for others");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(rounding_may_leave_no_slack)
@@ -327,7 +324,6 @@ POOL_TEST(rounding_may_leave_no_slack)
     rig_free(r, a);
     EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a,
            "that is more than an eighth of the peak by itself");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(slack_makes_no_blocks_share)
@@ -361,7 +357,6 @@ POOL_TEST(no_request_waits_for_what_is_ordered)
     rig_alloc(r, MIB(26));
     EXPECT_EQ(model_now(r->model), now_ns, "nobody waits for that");
     EXPECT_EQ(rig_stats(r).num_device_free, 0, "so the idle one stays");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better)
@@ -370,7 +365,6 @@ POOL_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better)
     leave_one_idle(r, 0);
     EXPECT(rig_alloc(r, MIB(44)), "it has memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(244), "and the other one goes back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(an_exposed_segment_goes_back_when_freed)
