@@ -51,10 +51,8 @@ POOL_TEST(idle_chunks_are_moved_before_memory_is_asked_for)
 {
     struct rig *r = started(state);
     uint64_t a[8];
-    for (int i = 0; i < 8; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < 8; i += 2)
-        rig_free(r, a[i]);
+    rig_alloc_all(r, a, 8, MIB(4));
+    rig_free_every(r, a, 0, 8, 2);
     rig_settle(r);
     uint64_t created = model_calls(r->model, MODEL_ROW_create);
     uint64_t b = rig_alloc(r, MIB(16));
@@ -69,12 +67,9 @@ POOL_TEST(chunks_whose_work_is_not_complete_are_not_moved)
 {
     struct rig *r = expect_arena(state);
     uint64_t a[8];
-    for (int i = 0; i < 8; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < 8; i += 2) {
-        rig_launch(r, 1, MS(10), a[i]);
-        rig_free(r, a[i]);
-    }
+    rig_alloc_all(r, a, 8, MIB(4));
+    for (int i = 0; i < 8; i += 2)
+        rig_free_behind(r, 1, MS(10), a[i]);
     rig_alloc(r, MIB(16));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "work still uses them");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(48), "so the arena grew");
@@ -95,14 +90,12 @@ POOL_TEST(a_large_arena_grows_by_more_than_a_granule)
     struct rig *r = roomy(state);
     rig_alloc(r, MIB(4200));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
-    for (int i = 0; i < 32; i++)
-        rig_alloc(r, MIB(2));
+    rig_alloc_all(r, NULL, 32, MIB(2));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 2, "32 MiB of 4200 at a time");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(4264), "and nothing is left over");
     rig_alloc(r, MIB(8000));
     calls = model_calls(r->model, MODEL_ROW_create);
-    for (int i = 0; i < 32; i++)
-        rig_alloc(r, MIB(2));
+    rig_alloc_all(r, NULL, 32, MIB(2));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 1, "64 MiB at most");
 }
 
@@ -110,12 +103,10 @@ POOL_TEST(chunks_are_small_once_memory_is_fragmented)
 {
     struct rig *r = started(state);
     uint64_t a[16];
-    for (int i = 0; i < 16; i++)
-        a[i] = rig_alloc(r, MIB(10));
+    rig_alloc_all(r, a, 16, MIB(10));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
     EXPECT_EQ(calls, 16, "one for each request while nothing is idle");
-    for (int i = 0; i < 16; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 16, 2);
     rig_alloc(r, MIB(5)); /* parts of chunks are idle now */
     rig_alloc(r, MIB(5));
     rig_alloc(r, MIB(5));
@@ -161,8 +152,7 @@ POOL_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest)
 {
     struct rig *r = started(state);
     uint64_t left = rig_alloc(r, MIB(4)), middle = rig_alloc(r, MIB(8)), right[4];
-    for (int i = 0; i < 4; i++)
-        right[i] = rig_alloc(r, MIB(4));
+    rig_alloc_all(r, right, 4, MIB(4));
     rig_alloc(r, MIB(4));
     rig_free(r, middle);
     rig_settle(r);
@@ -170,8 +160,7 @@ POOL_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest)
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 1, "the middle leaves a hole");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(40), "8 are new");
     rig_free(r, left);
-    for (int i = 0; i < 4; i++)
-        rig_free(r, right[i]);
+    rig_free_every(r, right, 0, 4, 1);
     rig_settle(r);
     EXPECT_EQ(rig_alloc(r, MIB(24)), left, "from the first of it over the hole");
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 2, "the last of it moves into the hole");
@@ -186,12 +175,10 @@ POOL_TEST(small_memory_does_not_pin_large_memory)
         large[i] = rig_alloc(r, MIB(8));
         small[i] = rig_alloc(r, 512);
     }
-    for (int i = 0; i < 8; i++)
-        rig_free(r, large[i]);
+    rig_free_every(r, large, 0, 8, 1);
     rig_trim(r, 0, true);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "all large memory went back");
-    for (int i = 0; i < 8; i++)
-        rig_free(r, small[i]);
+    rig_free_every(r, small, 0, 8, 1);
 }
 
 POOL_TEST(a_short_driver_leaves_what_it_gave_as_free_memory)
@@ -209,10 +196,8 @@ POOL_TEST(a_short_driver_leaves_what_it_gave_as_free_memory)
 static void prepare_move(struct rig *r)
 {
     uint64_t a[6];
-    for (int i = 0; i < 6; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < 6; i += 2)
-        rig_free(r, a[i]);
+    rig_alloc_all(r, a, 6, MIB(4));
+    rig_free_every(r, a, 0, 6, 2);
     rig_settle(r);
 }
 
@@ -254,8 +239,7 @@ POOL_TEST(prealloc_takes_memory_at_the_start)
     rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(52), "in whole granules");
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
-    for (int i = 0; i < 5; i++)
-        rig_alloc(r, MIB(10));
+    rig_alloc_all(r, NULL, 5, MIB(10));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), calls, "requests are served from it");
     EXPECT_EQ(rig_stats(r).num_hits, 5, "as hits");
 }

@@ -11,8 +11,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "tests/unit/cases.h"
@@ -52,7 +50,6 @@ static void *use_once(void *arg)
 static void *stay_inside(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     atomic_store(&is_inside, true);
     while (!atomic_load(&go_on))
@@ -233,7 +230,6 @@ static struct user in_handler;
 static void use_in_handler(int signal)
 {
     int saved_errno = errno;
-    (void)signal;
     use_once(&in_handler);
     errno = saved_errno;
 }
@@ -241,7 +237,6 @@ static void use_in_handler(int signal)
 static void *be_interrupted(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     atomic_store(&is_inside, true);
     while (!atomic_load(&go_on))
@@ -336,7 +331,6 @@ static atomic_uint late;
 static void *use_all_the_time(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     while (!atomic_load(&stops)) {
         assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
         if (atomic_load(&is_away))
@@ -382,7 +376,6 @@ TEST(no_use_is_with_the_driver_while_memory_is_away)
 static void *stay_in_the_crowd(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     while (!atomic_load(&go_on))
         usleep(100000);
@@ -420,7 +413,6 @@ TEST(more_threads_than_records_refuse_the_park)
 
 static int start_library(void **state)
 {
-    (void)state;
     return state_claim() ? state_settle(true), 0 : -1;
 }
 

@@ -9,7 +9,6 @@
 #include "tests/sim/page_hash.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "tests/unit/cases.h"
 

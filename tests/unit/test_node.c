@@ -5,9 +5,6 @@
 #include "shim/park/node.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"

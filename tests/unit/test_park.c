@@ -208,11 +208,9 @@ POOL_TEST(a_range_does_not_reach_into_what_stays)
 {
     struct rig *r = parking(state);
     uint64_t a[3];
-    for (int i = 0; i < 3; i++)
-        a[i] = rig_alloc(r, MIB(4));
+    rig_alloc_all(r, a, 3, MIB(4));
     EXPECT(a[1] == a[0] + MIB(4) && a[2] == a[1] + MIB(4), "one after the other");
-    for (int i = 0; i < 3; i++)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 3, 1);
     rig_settle(r);
     rig_empty_magazines(r);
     uint64_t block = written(r, MIB(12));
@@ -240,8 +238,7 @@ POOL_TEST(a_long_walk_misses_nothing)
     uint64_t a[400];
     for (int i = 0; i < 400; i++)
         a[i] = written(r, KIB(300));
-    for (int i = 0; i < 400; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 400, 2);
     uint64_t huge = written(r, MIB(300));
     EXPECT(rig_park(r, 0, 0, false) > MIB(400), "all of it goes");
     EXPECT(pool_is_away(huge), "also this");
@@ -317,10 +314,8 @@ POOL_TEST(what_another_thread_moves_is_not_held)
 {
     struct rig *r = parking(state);
     uint64_t a[10];
-    for (int i = 0; i < 10; i++)
-        a[i] = rig_alloc(r, MIB(8));
-    for (int i = 0; i < 10; i += 2)
-        rig_free(r, a[i]);
+    rig_alloc_all(r, a, 10, MIB(8));
+    rig_free_every(r, a, 0, 10, 2);
     rig_settle(r);
     r->model->hook = hold_beside;
     r->model->hook_arg = r->pool;

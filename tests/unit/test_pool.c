@@ -175,8 +175,7 @@ static uint64_t fill(struct rig *r, uint64_t work_ns)
 {
     uint64_t a = rig_alloc(r, MIB(32));
     EXPECT(a && rig_alloc(r, MIB(32)), "the device holds so much");
-    rig_launch(r, 1, work_ns, a);
-    rig_free(r, a);
+    rig_free_behind(r, 1, work_ns, a);
     return a;
 }
 
@@ -207,11 +206,9 @@ POOL_TEST(short_memory_is_met_by_release_then)
     r->config.backing = BACKING_SEGMENT;
     rig_start(r);
     uint64_t a[4];
-    for (int i = 0; i < 4; i++)
-        a[i] = rig_alloc(r, MIB(8));
+    rig_alloc_all(r, a, 4, MIB(8));
     rig_alloc(r, MIB(32));
-    for (int i = 0; i < 4; i++)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 4, 1);
     rig_launch(r, 1, 0, 0);
     model_advance(r->model, 1);
     rig_launch(r, 2, MS(1), 0);
@@ -245,10 +242,8 @@ POOL_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain)
     r->config.reuse = REUSE_READY;
     rig_start(r);
     uint64_t a = rig_alloc(r, MIB(32)), b = rig_alloc(r, MIB(32));
-    rig_launch(r, 1, MS(3000), a);
-    rig_free(r, a);
-    rig_launch(r, 2, MS(1000000), b);
-    rig_free(r, b);
+    rig_free_behind(r, 1, MS(3000), a);
+    rig_free_behind(r, 2, MS(1000000), b);
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "complete after 3 s");
     EXPECT_EQ(rig_stats(r).num_oom_waited, 1, "met by waiting");
 }
@@ -307,8 +302,7 @@ TEST(policies_choose_what_happens_to_pending_memory)
         r->config.reuse = cases[i].reuse;
         rig_start(r);
         uint64_t a = rig_alloc(r, MIB(8));
-        rig_launch(r, 0, MS(20), a);
-        rig_free(r, a);
+        rig_free_behind(r, 0, MS(20), a);
         uint64_t b = rig_alloc(r, MIB(8));
         EXPECT_EQ(b == a, cases[i].reused, "reused, or grown");
         EXPECT_EQ(rig_stats(r).num_fence_orders, cases[i].orders, "ordered on the GPU");
@@ -327,8 +321,7 @@ static uint64_t run_ahead(struct rig *r, uint64_t live_bytes)
         rig_alloc(r, live_bytes);
     for (unsigned i = 0; i < 64; i++) {
         uint64_t a = rig_alloc(r, MIB(8));
-        rig_launch(r, i % 4, MS(100), a);
-        rig_free(r, a);
+        rig_free_behind(r, i % 4, MS(100), a);
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     struct pool_stats s = rig_stats(r);
@@ -364,8 +357,7 @@ POOL_TEST(a_wait_in_vain_is_not_made_again)
     struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 40; i++) {
         uint64_t a = rig_alloc(r, MIB(8));
-        rig_launch(r, i % 4, MS(1000000), a);
-        rig_free(r, a);
+        rig_free_behind(r, i % 4, MS(1000000), a);
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 1, "one request waited");
@@ -373,8 +365,7 @@ POOL_TEST(a_wait_in_vain_is_not_made_again)
     model_drain(r->model);
     for (unsigned i = 0; i < 40; i++) {
         uint64_t a = rig_alloc(r, MIB(8));
-        rig_launch(r, i % 4, MS(1000000), a);
-        rig_free(r, a);
+        rig_free_behind(r, i % 4, MS(1000000), a);
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 2, "once it is complete, one more did");

@@ -20,8 +20,7 @@ static void turns(struct rig *r, unsigned streams, unsigned count, uint64_t size
 {
     for (unsigned i = 0; i < count; i++) {
         uint64_t a = rig_alloc(r, size_bytes);
-        rig_launch(r, 1 + i % streams, MS(1), a);
-        rig_free(r, a);
+        rig_free_behind(r, 1 + i % streams, MS(1), a);
     }
 }
 
@@ -73,8 +72,7 @@ POOL_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up)
     uint64_t before = model_now(r->model);
     for (int i = 0; i < 500; i++) {
         uint64_t a = rig_alloc(r, KIB(500));
-        rig_launch(r, 2, 1000, a);
-        rig_free(r, a);
+        rig_free_behind(r, 2, 1000, a);
         model_advance(r->model, 2000);
     }
     EXPECT_EQ(model_now(r->model) - before, 500 * 2000, "the host has not waited");

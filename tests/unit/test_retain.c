@@ -7,9 +7,7 @@
 
 #include "shim/park/hasher.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/unit/cases.h"
 

@@ -155,8 +155,7 @@ POOL_TEST(leaving_waits_for_a_thread_that_leaves)
     struct rig *r = expect_single(state);
     struct leaving l = {.second.pool = r->pool};
     uint64_t a = rig_alloc(r, MIB(4));
-    rig_launch(r, 0, MS(20), a);
-    rig_free(r, a);
+    rig_free_behind(r, 0, MS(20), a);
     r->model->hook_arg = &l;
     r->model->hook = leave_too;
     pool_leave_single_stream(r->pool);
@@ -181,8 +180,7 @@ POOL_TEST(a_submission_waits_for_a_record_under_way)
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4));
     rig_launch(r, 1, MS(1), a);
-    rig_launch(r, 2, MS(1), a);
-    rig_free(r, a);
+    rig_free_behind(r, 2, MS(1), a);
     unsigned before = atomic_load(&turns_waited);
     r->model->hook_arg = r;
     r->model->hook = submit_meanwhile;

@@ -231,12 +231,10 @@ POOL_TEST(a_park_ends_all_ghosts)
     r->config.reuse = REUSE_ORDER;
     with_bytes(r);
     uint64_t a[20];
-    for (int i = 0; i < 20; i++)
-        a[i] = rig_alloc(r, MIB(10));
+    rig_alloc_all(r, a, 20, MIB(10));
     for (int i = 0; i < 20; i++)
         rig_launch(r, 1, MS(1), a[i]);
-    for (int i = 0; i < 20; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 20, 2);
     written(r, MIB(60));
     EXPECT(r->pool->ghost_bytes, "chunks have moved");
     model_drain(r->model);

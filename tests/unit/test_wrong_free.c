@@ -38,7 +38,6 @@ static void *free_wrongly(void *arg)
 {
     static const uint64_t offsets[] = {8, 256, 520, 1048, KIB(64) + 8, MIB(1) + 8};
     struct rig *r = shared.rig;
-    (void)arg;
     free_one_of_its_own(r);
     for (unsigned i = 0; !atomic_load(&shared.done); i++) {
         uint64_t addr = atomic_load_explicit(&shared.around, memory_order_relaxed);
