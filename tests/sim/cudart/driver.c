@@ -46,7 +46,6 @@ static CUresult ask(const char *symbol, void **pfn, int version, cuuint64_t flag
 #if HAS_LOOKUP_STATUS
     return lookup(symbol, pfn, version, flags, status);
 #else
-    (void)status;
     return lookup(symbol, pfn, version, flags);
 #endif
 }
