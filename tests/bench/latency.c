@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Rounds of a scene that takes too long, to one of others. */
 enum { MORE_ROUNDS = 10 };
@@ -35,7 +34,6 @@ struct scene {
 static void window(const struct scene *scene, uint64_t scale)
 {
     uint64_t bytes = scene->size_bytes;
-    (void)scale;
     run.config.idle_timeout_ns = 100 * SECOND_NS; /* chunks are stamped with their last use */
     start(bytes + GIB(2), (uint32_t)(bytes / MIB(64)), BACKING_ARENA);
     fill(bytes / MIB(64), MIB(64));
@@ -53,7 +51,6 @@ static void window(const struct scene *scene, uint64_t scale)
 static void slabs(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 32000 / scale * 128;
-    (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     fill(count, 512);
     for (uint32_t i = 0; i < count; i++)
@@ -90,7 +87,6 @@ static void find_in(uint64_t addr, bool live)
 /* The byte at offset `more` of a block of size_bytes. */
 static void find(const struct scene *scene, uint64_t scale)
 {
-    (void)scale;
     start(scene->size_bytes + GIB(1), 1, BACKING_ARENA);
     find_in(take(scene->size_bytes) + scene->more, true);
 }
@@ -98,7 +94,6 @@ static void find(const struct scene *scene, uint64_t scale)
 /* The last byte of a block of size_bytes that was freed. */
 static void find_freed(const struct scene *scene, uint64_t scale)
 {
-    (void)scale;
     start(scene->size_bytes + GIB(1), 1, BACKING_ARENA);
     uint64_t addr = take(scene->size_bytes);
     give(addr);
@@ -108,7 +103,6 @@ static void find_freed(const struct scene *scene, uint64_t scale)
 static void find_among_small(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = GIB(16) / MIB(1) / scale;
-    (void)scene;
     start(GIB(32), (uint32_t)count, BACKING_ARENA);
     fill(count, MIB(1));
     give_every(0, 1);
@@ -120,7 +114,6 @@ static void find_among_small(const struct scene *scene, uint64_t scale)
 static void holes_in_chunks(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = GIB(64) / MIB(2) / scale;
-    (void)scene;
     start(GIB(130), (uint32_t)count * 2 + 40, BACKING_ARENA);
     fill(count * 2, MIB(2));
     give_every(0, 2);
@@ -135,7 +128,6 @@ static void holes_in_chunks(const struct scene *scene, uint64_t scale)
 static void moves(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = GIB(64) / MIB(64);
-    (void)scene, (void)scale;
     start(GIB(129), (uint32_t)count * 2, BACKING_ARENA);
     fill(count * 2, MIB(64));
     give_every(0, 2);
@@ -146,7 +138,6 @@ static void moves(const struct scene *scene, uint64_t scale)
 /* The first block of a pool. */
 static void first(const struct scene *scene, uint64_t scale)
 {
-    (void)scene;
     start(GIB(129), 1, BACKING_ARENA);
     take_measured(GIB(128) / scale);
 }
@@ -169,7 +160,6 @@ static void flush(const struct scene *scene, uint64_t scale)
 static void segments(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 50000 / scale;
-    (void)scene;
     start(GIB(240), (uint32_t)count * 3, BACKING_SEGMENT);
     fill(count, MIB(2));
     fill(count * 2, MIB(1));
@@ -184,7 +174,6 @@ static void segments(const struct scene *scene, uint64_t scale)
 static void dead(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 100000 / scale;
-    (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     fill(count, KIB(64));
     for (uint32_t i = 0; i < count; i += 2)
@@ -203,7 +192,6 @@ static void *fill_magazine(void *unused)
 {
     uint64_t addr[2048];
     unsigned count = 0;
-    (void)unused;
     for (uint64_t units = 1; units <= 64; units += units < 16 ? 1 : units < 32 ? 2 : 4)
         for (int i = 0; i < 8; i++)
             addr[count++] = take(units * 512);
@@ -221,7 +209,6 @@ static void *fill_magazine(void *unused)
 /* The magazines of 64 threads are full. */
 static void threads(const struct scene *scene, uint64_t scale)
 {
-    (void)scene, (void)scale;
     pthread_t ids[THREADS];
     start(GIB(16), 1, BACKING_ARENA);
     pthread_barrier_init(&taken, NULL, THREADS);
@@ -248,7 +235,6 @@ static void threads(const struct scene *scene, uint64_t scale)
 static void small(const struct scene *scene, uint64_t scale)
 {
     uint64_t count = 1000000 / scale;
-    (void)scene;
     start(GIB(128), (uint32_t)count, BACKING_ARENA);
     measure_begin();
     for (uint64_t i = 0; i < count; i++)

@@ -184,7 +184,6 @@ static bool add(struct trace *t, const struct row *r, void **tree, struct ids *t
     if (!follow_block(t, r, tree, e, &keep))
         return false;
     t->count += keep;
-    t->skipped += !keep;
     return true;
 }
 

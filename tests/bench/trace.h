@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A recorded program: its allocations and frees in RMM's CSV form (columns Thread, Time, Action,
- * Pointer, Size, Stream), plain or compressed with xz. Names end in .csv or .csv.xz.
+ * Pointer, Size, Stream), plain or compressed with xz. Names end in .csv or .csv.xz. Rows without
+ * effect are passed over: size 0, frees of what was never allocated.
  */
 #ifndef TESTS_BENCH_TRACE_H
 #define TESTS_BENCH_TRACE_H
@@ -24,7 +25,6 @@ struct trace_event {
 struct trace {
     struct trace_event *events;
     uint32_t count, threads, streams;
-    uint64_t skipped; /* rows without effect: size 0, frees of what was never allocated */
 };
 
 /* false, with a line on stderr, if the file cannot be read or a row not understood. */

@@ -14,13 +14,11 @@
 
 static void *malloc_allocate(size_t size_bytes, void *stream)
 {
-    (void)stream;
     return gpu_malloc(size_bytes);
 }
 
 static void malloc_release(void *block, void *stream)
 {
-    (void)stream;
     gpu_free(block);
 }
 

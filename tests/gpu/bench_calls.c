@@ -22,13 +22,11 @@ static void *scratch, *foreign[CALLS];
 
 static void mem_info(unsigned i)
 {
-    (void)i;
     gpu_mem_info();
 }
 
 static void wild(unsigned i)
 {
-    (void)i;
     gpu_free_foreign();
 }
 
@@ -45,13 +43,11 @@ static void free_foreign(unsigned i)
 
 static void launch(unsigned i)
 {
-    (void)i;
     gpu_launch(scratch, NULL);
 }
 
 static void pair(unsigned i)
 {
-    (void)i;
     allocator->release(allocator->allocate(1 << 20, NULL), NULL);
 }
 

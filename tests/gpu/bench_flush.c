@@ -37,7 +37,6 @@ static void *launch_main(void *argument)
 {
     uint64_t end_ns;
 
-    (void)argument;
     gpu_thread();
     flush.series.count = 0;
     for (unsigned i = 0; i < IN_FLIGHT_MAX; i++)

@@ -14,7 +14,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { STREAMS_MAX = 16, PARTS = 3 };
 

@@ -28,7 +28,6 @@ static atomic_ulong signals_seen;
 
 static void count_signal(int number)
 {
-    (void)number;
     atomic_fetch_add_explicit(&signals_seen, 1, memory_order_relaxed);
 }
 
@@ -99,7 +98,6 @@ static bool parse(int argc, char **argv, struct canary_options *options)
  * process without the shim survives it. */
 static void *flush_main(void *unused)
 {
-    (void)unused;
     for (unsigned long i = 0; !atomic_load(&rounds_over); i++) {
         struct timespec pause = {.tv_nsec = 1000000 + (long)(i % 7) * 1000000};
 

@@ -24,7 +24,7 @@ static const struct entry {
 } entries[] = {
     {"", 0, 0},
 #define ENTRY(name, version, flags, first, last) {#name, version, flags},
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
 };
 
 static const char *place(const void *address)

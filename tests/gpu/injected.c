@@ -18,7 +18,6 @@ static void CUPTIAPI on_call(void *context, CUpti_CallbackDomain domain, CUpti_C
                              const void *data)
 {
     const CUpti_CallbackData *call = data;
-    (void)context, (void)domain, (void)id;
     num_calls += call->callbackSite == CUPTI_API_ENTER;
 }
 
@@ -33,7 +32,6 @@ static void CUPTIAPI on_buffer_full(CUcontext context, uint32_t stream, uint8_t 
                                     size_t size_bytes, size_t valid_bytes)
 {
     CUpti_Activity *record = NULL;
-    (void)context, (void)stream, (void)size_bytes;
     while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
         num_kernels += record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
         num_memsets += record->kind == CUPTI_ACTIVITY_KIND_MEMSET;

@@ -166,7 +166,6 @@ static int take_step(const char *when, int which)
 
 static int play_self(void *unused)
 {
-    (void)unused;
     block_bytes = 64 * MIB;
     prepare();
     for (int cycle = 0; cycle < 2; cycle++) {
@@ -212,7 +211,6 @@ static int play_full(void *unused)
     unsigned wrong;
     pid_t filler = fork();
 
-    (void)unused;
     if (filler == 0) {
         fill_device();
         _exit(0);

@@ -90,7 +90,6 @@ static void CUPTIAPI on_call(void *unused, CUpti_CallbackDomain domain, CUpti_Ca
                              const void *data)
 {
     const CUpti_CallbackData *call = data;
-    (void)unused;
 
     if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) {
         if (call->callbackSite == CUPTI_API_ENTER)
@@ -198,7 +197,6 @@ static void CUPTIAPI on_buffer_full(CUcontext context, uint32_t stream, uint8_t 
                                     size_t size_bytes, size_t valid_bytes)
 {
     CUpti_Activity *record = NULL;
-    (void)context, (void)stream, (void)size_bytes;
 
     pthread_mutex_lock(&lock);
     while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS)

@@ -3,6 +3,9 @@
 functions. Every look-up reaches those."""
 import os
 import subprocess
+import sys
+
+import suite as base
 
 
 def exported(library):
@@ -64,7 +67,13 @@ def aliases(bare, wrapped):
 
 def identity(suite):
     wrapped = exported(suite.lib)
-    program = suite.compile("identity", ["identity.c"])
+    made = os.path.join(suite.build, "made")
+    os.makedirs(os.path.join(made, "tests", "sim"), exist_ok=True)
+    table = suite.must([sys.executable, os.path.join(base.ROOT, "tests/sim/cudart/entries.py")],
+                       "the table of look-ups")
+    with open(os.path.join(made, "tests", "sim", "entries.def"), "w") as file:
+        file.write(table)
+    program = suite.compile("identity", ["identity.c"], "-I", made)
     names = "\n".join(wrapped).encode()
     bare = suite.run([program], suite.bare_env, stdin=names)
     shim = suite.run([program], suite.shim_env(), stdin=names)

@@ -77,7 +77,6 @@ static void use_from_afar(const char *when, const CUdeviceptr *blocks, uint32_t 
 
 static void ignore_signal(int number)
 {
-    (void)number;
 }
 
 static void flush(void)

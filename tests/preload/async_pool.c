@@ -205,7 +205,6 @@ static atomic_int makers;
 
 static int make_and_destroy(int index, void *context)
 {
-    (void)index, (void)context;
     REQUIRE(gpu_open(0));
     for (int i = 0; i < ROUNDS; i++) {
         CUmemoryPool pool = make_pool(CU_MEM_HANDLE_TYPE_NONE);
@@ -263,7 +262,6 @@ static int make_beside_resets(int index, void *context)
                                   .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUcontext primary = NULL;
     CUmemoryPool pool = NULL;
-    (void)context;
     REQUIRE(gpu_open(0));
     for (int i = 0; index < 3 && i < ROUNDS && atomic_load(&makers) > 0; i++)
         cuMemPoolCreate(&pool, &props);
@@ -292,7 +290,6 @@ static atomic_bool asleep, through;
 
 static void on_wake(int number)
 {
-    (void)number;
     atomic_store(&asleep, true);
     scene_sleep_ms(3);
 }

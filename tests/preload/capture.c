@@ -15,7 +15,6 @@ enum { SMALL_BYTES = 4096, REPLAYS = 5 };
 static int churn_small(int index, void *context)
 {
     const int *mode = context;
-    (void)index;
     /* A thread that means to work beside a global capture says so. */
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (*mode == CU_STREAM_CAPTURE_MODE_GLOBAL)

@@ -6,9 +6,7 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- a capture ends with its context
@@ -150,7 +148,6 @@ static int capture_one(uint64_t ptr)
 
 static int either(int index, void *context)
 {
-    (void)context;
     if (index > 0)
         return wait_for_kernel();
     int spoilt = 0;
@@ -220,7 +217,6 @@ static int a_close_that_waits_holds_no_capture_up(void)
 static int take_and_give(int index, void *context)
 {
     CUcontext *current = context;
-    (void)index;
     REQUIRE(cuCtxSetCurrent(*current));
     uint64_t block = NEW_BLOCK(24 * MIB);
     REQUIRE(gpu_free(block));

@@ -5,7 +5,6 @@
 #include "tests/preload/scene.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 /* ---- what is freed is there after the capture
  * A full device beside an open capture. What is freed has to be there again, as natively, though no
@@ -21,7 +20,6 @@ static int capture_for_a_while(int index, void *context)
 {
     const CUstreamCaptureMode *mode = context;
     CUgraph graph = NULL;
-    (void)index;
     REQUIRE(gpu_open(0));
     CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, *mode));
@@ -38,7 +36,6 @@ static int beside(int index, void *context)
 {
     const size_t size_bytes = *(size_t *)context;
     const uint64_t words = 64 * KIB;
-    (void)index;
     REQUIRE(gpu_open(0));
     CUstream stream = NEW_STREAM(false);
     uint64_t block = NEW_BLOCK(size_bytes);

@@ -53,7 +53,6 @@ static int churn(int index, void *context)
     static const size_t sizes[] = {512, 40 * KIB, 900 * KIB, 3 * MIB, 24 * MIB};
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     uint32_t wrong = 0;
-    (void)context;
     if (shared.mode == CU_STREAM_CAPTURE_MODE_GLOBAL && shared.round != QUIET)
         REQUIRE(gpu_capture_exchange(&relaxed));
     REQUIRE(gpu_open(0));
@@ -83,8 +82,6 @@ static int capture(int index, void *context)
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     uint64_t block[2];
     int failures = 0;
-    (void)index;
-    (void)context;
     REQUIRE(gpu_open(0));
     CUstream stream = NEW_STREAM(false);
     NEW_BLOCKS(block, 2, words * 4);
@@ -210,7 +207,6 @@ static int want_fences(void)
 
 static int either(int index, void *context)
 {
-    (void)context;
     REQUIRE(gpu_open(0));
     return index < CAPTURING ? come_and_go(index) : want_fences();
 }

@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/time.h>
-#include <time.h>
 
 /* ---- contexts have memory of their own
  * The program makes several contexts of one device by the driver API. A block belongs to the

@@ -5,8 +5,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { EXIT_CODE = 33 };

@@ -71,7 +71,6 @@ static void child_calls(uint64_t block)
 
 static void *churn_quickly(void *context)
 {
-    (void)context;
     REQUIRE(gpu_open(0));
     while (!atomic_load(&over)) {
         uint64_t block = NEW_BLOCK(256 * KIB);
@@ -175,7 +174,6 @@ static void *churn(void *context)
 
 static void fork_in_handler(int number)
 {
-    (void)number;
     /* Not fork(): that waits for malloc's locks, which the thread itself may hold here. */
     pid_t child = (pid_t)syscall(SYS_clone, (long)SIGCHLD, 0L, 0L, 0L, 0L);
     if (child == 0)

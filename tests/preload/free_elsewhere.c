@@ -11,7 +11,6 @@ static uint64_t blocks[THREADS][BLOCKS];
 
 static int free_all(int index, void *context)
 {
-    (void)context;
     for (int i = 0; i < BLOCKS; i++)
         REQUIRE(gpu_free(blocks[index][i]));
     return 0;

@@ -10,8 +10,6 @@
 
 #include <signal.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Blocks from this size on are the driver's own in segment backing, and their handles too. */

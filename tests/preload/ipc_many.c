@@ -11,7 +11,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -195,7 +194,6 @@ static void close_behind_work(const CUipcMemHandle *handle)
 
 static void ignore(int signal_number)
 {
-    (void)signal_number;
 }
 
 /* A thousand signals a second, which interrupt calls. */

@@ -3,7 +3,6 @@
 #include "tests/preload/ipc_peer.h"
 
 #include <dirent.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -6,7 +6,6 @@
 
 #include <dlfcn.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- kinds

@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- exit threads
@@ -43,7 +42,6 @@ static const char *const way_names[WAYS] = {"exit", "quick_exit", "_exit", "exit
 
 static void *leave_later(void *context)
 {
-    (void)context;
     scene_sleep_ms(20);
     exit(EXIT_CODE);
 }
@@ -312,7 +310,6 @@ static int storm_work(uint32_t seed)
 
 static int storm_body(int index, void *context)
 {
-    (void)context;
     if (index != 0) {
         REQUIRE(gpu_open(0));
         return storm_work((uint32_t)index * 1000);

@@ -89,7 +89,6 @@ static void step(char *self)
 
 static void *leave_later(void *context)
 {
-    (void)context;
     scene_sleep_ms(2);
     exit(LEFT_CODE);
 }

@@ -13,7 +13,6 @@ static volatile sig_atomic_t heard;
 
 static void hear(int number)
 {
-    (void)number;
     heard = heard + 1;
 }
 
@@ -79,7 +78,6 @@ static void be_a_child(uint32_t how, char *self)
 int life_give_birth(int index, void *context)
 {
     const struct birth *b = context;
-    (void)index;
     pid_t child = scene_fork();
     if (child == 0)
         be_a_child(b->how, b->self);

@@ -91,7 +91,6 @@ static uint32_t with_graph(CUstream from, CUstream to)
 static int other_thread(int index, void *context)
 {
     uint64_t *block = context;
-    (void)index;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_malloc(block, words * 4));
     REQUIRE(gpu_fill(*block, words, 11, CU_STREAM_PER_THREAD));
@@ -156,7 +155,6 @@ static CUlaunchAttributeValue remote_domain(void)
 
 static void set_nothing(CUstream stream)
 {
-    (void)stream;
 }
 
 static void set_others(CUstream stream)

@@ -283,7 +283,6 @@ static void run_alone(CUstream stream, uint64_t scratch)
 
 static int write_late(int index, void *context)
 {
-    (void)index;
     REQUIRE(gpu_open(0));
     uint64_t old = NEW_BLOCK(early_words * 4);
     REQUIRE(gpu_spin_fill(old, early_words, 0xdead, MS_NS, *(CUstream *)context));

@@ -126,7 +126,6 @@ static bool map_page(const char *folder)
 
 static int body(int index, void *context)
 {
-    (void)context;
     if (index >= ALLOCATORS)
         return look_on();
     REQUIRE(gpu_open(0));

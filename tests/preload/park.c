@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -302,7 +301,6 @@ static pthread_barrier_t launched, parked;
 
 static void *launch_and_stay(void *unused)
 {
-    (void)unused;
     REQUIRE(cuCtxSetCurrent(context));
     REQUIRE(gpu_memset_async(b, 1, 4, NULL));
     pthread_barrier_wait(&launched);
@@ -335,7 +333,6 @@ static int more_threads_than_records(void)
 
 static void *download_until_cancelled(void *unused)
 {
-    (void)unused;
     REQUIRE(cuCtxSetCurrent(context));
     while (here)
         REQUIRE(gpu_get(here, a, BYTES));
@@ -360,7 +357,6 @@ static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
 
 static void *park_again(void *unused)
 {
-    (void)unused;
     asker_ask("park");
     return NULL;
 }

@@ -111,7 +111,6 @@ static volatile sig_atomic_t handled, handlers_failures;
 
 static void launch_in_handler(int signal_number)
 {
-    (void)signal_number;
     handlers_failures += gpu_fill(blocks[1], 64, 6, handlers_stream) != 0;
     handled++;
 }

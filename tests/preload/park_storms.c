@@ -199,7 +199,6 @@ static int threads_live_at_random(void)
 
 static void *send_signals(void *unused)
 {
-    (void)unused;
     while (!atomic_load(&stops)) {
         if (scene_preloaded()) /* bare it would end the process */
             REQUIRE(kill(getpid(), SIGUSR1));
@@ -221,7 +220,6 @@ static int flushes_by_signal_come_beside(void)
 
 static void *open_and_close_libraries(void *unused)
 {
-    (void)unused;
     while (!atomic_load(&stops)) {
         void *driver = dlopen("libcuda.so.1", RTLD_NOW), *other = dlopen("libnsl.so.1", RTLD_NOW);
         EXPECT(driver && dlsym(driver, "cuMemAlloc_v2"));
@@ -245,7 +243,6 @@ static int libraries_come_and_go_beside(void)
 
 static void *make_and_destroy_contexts(void *unused)
 {
-    (void)unused;
     for (unsigned char i = 1; !atomic_load(&stops); i++) {
         CUcontext own;
         CUdeviceptr block;
@@ -275,7 +272,6 @@ static int contexts_come_and_go_beside(void)
 
 static void *fork_all_the_time(void *unused)
 {
-    (void)unused;
     while (!atomic_load(&stops)) {
         pid_t child = fork();
         if (!child)

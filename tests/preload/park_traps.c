@@ -49,7 +49,6 @@ static pthread_t start(void *(*run)(void *), void *arg)
 
 static void *fill_b(void *unused)
 {
-    (void)unused;
     REQUIRE(cuCtxSetCurrent(context));
     REQUIRE(gpu_fill(b, WORDS, 8, stream));
     return NULL;
@@ -72,7 +71,6 @@ static int a_thread_on_its_way_to_the_driver_refuses(void)
 
 static void *spin(void *unused)
 {
-    (void)unused;
     REQUIRE(cuCtxSetCurrent(context));
     REQUIRE(gpu_spin(1000, NULL));
     return NULL;
@@ -85,7 +83,6 @@ enum { LAUNCHES = 300 };
 static void *fill_from_the_first_moment(void *unused)
 {
     uint64_t block;
-    (void)unused;
     REQUIRE(cuCtxSetCurrent(context));
     while (!(block = atomic_load(&first_block)))
         ;

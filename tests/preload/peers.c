@@ -17,7 +17,6 @@ static int on_device(int index, void *context)
 {
     const uint64_t words = 8 * KIB;
     uint32_t wrong = 0;
-    (void)context;
     REQUIRE(gpu_open(index % DEVICES));
     for (int i = 0; i < TURNS; i++) {
         bool is_device = false;

@@ -325,7 +325,6 @@ static bool note_lasting(CUresult rc)
 static int use_beside_resets(int index, void *unused)
 {
     CUcontext context = NULL;
-    (void)unused;
     if (index == 0) {
         unsigned resets = scene_simulated() ? RESETS : RESETS_REAL;
         struct timespec pause = {.tv_nsec = 2000000};

@@ -17,7 +17,6 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,7 +83,6 @@ static sem_t held, forked;
 
 static int hold_list(struct dl_phdr_info *info, size_t size, void *unused)
 {
-    (void)info, (void)size, (void)unused;
     sem_post(&held);
     while (sem_wait(&forked) != 0)
         ;
@@ -93,7 +91,6 @@ static int hold_list(struct dl_phdr_info *info, size_t size, void *unused)
 
 static void *hold_objects(void *unused)
 {
-    (void)unused;
     dl_iterate_phdr(hold_list, NULL);
     return NULL;
 }

@@ -97,7 +97,6 @@ static int change_options(void)
 
 static int play(int index, void *context)
 {
-    (void)context;
     if (index == 0)
         return change_options();
     if (index == 1)

@@ -37,7 +37,6 @@ static void plain(int number)
 
 static void with_siginfo(int number, siginfo_t *info, void *ucontext)
 {
-    (void)ucontext;
     siginfo_calls += number == SIGUSR1 && info->si_value.sival_int == 17;
 }
 
@@ -149,7 +148,6 @@ static void note_stack(int number)
 {
     sigset_t now;
     char here;
-    (void)number;
     atomic_fetch_add(&handled, 1);
     on_alternate = &here >= alternate && &here < alternate + sizeof alternate;
     usr2_blocked = pthread_sigmask(SIG_BLOCK, NULL, &now) == 0 && sigismember(&now, SIGUSR2);
@@ -159,7 +157,6 @@ static void *interrupted(void *context)
 {
     static const char *const names[CALLS] = {"read", "poll", "nanosleep"};
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
-    (void)context;
     atomic_store(&sleeper, (int)syscall(SYS_gettid));
     REQUIRE(sigaltstack(&stack, NULL));
     for (int i = 0; i < CALLS; i++) {

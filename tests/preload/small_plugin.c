@@ -22,7 +22,6 @@ static void *hold_and_give_back(void *unused)
 {
     void *p = NULL;
     int rc = enter_cuda();
-    (void)unused;
     apart_rc = rc ? rc : (int)cudaMalloc(&p, 4096);
     sem_post(&ready);
     while (sem_wait(&unloading) != 0)

@@ -15,7 +15,6 @@ static uint64_t block;
 
 static void *allocate(void *unused)
 {
-    (void)unused;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_malloc(&block, 4 * MIB));
     REQUIRE(gpu_fill(block, MIB, 3, NULL));
@@ -28,7 +27,6 @@ static void *fill_the_device(void *unused)
 {
     size_t free_bytes = 0, total_bytes = 0;
     uint64_t too_much = 0;
-    (void)unused;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
     EXPECT(gpu_malloc(&too_much, total_bytes + MIB) != 0);
@@ -42,7 +40,6 @@ static void *ask(void *unused)
     size_t size_bytes = 0, pitch_bytes = 0;
     bool is_device = false;
     int device = -1;
-    (void)unused;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_address_range(&base, &size_bytes, block + 5));
     EXPECT(base == block && size_bytes == 4 * MIB);
@@ -58,7 +55,6 @@ static void *work(void *unused)
     CUstream stream = NULL;
     CUevent event = NULL;
     uint64_t other = 0;
-    (void)unused;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_stream_create(&stream, false));
     REQUIRE(gpu_malloc(&other, 4 * MIB));
@@ -80,7 +76,6 @@ static void *work(void *unused)
 static void *share(void *unused)
 {
     CUipcMemHandle handle;
-    (void)unused;
     REQUIRE(gpu_open(0));
     REQUIRE(gpu_ipc_export(&handle, block));
     return NULL;
@@ -90,7 +85,6 @@ static void *share(void *unused)
 static void *request(void *unused)
 {
     uint64_t other = 0;
-    (void)unused;
     REQUIRE(gpu_open(0));
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "some", 1));
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
@@ -101,7 +95,6 @@ static void *request(void *unused)
 
 static void *leave(void *unused)
 {
-    (void)unused;
     exit(0);
 }
 

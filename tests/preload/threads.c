@@ -21,7 +21,6 @@ static int body(int index, void *context)
     } live[LIVE] = {{0, 0, 0}};
     uint32_t random = 12345 + (uint32_t)index;
     uint32_t wrong = 0;
-    (void)context;
     REQUIRE(gpu_open(0));
     CUstream stream = NEW_STREAM(index % 2 == 0);
     for (int round = 0; round < ROUNDS; round++) {

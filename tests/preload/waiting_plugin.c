@@ -19,7 +19,6 @@ static int result = -1;
 
 static void *call(void *unused)
 {
-    (void)unused;
 #if defined WAITS_FOR_SETENV
     result = setenv("WAITING_PLUGIN", "set", 1);
 #elif defined WAITS_FOR_PUTENV

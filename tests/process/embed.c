@@ -48,7 +48,6 @@ static void *function(const char *name)
 
 static void *empty_cache(void *self, void *argument)
 {
-    (void)self, (void)argument;
     for (int i = 0; i < BLOCKS; i++) {
         CUcontext now = NULL;
         check(cuCtxGetCurrent(&now) == CUDA_SUCCESS && now == context, "another context");

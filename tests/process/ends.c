@@ -17,7 +17,6 @@
 
 static void *leave(void *unused)
 {
-    (void)unused;
     exit(5);
 }
 

@@ -36,7 +36,6 @@ static void *work(void *flushes)
 
 static void leave(int signal_number)
 {
-    (void)signal_number;
     exit(5);
 }
 

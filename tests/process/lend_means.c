@@ -51,7 +51,6 @@ size_t free_bytes(void)
 
 void fill_and_free(bool late)
 {
-    (void)late;
     EXPECT(write(to_child, "f", 1) == 1);
     EXPECT(read(from_child, &filled_bytes, sizeof filled_bytes) == (ssize_t)sizeof filled_bytes);
 }

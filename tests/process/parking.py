@@ -8,10 +8,9 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import page_client  # noqa: E402
-import programs  # noqa: E402
-import waiting  # noqa: E402
+import page_client
+import programs
+import waiting
 
 LIBRARY, FOLDERS, PARKER, TABLES = sys.argv[1:5]
 T = page_client.load_tables(TABLES)
@@ -81,8 +80,12 @@ class Base(waiting.Waiting):
     def capacity(self):
         return {"SIM_CAPACITY": "1G"}
 
-    def start(self, **options):
-        return Process(self, self.gpu, self.pages, **{**self.capacity(), **options})
+    def start(self, *lines, **options):
+        """A process that has done these lines."""
+        p = Process(self, self.gpu, self.pages, **{**self.capacity(), **options})
+        if lines:
+            p.do(*lines)
+        return p
 
     def free_mib(self):
         """What the device has, as a process without the library sees it."""

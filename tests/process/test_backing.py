@@ -12,8 +12,7 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import programs  # noqa: E402
+import programs
 
 LIBRARY, FOLDERS, ANY, DEFINITIONS = sys.argv[1:5]
 with open(DEFINITIONS, encoding="utf-8") as file:

@@ -9,8 +9,7 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from test_page import MIB, Case, Program, T  # noqa: E402
+from test_page import MIB, Case, Program, T
 
 
 class Cached(Case):

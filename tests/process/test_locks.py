@@ -20,9 +20,8 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import programs  # noqa: E402
-import waiting  # noqa: E402
+import programs
+import waiting
 
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 HERE = os.path.dirname(os.path.abspath(__file__))

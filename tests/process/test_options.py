@@ -10,8 +10,7 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import programs  # noqa: E402
+import programs
 
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 PROGRAM = os.path.realpath(sys.argv[3])

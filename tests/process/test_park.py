@@ -11,8 +11,7 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from parking import FOLDERS, DONE, REFUSED, MIB, Base, Group  # noqa: E402
+from parking import FOLDERS, DONE, REFUSED, MIB, Base, Group
 
 
 class Park(Base):
@@ -52,8 +51,7 @@ class Park(Base):
         self.assertEqual(p.do("copies"), "right")
 
     def test_a_request_wakes(self):
-        p = self.start()
-        p.do("make 16 20")
+        p = self.start("make 16 20")
         self.park(p)
         code, value, reply = p.ask("wake")
         self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
@@ -63,8 +61,7 @@ class Park(Base):
         self.assertEqual(p.state()["counters"]["num_wakes"], 1)
 
     def test_a_request_to_wake_that_meets_a_park_waits_for_it(self):
-        p = self.start(SIM_REALTIME="1", SIM_COST_cuMemRelease="50000000")
-        p.do("make 32 20")
+        p = self.start("make 32 20", SIM_REALTIME="1", SIM_COST_cuMemRelease="50000000")
         full = self.free_mib()
         at, sequence = p.page.put_ask("park")
         p.page.ring()
@@ -105,16 +102,14 @@ class Park(Base):
         self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
 
     def test_the_process_is_as_large_as_before(self):
-        p = self.start()
-        p.do("make 32 20", "check")
+        p = self.start("make 32 20", "check")
         before = int(p.do("rss"))
         self.park(p)
         p.do("check")
         self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 4096, "it grew")
 
     def test_off_refuses(self):
-        p = self.start(GPUCACHE_PARK="off")
-        p.do("make 8 8")
+        p = self.start("make 8 8", GPUCACHE_PARK="off")
         self.assertIn("GPUCACHE_PARK=off", self.park(p, code=REFUSED)[1]["why"])
         self.assertEqual(p.ask("set PARK=ask")[0], DONE)
         self.park(p)
@@ -129,8 +124,7 @@ class Park(Base):
     def test_a_library_that_comes_later_refuses(self):
         for name, why in (("libnvoptix.so.1", "submits work unseen"),
                           ("libgdrapi.so.2", "registered with a network card")):
-            p = self.start()
-            p.do("make 8 8")
+            p = self.start("make 8 8")
             self.park(p)
             self.load(p, name)
             self.assertEqual(p.do("check"), "right")
@@ -138,8 +132,7 @@ class Park(Base):
             self.assertEqual(p.do("check"), "right")
 
     def test_without_a_thread_it_says_so(self):
-        p = self.start()
-        p.do("make 8 8")
+        p = self.start("make 8 8")
         with open(f"/proc/{p.pid}/statm", encoding="ascii") as file:
             pages = int(file.read().split()[0])
         resource.prlimit(p.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
@@ -150,8 +143,7 @@ class Park(Base):
 
     def test_who_waits_is_told_that_the_driver_gives_no_memory(self):
         log = os.path.join(os.path.dirname(self.pages), "log")
-        p = self.start()
-        p.do("make 8 8")
+        p = self.start("make 8 8")
         made = p.state()["pools"][0]["num_device_alloc"]
         p.talker.end()
         p = self.start(GPUCACHE_LOG="warn:" + log, SIM_FAIL=f"cuMemCreate:{made + 1}+:1")
@@ -164,8 +156,7 @@ class Park(Base):
             self.assertIn("waits for its device memory: the driver gives error 1", file.read())
 
     def test_who_may_open_no_file_is_told_so(self):
-        p = self.start()
-        p.do("make 16 20")
+        p = self.start("make 16 20")
         limit = resource.prlimit(p.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(p.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
         why = self.park(p, code=REFUSED)[1]["why"]
@@ -191,8 +182,7 @@ class Park(Base):
         self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
 
     def test_threads_work_on(self):
-        p = self.start()
-        p.do("make 8 40", "work 4")
+        p = self.start("make 8 40", "work 4")
         parked, begun = 0, time.monotonic()
         while time.monotonic() < begun + (2 if parked else 60):
             code, _, reply = p.ask("park wait=20")
@@ -224,8 +214,7 @@ class Park(Base):
         self.assertGreaterEqual(self.free_mib(), nothing)
 
     def test_a_stop_in_any_state_changes_nothing(self):
-        p = self.start()
-        p.do("make 8 20")
+        p = self.start("make 8 20")
         for i in range(8):
             self.park(p)
             p.talker.send("check")
@@ -250,8 +239,7 @@ class Park(Base):
 
     def test_who_works_is_left_alone(self):
         """`gpucache park --all`."""
-        p = self.start()
-        p.do("make 8 20", "work 2")
+        p = self.start("make 8 20", "work 2")
         code, _, reply = p.ask("park unused=2000")
         self.assertEqual((code, reply["state"]), (DONE, "used"))
         p.do("rest")
@@ -259,8 +247,7 @@ class Park(Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_the_page_says_that_it_is_parked(self):
-        p = self.start()
-        p.do("make 8 20")
+        p = self.start("make 8 20")
         self.assertNotIn("park", p.state())
         self.park(p)
         told = p.state()["park"]
@@ -270,8 +257,7 @@ class Park(Base):
         self.assertNotIn("park", p.state())
 
     def test_one_that_is_used_now_and_then_is_parked_ever_less_often(self):
-        p = self.start(GPUCACHE_PARK="idle:100ms")
-        p.do("make 8 20")
+        p = self.start("make 8 20", GPUCACHE_PARK="idle:100ms")
         pauses = []
         for _ in range(5):
             used = time.monotonic()
@@ -292,8 +278,7 @@ class Park(Base):
         self.wait_for(lambda: refusals() > before, "it does not try anew", 1)
 
     def test_parks_with_changes_between(self):
-        p = self.start()
-        p.do("make 4 40")
+        p = self.start("make 4 40")
         for i in range(12):
             self.park(p)
             self.assertEqual(p.do("swap" if i % 3 else "exchange", "check"), "right")
@@ -310,8 +295,7 @@ class Full(Base):
             self.assertEqual(self.other.do("make 16 7"), "done")  # one of 16 MiB
 
     def test_a_use_waits_for_memory(self):
-        p = self.start()
-        p.do("make 16 60")
+        p = self.start("make 16 60")
         self.park(p)
         self.fill()
         code, _, reply = p.ask("wake")
@@ -330,8 +314,7 @@ class Full(Base):
         self.assertEqual(p.park_fields()["needs_bytes"], 0)
 
     def test_what_was_freed_meanwhile_needs_no_memory(self):
-        p = self.start(GPUCACHE_PARK_WAIT="2s")
-        p.do("make 16 60")
+        p = self.start("make 16 60", GPUCACHE_PARK_WAIT="2s")
         self.park(p)
         self.fill()
         p.do("drop")

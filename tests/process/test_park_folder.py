@@ -11,8 +11,7 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from parking import DONE, MIB, REFUSED, T, Base  # noqa: E402
+from parking import DONE, MIB, REFUSED, T, Base
 
 
 class Folder(Base):
@@ -68,8 +67,7 @@ class Folder(Base):
         self.assertEqual(p.do("copies"), "right")
 
     def test_the_option_says_where(self):
-        p = self.start(GPUCACHE_PARK_TO=self.folder)
-        p.do("make 8 20")
+        p = self.start("make 8 20", GPUCACHE_PARK_TO=self.folder)
         self.assertEqual(self.park(p)[1]["to"], self.folder)
         self.assertEqual(p.do("check"), "right")
         self.assertEqual(self.park(p, "park to=host")[1]["to"], "host")
@@ -81,15 +79,13 @@ class Folder(Base):
         self.assertEqual(p.ask("set PARK_TO=tmp")[0], T.PAGE_REPLY_BAD)
 
     def test_what_joins_goes_to_the_same_place(self):
-        p = self.start()
-        p.do("make 16 30")
+        p = self.start("make 16 30")
         self.park(p, f"park keep={24 * MIB} to={self.folder}")
         self.assertEqual(self.park(p, "park to=host")[1]["to"], self.folder)
         self.assertEqual(p.do("check"), "right")
 
     def test_a_folder_that_does_not_serve_is_refused(self):
-        p = self.start()
-        p.do("make 8 20")
+        p = self.start("make 8 20")
         for place, why in (("tmp", "tmp is no absolute name"), ("/no/such", "/no/such is missing"),
                            ("/dev/null", "/dev/null is no folder"), ("/proc", "/proc")):
             _, reply = self.park(p, f"park to={place}", REFUSED)
@@ -104,8 +100,7 @@ class Folder(Base):
 
     def test_too_little_room_changes_nothing(self):
         """A limit on the size of a file, in place of a full disk."""
-        p = self.start()
-        p.do("make 4 30")
+        p = self.start("make 4 30")
         for mib in range(100):
             resource.prlimit(p.pid, resource.RLIMIT_FSIZE, (mib * MIB, -1))
             code, _, reply = p.ask(f"park to={self.folder}")
@@ -121,8 +116,7 @@ class Folder(Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(self):
-        p = self.start(GPUCACHE_PARK_WAIT="40s")
-        p.do("make 8 20")
+        p = self.start("make 8 20", GPUCACHE_PARK_WAIT="40s")
         self.park(p, f"park to={self.folder}")
         p.do(f"cut {self.folder}")
         begun = time.monotonic()
@@ -138,8 +132,7 @@ class Folder(Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_a_file_that_is_cut_off_meanwhile_refuses(self):
-        p = self.start()
-        p.do("make 16 60")
+        p = self.start("make 16 60")
         why = ""
         for _ in range(10):
             p.talker.send(f"cut {self.folder}")
@@ -159,16 +152,14 @@ class Folder(Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_who_closes_all_descriptors_wakes(self):
-        p = self.start()
-        p.do("make 8 20")
+        p = self.start("make 8 20")
         for place in self.folder, "host":
             self.park(p, f"park to={place}")
             p.do("close")
             self.assertEqual(p.do("check"), "right")
 
     def test_a_kill_leaves_nothing(self):
-        p = self.start()
-        p.do("make 32 40")
+        p = self.start("make 32 40")
         self.park(p, f"park to={self.folder}")
         (holder, size), = self.holders().items()  # the file has no name: it ends with them
         self.assertEqual(holder, p.pid)
@@ -179,8 +170,7 @@ class Folder(Base):
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_threads_work_on(self):
-        p = self.start(GPUCACHE_PARK_TO=self.folder)
-        p.do("make 8 20", "work 4")
+        p = self.start("make 8 20", "work 4", GPUCACHE_PARK_TO=self.folder)
         parked, begun = 0, time.monotonic()
         while parked < 3 and time.monotonic() < begun + 60:
             parked += p.ask("park wait=20")[0] == DONE

@@ -9,16 +9,15 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import parking  # noqa: E402
+import parking
 
 DONE, MIB = parking.DONE, parking.MIB
 PAGE = 2 * MIB
 
 
 class Retain(parking.Base):
-    def start(self, retain="1G", **options):
-        return super().start(GPUCACHE_PARK=f"ask,retain:{retain}", SIM_HAZARD="abort", **options)
+    def start(self, *lines, retain="1G", **options):
+        return super().start(*lines, GPUCACHE_PARK=f"ask,retain:{retain}", SIM_HAZARD="abort", **options)
 
     def copied(self, p):
         """What a park copies, and what the host has then."""
@@ -30,8 +29,7 @@ class Retain(parking.Base):
         self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
 
     def test_what_is_unchanged_is_not_copied(self):
-        p = self.start()
-        p.do("make 16 20")
+        p = self.start("make 16 20")
         copied, live = self.copied(p)
         self.assertEqual(copied, live)
         self.assertGreater(live, 48 * MIB)
@@ -44,8 +42,7 @@ class Retain(parking.Base):
         self.assertEqual(p.do("copies"), "right")
 
     def test_what_is_changed_is_copied(self):
-        p = self.start()
-        p.do("make 16 20")
+        p = self.start("make 16 20")
         _, live = self.copied(p)
         for _ in range(3):
             p.do("refill")
@@ -53,8 +50,7 @@ class Retain(parking.Base):
             self.assertEqual(p.do("copies"), "right")
 
     def test_one_changed_byte_at_each_edge_is_copied(self):
-        p = self.start()
-        p.do("make 8 1")
+        p = self.start("make 8 1")
         self.copied(p)
         edges = [0, 8 * MIB - 1] + [i * PAGE + d for i in (1, 2, 3) for d in (-1, 0)]
         for offset in edges + [PAGE + i for i in (1, 4095, 4096, 65535, 524289, MIB + 7)]:
@@ -65,8 +61,7 @@ class Retain(parking.Base):
             self.assertEqual(p.do("poked"), "right", offset)
 
     def test_blocks_come_and_go(self):
-        p = self.start()
-        p.do("make 4 40")
+        p = self.start("make 4 40")
         for i in range(12):
             self.copied(p)
             if i % 2:
@@ -76,8 +71,7 @@ class Retain(parking.Base):
                 self.assertEqual(p.do("make 6 3", "check"), "right")
 
     def test_it_grows_and_shrinks(self):
-        p = self.start()
-        p.do("make 8 8")
+        p = self.start("make 8 8")
         _, first = self.copied(p)
         self.wake(p)
         p.do("make 16 15")
@@ -92,8 +86,7 @@ class Retain(parking.Base):
         self.assertEqual(p.do("copies"), "right")
 
     def test_a_second_park_adds_pages(self):
-        p = self.start()
-        p.do("make 16 30")
+        p = self.start("make 16 30")
         _, live = self.copied(p)
         for _ in range(2):
             self.wake(p)
@@ -104,8 +97,7 @@ class Retain(parking.Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_no_more_is_kept_than_asked_for(self):
-        p = self.start("16M")
-        p.do("make 32 20", "check")
+        p = self.start("make 32 20", "check", retain="16M")
         before = int(p.do("rss"))
         _, live = self.copied(p)
         self.assertGreater(live, 64 * MIB)
@@ -121,8 +113,7 @@ class Retain(parking.Base):
         self.assertEqual(p.do("copies"), "right")
 
     def test_a_request_drops_it(self):
-        p = self.start()
-        p.do("make 32 20", "check")
+        p = self.start("make 32 20", "check")
         before = int(p.do("rss"))
         _, live = self.copied(p)
         self.wake(p)
@@ -136,8 +127,7 @@ class Retain(parking.Base):
         self.assertEqual(p.ask("wake drop=2")[0], parking.T.PAGE_REPLY_BAD)
 
     def test_an_option_drops_it(self):
-        p = self.start()
-        p.do("make 32 20", "check")
+        p = self.start("make 32 20", "check")
         before = int(p.do("rss"))
         _, live = self.copied(p)
         self.wake(p)
@@ -152,8 +142,7 @@ class Retain(parking.Base):
         self.is_dropped(p, before, live)
 
     def test_of_a_file_no_copy_is_retained(self):
-        p = self.start()
-        p.do("make 8 20")
+        p = self.start("make 8 20")
         with tempfile.TemporaryDirectory() as folder:
             _, live = self.copied(p)
             for place, again in (("host", 0), (folder, None), ("host", live), ("host", 0)):
@@ -173,8 +162,7 @@ class Retain(parking.Base):
         self.assertEqual(self.copied(p), (0, live))
 
     def test_a_reset_changes_the_key(self):
-        p = self.start()
-        p.do("make 16 20")
+        p = self.start("make 16 20")
         _, live = self.copied(p)
         p.do("reset")
         p.do("make 16 20")
@@ -187,8 +175,7 @@ class Retain(parking.Base):
     def test_without_the_kernel_all_is_copied(self):
         with tempfile.TemporaryDirectory() as folder:
             log = os.path.join(folder, "log")
-            p = self.start(SIM_FAIL="cuModuleLoadData:1+:218", GPUCACHE_LOG=f"warn:{log}")
-            p.do("make 16 20")
+            p = self.start("make 16 20", SIM_FAIL="cuModuleLoadData:1+:218", GPUCACHE_LOG=f"warn:{log}")
             for _ in range(3):
                 copied, live = self.copied(p)
                 self.assertEqual(copied, live)
@@ -198,8 +185,7 @@ class Retain(parking.Base):
 
     def test_without_memory_for_the_kernel_a_later_park_tries_again(self):
         for call in "cuModuleLoadData", "cuModuleGetFunction", "cuMemAlloc_v2":
-            p = self.start(SIM_FAIL=f"{call}:1:2")
-            p.do("make 8 8")
+            p = self.start("make 8 8", SIM_FAIL=f"{call}:1:2")
             for _ in range(2):
                 copied, live = self.copied(p)
                 self.assertEqual(copied, live)
@@ -210,8 +196,7 @@ class Retain(parking.Base):
     def test_without_memory_for_the_key_no_kernel_is_left(self):
         """A module takes device memory. Each park tries, and loads no second one."""
         for call in "cuModuleGetFunction", "cuMemAlloc_v2":
-            p = self.start(SIM_FAIL=f"{call}:1+:2", SIM_OBJECT_BYTES="1M")
-            p.do("make 8 8")
+            p = self.start("make 8 8", SIM_FAIL=f"{call}:1+:2", SIM_OBJECT_BYTES="1M")
             self.copied(p)
             self.wake(p)
             free = self.free_mib()
@@ -223,8 +208,7 @@ class Retain(parking.Base):
             p.talker.end()
 
     def test_threads_work_on(self):
-        p = self.start()
-        p.do("make 2 12", "work 3")
+        p = self.start("make 2 12", "work 3")
         parked, begun = 0, time.monotonic()
         while parked < 4 and time.monotonic() < begun + (10 if parked else 60):
             code, _, reply = p.ask("park wait=20")

@@ -10,10 +10,9 @@ import tempfile
 import threading
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import page_client  # noqa: E402
-import programs  # noqa: E402
-import waiting  # noqa: E402
+import page_client
+import programs
+import waiting
 
 LIBRARY, FOLDERS, HOLDER, TABLES = sys.argv[1:5]
 T = page_client.load_tables(TABLES)

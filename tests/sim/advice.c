@@ -52,14 +52,8 @@ static CUresult range_attributes(void **out, size_t *out_bytes, CUmem_range_attr
  * does, and no call reads them back. So this function only checks the values. */
 #define DOMAINS 4
 
-static CUresult set_attribute(CUstream handle, CUstreamAttrID which, const CUstreamAttrValue *value)
+static CUresult set_attribute(CUstreamAttrID which, const CUstreamAttrValue *value)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     bool valid = false;
     switch ((int)which) {
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
@@ -81,13 +75,6 @@ static CUresult set_attribute(CUstream handle, CUstreamAttrID which, const CUstr
     return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
-{
-    CUstream stream;
-    CUresult rc = stream_resolve(to_handle, &stream);
-    return rc == CUDA_SUCCESS ? stream_resolve(from_handle, &stream) : rc;
-}
-
 API(cuMemAdvise_v2, (CUdeviceptr addr, size_t size, CUmem_advise advice, CUmemLocation location),
     managed(addr, size))
 API(cuMemRangeGetAttribute,
@@ -100,8 +87,8 @@ API(cuMemRangeGetAttributes,
 API_BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
          (CUdeviceptr addr, size_t size, CUmemLocation location, unsigned flags, CUstream stream),
          prefetch(addr, size, STREAM(stream)))
-API_BOTH(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
-         (CUstream stream, CUstreamAttrID which, const CUstreamAttrValue *value),
-         set_attribute(STREAM(stream), which, value))
-API_BOTH(cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, (CUstream to, CUstream from),
-         copy_attributes(STREAM(to), STREAM(from)))
+API_STREAM(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
+           (CUstream stream, CUstreamAttrID which, const CUstreamAttrValue *value), STREAM(stream),
+           NEEDS(value != NULL, INVALID_VALUE) set_attribute(which, value))
+API_STREAM(cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, (CUstream to, CUstream from),
+           STREAM(to), stream_resolve(STREAM(from), &on))

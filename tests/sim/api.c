@@ -3,7 +3,6 @@
  * one lock of the driver. */
 #include "tests/sim/api.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

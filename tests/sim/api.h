@@ -71,6 +71,24 @@ CUresult api_touch(enum function function);
     API_VARIANT(per_thread, CU_STREAM_PER_THREAD, params, body)
 #define STREAM(h) ((h) != NULL ? (h) : standard)
 
+/* The same for what is done on one stream. In body, `on` is the stream that handle names; where it
+ * names none, the call gives that error. For stream.h. */
+#define API_STREAM_VARIANT(symbol, default_stream, params, handle, body)                           \
+    CUresult CUDAAPI symbol params                                                                 \
+    {                                                                                              \
+        const CUstream standard = default_stream;                                                  \
+        (void)standard;                                                                            \
+        CUstream on;                                                                               \
+        CUresult rc = api_enter(FN_##symbol);                                                      \
+        if (rc != CUDA_SUCCESS)                                                                    \
+            return rc;                                                                             \
+        rc = stream_resolve(handle, &on);                                                          \
+        return api_leave(rc == CUDA_SUCCESS ? (body) : rc);                                        \
+    }
+#define API_STREAM(legacy, per_thread, params, handle, body)                                       \
+    API_STREAM_VARIANT(legacy, CU_STREAM_LEGACY, params, handle, body)                             \
+    API_STREAM_VARIANT(per_thread, CU_STREAM_PER_THREAD, params, handle, body)
+
 /* The lock, for code outside of API calls. */
 void api_lock(void);
 void api_unlock(void);

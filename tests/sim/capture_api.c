@@ -10,13 +10,9 @@
 
 static uint64_t last_id;
 
-static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
+static CUresult begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                       const CUgraphNode *nodes, size_t count)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
     if (stream->kind == STREAM_LEGACY)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (stream->capture != NULL)
@@ -52,12 +48,9 @@ static bool joined(struct capture *capture)
     return true;
 }
 
-static CUresult end(CUstream handle, CUgraph *out)
+static CUresult end(CUstream stream, CUgraph *out)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    CUresult rc = CUDA_SUCCESS;
     struct capture *capture = stream->capture;
     if (capture == NULL || out == NULL)
         return capture == NULL ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
@@ -84,14 +77,8 @@ static CUresult end(CUstream handle, CUgraph *out)
     return rc;
 }
 
-static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *out)
+static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *out)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
     struct capture *capture = stream->capture;
     *out = capture == NULL    ? CU_STREAM_CAPTURE_STATUS_NONE
            : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -99,14 +86,15 @@ static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *out)
     return capture == NULL ? capture_ambiguous(stream) : CUDA_SUCCESS;
 }
 
-API_BOTH(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
-         (CUstream handle, CUstreamCaptureMode mode), begin(STREAM(handle), mode, NULL, NULL, 0))
-API_BOTH(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
-         (CUstream handle, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges,
-          size_t count, CUstreamCaptureMode mode),
-         graph == NULL ? CUDA_ERROR_INVALID_VALUE
-                       : begin(STREAM(handle), mode, graph, nodes, count))
-API_BOTH(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream handle, CUgraph *out),
-         end(STREAM(handle), out))
-API_BOTH(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
-         (CUstream handle, CUstreamCaptureStatus *out), is_capturing(STREAM(handle), out))
+API_STREAM(cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz,
+           (CUstream handle, CUstreamCaptureMode mode), STREAM(handle),
+           begin(on, mode, NULL, NULL, 0))
+API_STREAM(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
+           (CUstream handle, CUgraph graph, const CUgraphNode *nodes, const CUgraphEdgeData *edges,
+            size_t count, CUstreamCaptureMode mode),
+           STREAM(handle), NEEDS(graph != NULL, INVALID_VALUE) begin(on, mode, graph, nodes, count))
+API_STREAM(cuStreamEndCapture, cuStreamEndCapture_ptsz, (CUstream handle, CUgraph *out),
+           STREAM(handle), end(on, out))
+API_STREAM(cuStreamIsCapturing, cuStreamIsCapturing_ptsz,
+           (CUstream handle, CUstreamCaptureStatus *out), STREAM(handle),
+           NEEDS(out != NULL, INVALID_VALUE) is_capturing(on, out))

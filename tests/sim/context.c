@@ -4,7 +4,6 @@
 #include "tests/sim/context.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/sim/capture.h"
 #include "tests/sim/clock.h"

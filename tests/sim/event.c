@@ -4,7 +4,6 @@
 #include "tests/sim/event.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tests/sim/api.h"
 #include "tests/sim/capture.h"

@@ -9,7 +9,6 @@ static CUmodule module;
 
 int fixture_start(void **state)
 {
-    (void)state;
     CUdevice device;
     OK(cuInit(0));
     OK(cuDeviceGet(&device, 0));
@@ -21,7 +20,6 @@ int fixture_start(void **state)
 
 int fixture_clean(void **state)
 {
-    (void)state;
     simFailClear(NULL);
     uint64_t hazards = simHazardCount();
     simHazardReset();

@@ -138,17 +138,6 @@ static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult stream_green(CUstream handle, CUgreenCtx *out)
-{
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS && out == NULL)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    if (rc == CUDA_SUCCESS)
-        *out = stream->context->green;
-    return rc;
-}
-
 API(cuDeviceGetDevResource, (CUdevice device, CUdevResource *out, CUdevResourceType type),
     NEEDS_DEVICE(device) NEEDS(out != NULL && type == CU_DEV_RESOURCE_TYPE_SM, INVALID_VALUE)
         whole(out))
@@ -165,4 +154,5 @@ API(cuGreenCtxDestroy, (CUgreenCtx green), destroy(green))
 API(cuCtxFromGreenCtx, (CUcontext * out, CUgreenCtx green), convert(out, green))
 API(cuGreenCtxStreamCreate, (CUstream * out, CUgreenCtx green, unsigned flags, int priority),
     create_stream(out, green, flags))
-API(cuStreamGetGreenCtx, (CUstream stream, CUgreenCtx *out), stream_green(stream, out))
+API_STREAM_VARIANT(cuStreamGetGreenCtx, NULL, (CUstream stream, CUgreenCtx *out), stream,
+                   NEEDS(out != NULL, INVALID_VALUE) GIVE(out, on->context->green))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Page-locked host memory, allocated or registered. Its device address is its host address. */
-#include <string.h>
 #include <sys/mman.h>
 
 #include "tests/sim/api.h"

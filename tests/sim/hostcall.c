@@ -28,7 +28,6 @@ static void call(struct work *work)
 
 static void *serve(void *unused)
 {
-    (void)unused;
     api_lock();
     for (;;) {
         if (first != NULL) {

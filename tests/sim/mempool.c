@@ -102,12 +102,8 @@ static CUmemoryPool current_pool(int ordinal)
     return current != NULL ? current : standard_pool(ordinal);
 }
 
-static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream handle)
+static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture != NULL) /* memory nodes are not simulated */
@@ -121,7 +117,7 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
     if (!valid(pool) || pool->imported)
         return CUDA_ERROR_INVALID_VALUE;
     clock_run(); /* frees that have been reached by now count */
-    rc = take(context_owner(stream->context), size, pool, out);
+    CUresult rc = take(context_owner(stream->context), size, pool, out);
     while (rc == CUDA_ERROR_OUT_OF_MEMORY && clock_step()) /* frees are still on their way */
         rc = take(context_owner(stream->context), size, pool, out);
     if (rc == CUDA_SUCCESS) {
@@ -135,12 +131,8 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
     return rc;
 }
 
-static CUresult release(CUdeviceptr addr, CUstream handle)
+static CUresult release(CUdeviceptr addr, CUstream stream)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
     if (addr == 0)
         return CUDA_SUCCESS;
     struct memory *memory = memory_find(addr);
@@ -151,7 +143,7 @@ static CUresult release(CUdeviceptr addr, CUstream handle)
         return CUDA_ERROR_INVALID_VALUE;
     memory->freeing = true;
     struct command command = {.kind = COMMAND_POOL_FREE, .pool_free.addr = addr};
-    rc = stream_submit(stream, &command);
+    CUresult rc = stream_submit(stream, &command);
     if (rc != CUDA_SUCCESS)
         memory->freeing = false;
     return rc;
@@ -310,13 +302,13 @@ bool mempool_allows(CUmemoryPool pool, int device)
     return pool->device == device;
 }
 
-API_BOTH(cuMemAllocAsync, cuMemAllocAsync_ptsz, (CUdeviceptr * out, size_t size, CUstream stream),
-         alloc(out, size, NULL, STREAM(stream)))
-API_BOTH(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
-         (CUdeviceptr * out, size_t size, CUmemoryPool pool, CUstream stream),
-         pool == NULL ? CUDA_ERROR_INVALID_VALUE : alloc(out, size, pool, STREAM(stream)))
-API_BOTH(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr addr, CUstream stream),
-         release(addr, STREAM(stream)))
+API_STREAM(cuMemAllocAsync, cuMemAllocAsync_ptsz, (CUdeviceptr * out, size_t size, CUstream stream),
+           STREAM(stream), alloc(out, size, NULL, on))
+API_STREAM(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
+           (CUdeviceptr * out, size_t size, CUmemoryPool pool, CUstream stream), STREAM(stream),
+           NEEDS(pool != NULL, INVALID_VALUE) alloc(out, size, pool, on))
+API_STREAM(cuMemFreeAsync, cuMemFreeAsync_ptsz, (CUdeviceptr addr, CUstream stream), STREAM(stream),
+           release(addr, on))
 API(cuMemPoolCreate, (CUmemoryPool * out, const CUmemPoolProps *props), create(out, props))
 API(cuMemPoolDestroy, (CUmemoryPool pool), destroy(pool))
 API(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep),

@@ -5,12 +5,9 @@
 #include "tests/sim/memory.h"
 
 static CUresult submit(CUdeviceptr dst, size_t count, unsigned element_bytes, uint32_t value,
-                       bool synchronous, CUstream handle)
+                       bool synchronous, CUstream stream)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    CUresult rc = CUDA_SUCCESS;
     if (count == 0)
         return CUDA_SUCCESS;
     if (dst % element_bytes != 0)
@@ -29,13 +26,13 @@ static CUresult submit(CUdeviceptr dst, size_t count, unsigned element_bytes, ui
     return stream_submit(stream, &command);
 }
 
-API_BOTH(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr dst, unsigned char value, size_t n),
-         submit(dst, n, 1, value, true, standard))
-API_BOTH(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (CUdeviceptr dst, unsigned value, size_t n),
-         submit(dst, n, 4, value, true, standard))
-API_BOTH(cuMemsetD8Async, cuMemsetD8Async_ptsz,
-         (CUdeviceptr dst, unsigned char value, size_t n, CUstream stream),
-         submit(dst, n, 1, value, false, STREAM(stream)))
-API_BOTH(cuMemsetD32Async, cuMemsetD32Async_ptsz,
-         (CUdeviceptr dst, unsigned value, size_t n, CUstream stream),
-         submit(dst, n, 4, value, false, STREAM(stream)))
+API_STREAM(cuMemsetD8_v2, cuMemsetD8_v2_ptds, (CUdeviceptr dst, unsigned char value, size_t n),
+           standard, submit(dst, n, 1, value, true, on))
+API_STREAM(cuMemsetD32_v2, cuMemsetD32_v2_ptds, (CUdeviceptr dst, unsigned value, size_t n),
+           standard, submit(dst, n, 4, value, true, on))
+API_STREAM(cuMemsetD8Async, cuMemsetD8Async_ptsz,
+           (CUdeviceptr dst, unsigned char value, size_t n, CUstream stream), STREAM(stream),
+           submit(dst, n, 1, value, false, on))
+API_STREAM(cuMemsetD32Async, cuMemsetD32Async_ptsz,
+           (CUdeviceptr dst, unsigned value, size_t n, CUstream stream), STREAM(stream),
+           submit(dst, n, 4, value, false, on))

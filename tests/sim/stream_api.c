@@ -33,12 +33,9 @@ static CUresult destroy(CUstream handle)
     return CUDA_SUCCESS;
 }
 
-static CUresult query(CUstream handle)
+static CUresult query(CUstream stream)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS)
-        rc = capture_stream_unsafe(stream);
+    CUresult rc = capture_stream_unsafe(stream);
     if (rc != CUDA_SUCCESS)
         return rc;
     clock_poll();
@@ -48,82 +45,54 @@ static CUresult query(CUstream handle)
     return stream->context->error;
 }
 
-static CUresult synchronize(CUstream handle)
+static CUresult synchronize(CUstream stream)
 {
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS)
-        rc = capture_stream_unsafe(stream);
+    CUresult rc = capture_stream_unsafe(stream);
     return rc == CUDA_SUCCESS ? stream_wait(stream) : rc;
-}
-
-static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
-{
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    return rc == CUDA_SUCCESS ? event_order_stream(event, stream, flags) : rc;
-}
-
-static CUresult get_context(CUstream handle, CUcontext *out)
-{
-    CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS && out == NULL)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    if (rc == CUDA_SUCCESS)
-        *out = stream->context;
-    return rc;
 }
 
 /* For a stream of a green context: that context, and the primary context of the device
  * (documented). */
-static CUresult get_contexts(CUstream handle, CUcontext *out, CUgreenCtx *green)
+static CUresult get_contexts(CUcontext context, CUcontext *out, CUgreenCtx *green)
 {
-    CUresult rc = get_context(handle, out);
-    if (rc == CUDA_SUCCESS && green != NULL)
-        *green = (*out)->green;
-    if (rc == CUDA_SUCCESS)
-        *out = context_owner(*out);
-    return rc;
+    if (green != NULL)
+        *green = context->green;
+    *out = context_owner(context);
+    return CUDA_SUCCESS;
 }
 
 /* At least, the default, is the only way that is simulated. */
-static CUresult wait_value(CUstream handle, uint64_t addr, uint32_t value, unsigned flags)
+static CUresult wait_value(CUstream stream, uint64_t addr, uint32_t value)
 {
-    CUstream stream;
     struct command command = {.kind = COMMAND_WAIT_MEMORY,
                               .wait_memory = {.addr = addr, .value = value}};
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS && (flags != CU_STREAM_WAIT_VALUE_GEQ || addr % 4 != 0))
-        rc = CUDA_ERROR_INVALID_VALUE;
-    return rc == CUDA_SUCCESS ? stream_submit(stream, &command) : rc;
+    return stream_submit(stream, &command);
 }
 
-static CUresult launch_host_function(CUstream handle, CUhostFn function, void *data)
+static CUresult launch_host_function(CUstream stream, CUhostFn function, void *data)
 {
-    CUstream stream;
     struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {function, data}};
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc == CUDA_SUCCESS && function == NULL)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    return rc == CUDA_SUCCESS ? stream_submit(stream, &command) : rc;
+    return stream_submit(stream, &command);
 }
 
 API(cuStreamCreate, (CUstream * out, unsigned flags), create(out, flags))
 API(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority), create(out, flags))
 API(cuStreamDestroy_v2, (CUstream handle), destroy(handle))
-API_BOTH(cuStreamQuery, cuStreamQuery_ptsz, (CUstream handle), query(STREAM(handle)))
-API_BOTH(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream handle),
-         synchronize(STREAM(handle)))
-API_BOTH(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
-         (CUstream handle, CUevent event, unsigned flags), wait_event(STREAM(handle), event, flags))
-API_BOTH(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream handle, CUcontext *out),
-         get_context(STREAM(handle), out))
-API_BOTH(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
-         (CUstream handle, CUcontext *out, CUgreenCtx *green),
-         get_contexts(STREAM(handle), out, green))
-API_BOTH(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz,
-         (CUstream handle, CUdeviceptr addr, cuuint32_t value, unsigned flags),
-         wait_value(STREAM(handle), addr, value, flags))
-API_BOTH(cuLaunchHostFunc, cuLaunchHostFunc_ptsz, (CUstream handle, CUhostFn function, void *data),
-         launch_host_function(STREAM(handle), function, data))
+API_STREAM(cuStreamQuery, cuStreamQuery_ptsz, (CUstream handle), STREAM(handle), query(on))
+API_STREAM(cuStreamSynchronize, cuStreamSynchronize_ptsz, (CUstream handle), STREAM(handle),
+           synchronize(on))
+API_STREAM(cuStreamWaitEvent, cuStreamWaitEvent_ptsz,
+           (CUstream handle, CUevent event, unsigned flags), STREAM(handle),
+           event_order_stream(event, on, flags))
+API_STREAM(cuStreamGetCtx, cuStreamGetCtx_ptsz, (CUstream handle, CUcontext *out), STREAM(handle),
+           NEEDS(out != NULL, INVALID_VALUE) GIVE(out, on->context))
+API_STREAM(cuStreamGetCtx_v2, cuStreamGetCtx_v2_ptsz,
+           (CUstream handle, CUcontext *out, CUgreenCtx *green), STREAM(handle),
+           NEEDS(out != NULL, INVALID_VALUE) get_contexts(on->context, out, green))
+API_STREAM(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz,
+           (CUstream handle, CUdeviceptr addr, cuuint32_t value, unsigned flags), STREAM(handle),
+           NEEDS(flags == CU_STREAM_WAIT_VALUE_GEQ && addr % 4 == 0, INVALID_VALUE)
+               wait_value(on, addr, value))
+API_STREAM(cuLaunchHostFunc, cuLaunchHostFunc_ptsz,
+           (CUstream handle, CUhostFn function, void *data), STREAM(handle),
+           NEEDS(function != NULL, INVALID_VALUE) launch_host_function(on, function, data))

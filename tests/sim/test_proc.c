@@ -93,7 +93,7 @@ TEST(the_query_lists_of_runtimes_are_answered)
         int version, flags;
     } entries[] = {
 #define ENTRY(name, version, flags, first, last) {#name, version, flags},
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
     };
     int count = 0;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {

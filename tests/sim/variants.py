@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes variants.def, the table of all driver functions that the simulator knows:
-variants.py INCLUDE functions.def entries.def > variants.def
+variants.py INCLUDE functions.def > variants.def
 INCLUDE is the toolkit's folder of headers. Its *Typedefs.h name each variant of a function: the
 base name, the CUDA version that brought the variant, and the default stream. The rows are
     FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)
     UNSIMULATED(symbol, base, version, flags)
     LOOKUP_ONLY(symbol, base, version, flags)
 FUNCTION rows are the simulated variants, from functions.def. UNSIMULATED rows are the other
-variants of all functions there. LOOKUP_ONLY rows are what only runtimes ask for (entries.def)."""
+variants of all functions there. LOOKUP_ONLY rows are what only runtimes ask for
+(cudart/entries.table)."""
 import pathlib
 import re
 import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).with_name("cudart")))
+import entries  # noqa: E402
 
 HEADERS = ("cudaTypedefs.h", "cudaEGLTypedefs.h", "cudaGLTypedefs.h", "cudaProfilerTypedefs.h",
            "cudaVDPAUTypedefs.h")
@@ -19,7 +24,7 @@ HEADERS = ("cudaTypedefs.h", "cudaEGLTypedefs.h", "cudaGLTypedefs.h", "cudaProfi
 NEWER = {("cuMulticastBindAddr", 13010, "")}
 
 
-def known_variants(include, entries):
+def known_variants(include):
     """{base: {(version, stream suffix)}}"""
     variants = {}
     for header in filter(pathlib.Path.exists, (include / name for name in HEADERS)):
@@ -27,8 +32,7 @@ def known_variants(include, entries):
         for base, version, stream in re.findall(r"\*\s*PFN_(cu\w+?)_v(\d+)(_pt[ds][sz])?\)", text):
             variants.setdefault(base, set()).add((int(version), stream))
     newest = max(version for of_base in variants.values() for version, _ in of_base)
-    newer = {(base, int(version), "_ptsz" if flag == "2" else "")
-             for base, version, flag in re.findall(r"^ENTRY\((\w+), (\d+), (\d+),", entries, re.M)}
+    newer = {(base, version, "_ptsz" if flag else "") for base, version, flag, *_ in entries.rows()}
     # What the toolkit does not know, because it is older or lacks a header. One name that runtimes
     # 12.0 to 12.2 ask for is a slip of theirs, with the stream's suffix in it.
     given = set(variants)
@@ -48,9 +52,9 @@ def symbols(base, variants):
     return found
 
 
-def main(include, functions, entries):
-    functions, entries = (pathlib.Path(name).read_text() for name in (functions, entries))
-    variants = known_variants(pathlib.Path(include), entries)
+def main(include, functions):
+    functions = pathlib.Path(functions).read_text()
+    variants = known_variants(pathlib.Path(include))
     rows = re.findall(r"^FUNCTION\(([\w\s]+),\s+([\w\s]+),\s+(\w+),\s+(\d+),\s+(\d+)\)$", functions,
                       re.M)
     others = re.findall(r"^UNSIMULATED\(([\w\s]+)\)$", functions, re.M)
@@ -67,7 +71,7 @@ def main(include, functions, entries):
             version, stream = of_base[symbol]
             table[symbol] = f"FUNCTION({symbol}, {base}, {version}, " \
                 f"{'PER_THREAD' if stream else flags}, {cost_ns}, {mib_ns})"
-    asked = set(re.findall(r"^ENTRY\((\w+),", entries, re.M))
+    asked = {row[0] for row in entries.rows()}
     named = {row[0] for row in rows} | set(" ".join(others).split())
     for base in sorted(named | (asked & set(variants))):
         kind = "UNSIMULATED" if base in named else "LOOKUP_ONLY"

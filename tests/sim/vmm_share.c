@@ -2,7 +2,6 @@
 /* VMM memory between processes, as file descriptors. The processes share the bytes. The memory
  * counts against the device in the process that created it. */
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/sim/api.h"

@@ -21,7 +21,6 @@
 /* One of each kind, then sizes and addresses of all sorts. */
 static void all_kinds(const char *path)
 {
-    (void)path;
     TRACE(CONTEXT, .a = 0, .b = 80 << 20, .context = 1, .text = "GPU-1 a GPU");
     TRACE(SEGMENT, .a = FIRST, .b = 64 * MIB, .aux = 1234, .context = 1);
     TRACE(MAP, .a = FIRST + 64 * MIB, .b = 2 * MIB);
@@ -57,7 +56,6 @@ void spike(void)
 /* A program that holds, frees and asks again, leaks, and has one high moment. */
 static void a_program(const char *path)
 {
-    (void)path;
     struct timespec step = {.tv_nsec = 1000000};
     TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 a GPU");
     TRACE(SEGMENT, .a = FIRST, .b = 1024 * MIB, .aux = 5000, .context = 1);
@@ -83,7 +81,6 @@ static void a_program(const char *path)
 /* Words that would be programs in a page. */
 static void hostile(const char *path)
 {
-    (void)path;
     const char *script =
         "</script><script>document.title = 'foreign'</script><img src=x onerror=1>";
     prctl(PR_SET_NAME, "<b>thread</b>", 0, 0, 0);
@@ -109,7 +106,6 @@ static void *in_a_thread(void *arg)
 
 static void threads(const char *path)
 {
-    (void)path;
     for (int round = 0; round < 2; round++) {
         pthread_t all[4];
         for (uintptr_t i = 0; i < 4; i++)
@@ -212,7 +208,6 @@ __attribute__((noinline)) static void fails(void)
 /* By two paths to the same caller, with small and large sizes; what fails; then without paths. */
 __attribute__((noinline)) static void paths(const char *path)
 {
-    (void)path;
     TRACE(CONTEXT, .a = 0, .b = 16 << 20, .context = 1, .text = "GPU-1 a GPU");
     fails();
     trace_set_depth(8, true);
@@ -230,7 +225,6 @@ __attribute__((noinline)) static void paths(const char *path)
 /* Of deep paths. */
 static void many_paths(const char *path)
 {
-    (void)path;
     trace_set_depth(STACK_FRAMES_MOST, true);
     for (uint64_t i = 0; i < 20000; i++)
         middle(FIRST + i * 512, 512, i * 7 % 50);
@@ -244,7 +238,6 @@ static void *one_record(void *arg)
 
 static void short_threads(const char *path)
 {
-    (void)path;
     for (uintptr_t i = 0; i < 500; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, one_record, (void *)i);
@@ -254,7 +247,6 @@ static void short_threads(const char *path)
 
 static void killed(const char *path)
 {
-    (void)path;
     for (uint64_t i = 0; i < 30000; i++)
         alloc(FIRST + i * 512, 512, AT(killed));
     raise(SIGKILL);
@@ -310,7 +302,6 @@ static void again(const char *path)
 
 static void in_a_child(const char *path)
 {
-    (void)path;
     alloc(FIRST, 111, AT(in_a_child));
     pid_t pid = fork();
     if (!pid) {
@@ -325,7 +316,6 @@ static void in_a_child(const char *path)
 
 static void nothing(const char *path)
 {
-    (void)path;
 }
 
 static const struct {

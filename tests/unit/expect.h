@@ -71,7 +71,16 @@ static inline struct rig *expect_segments(void **state)
     return r;
 }
 
-/* The same with the program's first stream only. */
+/* With what the option REUSE says. */
+static inline struct rig *expect_reuse(void **state, enum pool_reuse reuse)
+{
+    struct rig *r = *state;
+    r->config.reuse = reuse;
+    rig_start(r);
+    return r;
+}
+
+/* With default options and the program's first stream only. */
 static inline struct rig *expect_single(void **state)
 {
     struct rig *r = *state;
@@ -87,8 +96,5 @@ static inline struct rig *expect_single(void **state)
     {                                                                                              \
         call;                                                                                      \
     }
-
-/* The same in a list of tests. */
-#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, expect_setup, expect_teardown)
 
 #endif

@@ -88,11 +88,13 @@ static inline struct page_state state_of(const char *body)
         .body = body, .body_bytes = strlen(body), .gpus = &one_gpu, .num_gpus = 1};
 }
 
-static inline bool make(const char *path, const char **why)
+static const char *why; /* make gave no page */
+
+static inline bool make(const char *path)
 {
     struct page_state s = state_of("{}");
 
-    return page_make(path, &s, why);
+    return page_make(path, &s, &why);
 }
 
 /* What the page is called. */

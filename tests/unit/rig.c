@@ -120,6 +120,22 @@ void rig_free_all(struct rig *r)
         rig_free(r, r->blocks[r->count - 1].addr);
 }
 
+void rig_alloc_all(struct rig *r, uint64_t *addrs, unsigned count, uint64_t size_bytes)
+{
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t addr = rig_alloc(r, size_bytes);
+        if (addrs)
+            addrs[i] = addr;
+    }
+}
+
+void rig_free_every(struct rig *r, const uint64_t *addrs, unsigned first, unsigned end,
+                    unsigned step)
+{
+    for (unsigned i = first; i < end; i += step)
+        rig_free(r, addrs[i]);
+}
+
 /* Before a use of the block at addr (0: of none). False: it is not used, because memory did not
  * come back, or because another thread freed the block meanwhile. */
 static bool wake_for(struct rig *r, uint64_t addr)
@@ -171,6 +187,12 @@ void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t a
         model_submit(r->model, stream, duration_ns, b->addr, b->size_bytes, b->owner);
     else
         model_submit(r->model, stream, duration_ns, 0, 0, 0);
+}
+
+void rig_free_behind(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr)
+{
+    rig_launch(r, stream, duration_ns, addr);
+    rig_free(r, addr);
 }
 
 bool rig_enter_single(struct rig *r)

@@ -63,11 +63,18 @@ const char *rig_destroy(struct rig *r);
 
 /* 0: status and code tell why not. */
 uint64_t rig_alloc(struct rig *r, uint64_t size_bytes);
+/* So many blocks of a size. addrs: gets their addresses; may be NULL. */
+void rig_alloc_all(struct rig *r, uint64_t *addrs, unsigned count, uint64_t size_bytes);
 void rig_free(struct rig *r, uint64_t addr);
 void rig_free_all(struct rig *r);
+/* Each step-th of addrs, from the first to the one before end. */
+void rig_free_every(struct rig *r, const uint64_t *addrs, unsigned first, unsigned end,
+                    unsigned step);
 void rig_expose(struct rig *r, uint64_t addr);
 /* Work on a stream that touches the whole block at addr (0: no memory). */
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
+/* The same, and the block is freed while that work is submitted, or runs. */
+void rig_free_behind(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
 /* The program goes on with the stream of its latest launch alone, if the pool thinks that
  * enough. */
 bool rig_enter_single(struct rig *r);

@@ -33,7 +33,6 @@ static struct {
 static void *ask(void *unused)
 {
     struct pool_block b;
-    (void)unused;
     for (unsigned i = 0; !LOAD(done); i++) {
         uint64_t size = sizes[i % SIZES], addr = LOAD(addr[i % SIZES]);
         enum pool_status status = addr ? pool_lookup(addr + size / 2, &b) : POOL_INVALID;

@@ -150,8 +150,7 @@ POOL_TEST(a_shortage_that_stays_is_told_without_a_wait)
 POOL_TEST(a_trim_gives_no_more_than_it_was_asked_for)
 {
     struct rig *r = expect_arena(state);
-    for (int i = 0; i < 10; i++)
-        rig_alloc(r, MIB(8));
+    rig_alloc_all(r, NULL, 10, MIB(8));
     rig_free_all(r);
     struct pool_trim trim = {.most_bytes = MIB(15)};
     EXPECT_EQ(pool_trim(r->pool, &trim), MIB(16), "in whole chunks");

@@ -141,7 +141,6 @@ static void end(void)
 
 static void *use(void *arg)
 {
-    (void)arg;
     uint64_t addrs[40];
     int code;
     for (unsigned i = 0; i < 40; i++)

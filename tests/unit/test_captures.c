@@ -12,8 +12,7 @@ POOL_TEST(nothing_is_recorded_or_ordered_during_a_capture)
 {
     struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
-    rig_launch(r, 1, MS(5), a);
-    rig_free(r, a);
+    rig_free_behind(r, 1, MS(5), a);
     rig_launch(r, 1, MS(5), b);
     uint64_t fences_before = rig_stats(r).num_fences;
     model_capture_begin(r->model);
@@ -27,7 +26,6 @@ POOL_TEST(nothing_is_recorded_or_ordered_during_a_capture)
     EXPECT_EQ(c, a, "an older fence may be queried in a capture");
     model_capture_end(r->model);
     EXPECT(rig_alloc(r, MIB(4)), "and after it all goes on");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_backend_that_refuses_queries_in_captures_is_served_too)
@@ -36,8 +34,7 @@ POOL_TEST(a_backend_that_refuses_queries_in_captures_is_served_too)
     r->model->query_refused = true;
     rig_start(r);
     uint64_t a = rig_alloc(r, MIB(4));
-    rig_launch(r, 1, MS(5), a);
-    rig_free(r, a);
+    rig_free_behind(r, 1, MS(5), a);
     rig_launch(r, 1, MS(5), 0);
     model_advance(r->model, MS(50));
     model_capture_begin(r->model);
@@ -180,7 +177,6 @@ static unsigned records;
 
 static void count_records(struct model *m, enum model_row row)
 {
-    (void)m;
     records += row == MODEL_ROW_fence_record;
 }
 

@@ -13,9 +13,7 @@
 /* A pool in which something of everything is there. */
 static struct rig *busy(void **state)
 {
-    struct rig *r = *state;
-    r->config.reuse = REUSE_READY;
-    rig_start(r);
+    struct rig *r = expect_reuse(state, REUSE_READY);
     uint64_t a = rig_alloc(r, MIB(6));
     uint64_t b = rig_alloc(r, MIB(3)), c = rig_alloc(r, MIB(3));
     rig_alloc(r, 3000);
@@ -24,8 +22,7 @@ static struct rig *busy(void **state)
     rig_free(r, a);
     rig_launch(r, 1, 0, 0);
     rig_trim(r, GIB(1), true);
-    rig_launch(r, 1, MS(10), b);
-    rig_free(r, b);
+    rig_free_behind(r, 1, MS(10), b);
     rig_free(r, d);
     rig_launch(r, 1, MS(10), c);
     rig_empty_magazines(r);
@@ -123,7 +120,6 @@ POOL_TEST(broken_slabs_are_named)
     list_push_front(after, node);
     list_remove(node);
     list_push_back(after, node);
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(broken_maps_are_named)
@@ -149,7 +145,6 @@ POOL_TEST(broken_maps_are_named)
     g->start_units[0] = MAP_SLAB;
     BROKEN(g->starts[0], slab, "only large blocks start in a granule's own words");
     g->start_units[0] = 0;
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(broken_bins_and_lists_are_named)
@@ -235,15 +230,13 @@ static struct rig *busy_segments(void **state)
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(8)), c = rig_alloc(r, MIB(10));
     rig_alloc(r, 3000);
     uint64_t shared[6];
-    for (int i = 0; i < 6; i++)
-        shared[i] = rig_alloc(r, KIB(700));
+    rig_alloc_all(r, shared, 6, KIB(700));
     rig_free(r, shared[1]);
     rig_free(r, shared[4]);
     rig_free(r, a);
     rig_launch(r, 1, 0, 0);
     rig_trim(r, GIB(1), true);
-    rig_launch(r, 1, MS(10), b);
-    rig_free(r, b);
+    rig_free_behind(r, 1, MS(10), b);
     rig_expose(r, shared[5]);
     rig_free(r, shared[5]);
     rig_launch(r, 1, MS(10), c);
@@ -306,7 +299,6 @@ POOL_TEST(broken_segments_are_named)
     expect_words(r, "a large segment is one block");
     live->size_bytes += upper->size_bytes;
     live->next = NULL;
-    EXPECT_SOUND(r);
 }
 
 /* Three objects and three blocks of one size in the thread's magazine, and two large ones. */
@@ -318,8 +310,7 @@ static struct magazine *filled(struct rig *r)
     for (int i = 0; i < 9; i++)
         addrs[i] = rig_alloc(r, sizes[i % 3]);
     rig_alloc(r, KIB(300));
-    for (int i = 0; i < 8; i++)
-        rig_free(r, addrs[i]);
+    rig_free_every(r, addrs, 0, 8, 1);
     EXPECT_SOUND(r);
     return list_entry(r->pool->magazines.next, struct magazine, link);
 }
@@ -373,7 +364,6 @@ POOL_TEST(broken_magazines_are_named)
     expect_words(r, "what is live, and not the program's, lies in one magazine");
     blocks->newest = newest;
     m->cached += cost;
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

@@ -16,7 +16,6 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/time.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/unit/cases.h"

@@ -5,13 +5,11 @@
  */
 #include "shim/park/copy.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 enum { PARTS = 5, BYTES = 24 * 1024 * 1024, PAGE_BYTES = 4096 };
 
@@ -134,7 +132,7 @@ static enum copy_end run(enum copy_way way, CUresult *code)
     return copy_run(&(struct copy_job){way, parts, PARTS, goes_on, false, false}, code);
 }
 
-static void each_byte_goes_out_and_back(void **state)
+TEST_WITH(each_byte_goes_out_and_back, begin, end)
 {
     CUresult code;
     char *before = malloc(total());
@@ -149,7 +147,7 @@ static void each_byte_goes_out_and_back(void **state)
     free(before);
 }
 
-static void an_error_and_a_stop_end_the_job(void **state)
+TEST_WITH(an_error_and_a_stop_end_the_job, begin, end)
 {
     CUresult code;
 
@@ -161,7 +159,7 @@ static void an_error_and_a_stop_end_the_job(void **state)
     assert_int_equal(run(COPY_OUT, &code), COPY_DONE);
 }
 
-static void staging_is_as_large_as_what_is_copied(void **state)
+TEST_WITH(staging_is_as_large_as_what_is_copied, begin, end)
 {
     static const struct {
         uint64_t copied, halves;
@@ -192,7 +190,7 @@ static unsigned resident(const char *from, size_t size)
     return count;
 }
 
-static void touched_memory_is_there_before_a_copy(void **state)
+TEST_WITH(touched_memory_is_there_before_a_copy, begin, end)
 {
     if (!copy_can_touch())
         skip();
@@ -203,7 +201,7 @@ static void touched_memory_is_there_before_a_copy(void **state)
     assert_int_equal(atomic_load(&num_copies), 0);
 }
 
-static void a_touch_stops_and_fails(void **state)
+TEST_WITH(a_touch_stops_and_fails, begin, end)
 {
     if (!copy_can_touch())
         skip();
@@ -214,15 +212,4 @@ static void a_touch_stops_and_fails(void **state)
     assert_int_equal(copy_touch(host, BYTES, goes_on), COPY_FAILED);
 }
 
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        CASE(each_byte_goes_out_and_back),
-        CASE(an_error_and_a_stop_end_the_job),
-        CASE(staging_is_as_large_as_what_is_copied),
-        CASE(touched_memory_is_there_before_a_copy),
-        CASE(a_touch_stops_and_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

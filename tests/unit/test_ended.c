@@ -45,7 +45,6 @@ static void begin_next(struct next *n)
 static void at_a_call(struct model *m, enum model_row row)
 {
     struct next *n = m->hook_arg;
-    (void)row;
     if (++n->moments != n->at)
         return;
     m->hook = NULL;
@@ -55,7 +54,6 @@ static void at_a_call(struct model *m, enum model_row row)
 static void at_a_free(struct model *m, uint64_t addr)
 {
     struct next *n = m->hook_arg;
-    (void)addr;
     if (++n->moments != n->at)
         return;
     m->hook_freed = NULL;

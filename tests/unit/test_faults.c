@@ -33,8 +33,7 @@ static void grow_and_shrink(struct rig *r)
 static void move_and_run_out(struct rig *r)
 {
     uint64_t a[16];
-    for (int i = 0; i < 16; i++)
-        a[i] = rig_alloc(r, MIB(4));
+    rig_alloc_all(r, a, 16, MIB(4));
     for (int i = 0; i < 16; i += 2)
         if (a[i])
             rig_free(r, a[i]);
@@ -42,10 +41,8 @@ static void move_and_run_out(struct rig *r)
     rig_alloc(r, MIB(30));
     rig_alloc(r, MIB(12));
     for (int i = 1; i < 16; i += 4)
-        if (a[i]) {
-            rig_launch(r, 2, MS(5), a[i]);
-            rig_free(r, a[i]);
-        }
+        if (a[i])
+            rig_free_behind(r, 2, MS(5), a[i]);
     rig_alloc(r, MIB(16));
     rig_alloc(r, MIB(64));
 }
@@ -53,10 +50,8 @@ static void move_and_run_out(struct rig *r)
 static void leave_the_single_stream(struct rig *r)
 {
     uint64_t a = rig_alloc(r, MIB(4));
-    if (a) {
-        rig_launch(r, 0, MS(5), a);
-        rig_free(r, a);
-    }
+    if (a)
+        rig_free_behind(r, 0, MS(5), a);
     rig_alloc(r, MIB(4));
     if (r->count)
         rig_launch(r, 1, MS(5), r->blocks[0].addr);

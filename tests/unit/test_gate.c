@@ -10,15 +10,10 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define POOL_ADDR UINT64_C(0x700000000000)
 enum { USERS = 4, ROUNDS = 300, CROWD = SUBMITTERS_MAX + 8 };
@@ -55,7 +50,6 @@ static void *use_once(void *arg)
 static void *stay_inside(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     atomic_store(&is_inside, true);
     while (!atomic_load(&go_on))
@@ -99,10 +93,9 @@ static void await(enum gate_state state)
 }
 
 /* Without a pool nobody is marked and nobody waits. */
-static void without_a_pool_there_is_no_mark(void **state)
+TEST(without_a_pool_there_is_no_mark)
 {
     struct gate_use use;
-    (void)state;
     atomic_store(&pool_watch, 0);
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     assert_null(use.s);
@@ -115,10 +108,9 @@ static void without_a_pool_there_is_no_mark(void **state)
     assert_true(submitters_are_idle());
 }
 
-static void a_thread_inside_a_use_keeps_the_gate_from_being_left(void **state)
+TEST(a_thread_inside_a_use_keeps_the_gate_from_being_left)
 {
     struct user u = {0};
-    (void)state;
     start_inside(&u);
     assert_true(gate_close());
     uint64_t start_ns = clock_now_ns();
@@ -131,10 +123,9 @@ static void a_thread_inside_a_use_keeps_the_gate_from_being_left(void **state)
     finish(&u);
 }
 
-static void an_arrival_cancels_a_park_that_copies(void **state)
+TEST(an_arrival_cancels_a_park_that_copies)
 {
     struct user u = {0};
-    (void)state;
     assert_true(gate_close());
     assert_true(gate_drain(SEC_NS));
     start(&u, use_once);
@@ -149,10 +140,9 @@ static void an_arrival_cancels_a_park_that_copies(void **state)
     assert_int_equal(atomic_load(&pool_watch), POOL_WATCH_ERRORS);
 }
 
-static void arrivals_wake_once_and_go_on_when_the_gate_is_open(void **state)
+TEST(arrivals_wake_once_and_go_on_when_the_gate_is_open)
 {
     struct user u[USERS] = {0};
-    (void)state;
     park();
     for (int i = 0; i < USERS; i++)
         start(&u[i], use_once);
@@ -172,10 +162,9 @@ static void arrivals_wake_once_and_go_on_when_the_gate_is_open(void **state)
 }
 
 /* It sleeps when the state is PARKED at last, and must not sleep on. */
-static void a_use_that_arrives_while_the_gate_is_left_wakes(void **state)
+TEST(a_use_that_arrives_while_the_gate_is_left_wakes)
 {
     struct user u = {0};
-    (void)state;
     assert_true(gate_close());
     assert_true(gate_drain(SEC_NS));
     assert_true(gate_leave());
@@ -188,10 +177,9 @@ static void a_use_that_arrives_while_the_gate_is_left_wakes(void **state)
     finish(&u);
 }
 
-static void more_memory_may_go_while_parked(void **state)
+TEST(more_memory_may_go_while_parked)
 {
     struct user u = {0};
-    (void)state;
     park();
     assert_true(gate_leave());
     start(&u, use_once);
@@ -204,10 +192,9 @@ static void more_memory_may_go_while_parked(void **state)
     finish(&u);
 }
 
-static void uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew(void **state)
+TEST(uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew)
 {
     struct user u = {0}, next = {0};
-    (void)state;
     park();
     start(&u, use_once);
     await(GATE_WAKING);
@@ -223,10 +210,9 @@ static void uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew(voi
     assert_int_equal(next.rc, CUDA_SUCCESS);
 }
 
-static void only_questions_about_pool_memory_wake(void **state)
+TEST(only_questions_about_pool_memory_wake)
 {
     struct user other = {.ask = 4096}, ours = {.ask = POOL_ADDR};
-    (void)state;
     park();
     start(&other, use_once);
     finish(&other);
@@ -244,7 +230,6 @@ static struct user in_handler;
 static void use_in_handler(int signal)
 {
     int saved_errno = errno;
-    (void)signal;
     use_once(&in_handler);
     errno = saved_errno;
 }
@@ -252,7 +237,6 @@ static void use_in_handler(int signal)
 static void *be_interrupted(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     atomic_store(&is_inside, true);
     while (!atomic_load(&go_on))
@@ -262,11 +246,10 @@ static void *be_interrupted(void *arg)
     return NULL;
 }
 
-static void a_handlers_use_inside_a_use_cancels_and_leaves_the_mark(void **state)
+TEST(a_handlers_use_inside_a_use_cancels_and_leaves_the_mark)
 {
     struct user u = {0};
     struct sigaction action = {.sa_handler = use_in_handler};
-    (void)state;
     sigaction(SIGUSR2, &action, NULL);
     atomic_store(&go_on, false);
     atomic_store(&is_inside, false);
@@ -288,10 +271,9 @@ static void a_handlers_use_inside_a_use_cancels_and_leaves_the_mark(void **state
 }
 
 /* It sleeps at the gate when the handler comes. */
-static void a_handlers_use_at_the_gate_waits_with_its_thread(void **state)
+TEST(a_handlers_use_at_the_gate_waits_with_its_thread)
 {
     struct user u = {0};
-    (void)state;
     atomic_store(&in_handler.is_done, false);
     park();
     start(&u, use_once);
@@ -305,10 +287,9 @@ static void a_handlers_use_at_the_gate_waits_with_its_thread(void **state)
     assert_true(submitters_are_idle());
 }
 
-static void a_thread_that_is_cancelled_inside_a_use_leaves_no_mark(void **state)
+TEST(a_thread_that_is_cancelled_inside_a_use_leaves_no_mark)
 {
     struct user u = {0};
-    (void)state;
     start_inside(&u);
     assert_false(submitters_are_idle());
     pthread_cancel(u.thread);
@@ -316,10 +297,9 @@ static void a_thread_that_is_cancelled_inside_a_use_leaves_no_mark(void **state)
     assert_true(submitters_are_idle());
 }
 
-static void uses_are_counted_and_stand_still_without_any(void **state)
+TEST(uses_are_counted_and_stand_still_without_any)
 {
     struct user u = {0};
-    (void)state;
     uint64_t before = submitters_uses();
     for (int i = 1; i <= 3; i++) {
         start(&u, use_once);
@@ -329,10 +309,9 @@ static void uses_are_counted_and_stand_still_without_any(void **state)
     assert_int_equal(submitters_uses(), before + 3);
 }
 
-static void a_use_without_work_is_no_other_streams_work(void **state)
+TEST(a_use_without_work_is_no_other_streams_work)
 {
     struct user u = {0};
-    (void)state;
     start_inside(&u);
     assert_false(submitters_have_other(8));
     atomic_store(&go_on, true);
@@ -352,7 +331,6 @@ static atomic_uint late;
 static void *use_all_the_time(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     while (!atomic_load(&stops)) {
         assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
         if (atomic_load(&is_away))
@@ -367,11 +345,10 @@ static void *use_all_the_time(void *arg)
 
 /* memory is plain data that the park thread writes and uses read: the thread sanitizer sees a use
  * that is not ordered with the park. */
-static void no_use_is_with_the_driver_while_memory_is_away(void **state)
+TEST(no_use_is_with_the_driver_while_memory_is_away)
 {
     struct user u[USERS] = {0};
     unsigned parks = 0;
-    (void)state;
     atomic_store(&stops, false);
     for (int i = 0; i < USERS; i++)
         start(&u[i], use_all_the_time);
@@ -399,7 +376,6 @@ static void no_use_is_with_the_driver_while_memory_is_away(void **state)
 static void *stay_in_the_crowd(void *arg)
 {
     struct gate_use use;
-    (void)arg;
     assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
     while (!atomic_load(&go_on))
         usleep(100000);
@@ -408,11 +384,10 @@ static void *stay_in_the_crowd(void *arg)
 }
 
 /* The last test: from here on a thread has no record. */
-static void more_threads_than_records_refuse_the_park(void **state)
+TEST(more_threads_than_records_refuse_the_park)
 {
     static struct user u[CROWD];
     pthread_attr_t attr;
-    (void)state;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, 128 << 10);
     atomic_store(&go_on, false);
@@ -438,28 +413,10 @@ static void more_threads_than_records_refuse_the_park(void **state)
 
 static int start_library(void **state)
 {
-    (void)state;
     return state_claim() ? state_settle(true), 0 : -1;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_a_pool_there_is_no_mark),
-        cmocka_unit_test(a_thread_inside_a_use_keeps_the_gate_from_being_left),
-        cmocka_unit_test(an_arrival_cancels_a_park_that_copies),
-        cmocka_unit_test(arrivals_wake_once_and_go_on_when_the_gate_is_open),
-        cmocka_unit_test(a_use_that_arrives_while_the_gate_is_left_wakes),
-        cmocka_unit_test(more_memory_may_go_while_parked),
-        cmocka_unit_test(uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew),
-        cmocka_unit_test(only_questions_about_pool_memory_wake),
-        cmocka_unit_test(a_handlers_use_inside_a_use_cancels_and_leaves_the_mark),
-        cmocka_unit_test(a_handlers_use_at_the_gate_waits_with_its_thread),
-        cmocka_unit_test(a_thread_that_is_cancelled_inside_a_use_leaves_no_mark),
-        cmocka_unit_test(uses_are_counted_and_stand_still_without_any),
-        cmocka_unit_test(a_use_without_work_is_no_other_streams_work),
-        cmocka_unit_test(no_use_is_with_the_driver_while_memory_is_away),
-        cmocka_unit_test(more_threads_than_records_refuse_the_park),
-    };
-    return cmocka_run_group_tests_name("gate", tests, start_library, NULL);
+    return play_tests(start_library, NULL);
 }

@@ -14,21 +14,16 @@ static int at_once = GHOSTS_AT_ONCE;
 
 static struct rig *ordering(void **state)
 {
-    struct rig *r = *state;
-    r->config.reuse = REUSE_ORDER;
-    rig_start(r);
+    struct rig *r = expect_reuse(state, REUSE_ORDER);
     return r;
 }
 
 /* n blocks of 4 MiB; of the first num_freed, every step-th is freed while work uses it. */
 static void free_behind_work(struct rig *r, uint64_t a[], int n, int num_freed, int step)
 {
-    for (int i = 0; i < n; i++)
-        a[i] = rig_alloc(r, MIB(4));
-    for (int i = 0; i < num_freed; i += step) {
-        rig_launch(r, 1, MS(10), a[i]);
-        rig_free(r, a[i]);
-    }
+    rig_alloc_all(r, a, n, MIB(4));
+    for (int i = 0; i < num_freed; i += step)
+        rig_free_behind(r, 1, MS(10), a[i]);
 }
 
 POOL_TEST(ordered_memory_moves_and_leaves_a_ghost)
@@ -50,7 +45,6 @@ POOL_TEST(ordered_memory_moves_and_leaves_a_ghost)
     rig_free(r, b);
     pool_trim(r->pool, &(struct pool_trim){.wait_ns = MS(100)});
     EXPECT_EQ(r->pool->ghost_bytes, 0, "which the ghosts do not outlive");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(ghosts_next_to_each_other_end_together)
@@ -66,7 +60,6 @@ POOL_TEST(ghosts_next_to_each_other_end_together)
     rig_trim(r, GIB(1), true);
     EXPECT_EQ(r->pool->ghost_bytes, 0, "until it is complete");
     EXPECT_EQ(r->model->unmaps - before, 1, "then one call ends them all");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete)
@@ -82,7 +75,6 @@ POOL_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete)
     EXPECT_SOUND(r);
     model_advance(r->model, MS(100));
     EXPECT_EQ(rig_trim(r, 0, false), MIB(16), "now it is");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(addresses_of_moved_memory_do_not_run_out)
@@ -91,19 +83,15 @@ POOL_TEST(addresses_of_moved_memory_do_not_run_out)
     struct rig *r = ordering(state);
     for (int round = 0; round < 60; round++) {
         uint64_t a[16];
-        for (int i = 0; i < 15; i++)
-            a[i] = rig_alloc(r, MIB(4));
+        rig_alloc_all(r, a, 15, MIB(4));
         for (int i = 0; i < 15; i += 2)
-            if (a[i]) {
-                rig_launch(r, 1, MS(1000000), a[i]);
-                rig_free(r, a[i]);
-            }
+            if (a[i])
+                rig_free_behind(r, 1, MS(1000000), a[i]);
         rig_alloc(r, MIB(24));
         EXPECT(r->pool->ghost_bytes <= 5 * MIB(64), "old mappings are kept within bounds");
         rig_free_all(r);
     }
     EXPECT(rig_stats(r).num_chunk_moves > 50, "many chunks moved below running work");
-    EXPECT_SOUND(r);
 }
 
 static void stop_at_unmap(struct model *m)
@@ -154,8 +142,7 @@ POOL_TEST(many_ghosts_need_no_more_stack_than_one)
     struct rig *r = ordering(state);
     uint64_t a[120];
     free_behind_work(r, a, 120, 120, 2);
-    for (int i = 0; i < 12; i++)
-        rig_alloc(r, MIB(16));
+    rig_alloc_all(r, NULL, 12, MIB(16));
     EXPECT(r->pool->ghost_bytes >= MIB(100), "many ghosts");
     model_advance(r->model, MS(100));
     struct backend_ops ops = *(ops_before = r->model->backend.ops);
@@ -167,7 +154,6 @@ POOL_TEST(many_ghosts_need_no_more_stack_than_one)
     at_once = 1024;
     EXPECT_EQ(r->pool->ghost_bytes, 0, "none is left");
     EXPECT_EQ(stack_most - stack_least, 0, "each was unmapped at the same depth");
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

@@ -8,12 +8,9 @@
 
 #include "tests/sim/page_hash.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 static uint32_t page[HASH_PAGE_BYTES / 4], key[HASH_KEY_BYTES / 4];
 
@@ -52,14 +49,14 @@ static uint64_t lane(unsigned j)
     return sum;
 }
 
-static void it_is_what_its_definition_says(void **state)
+TEST(it_is_what_its_definition_says)
 {
     struct hash h = hash_page(page, key);
     for (unsigned j = 0; j < HASH_LANES; j++)
         assert_int_equal(h.lanes[j], lane(j));
 }
 
-static void the_simulated_kernel_gives_the_same(void **state)
+TEST(the_simulated_kernel_gives_the_same)
 {
     struct hash here = hash_page(page, key), there;
     page_hash(page, key, there.lanes);
@@ -75,7 +72,7 @@ static void expect_all_differ(const struct hash *a, const struct hash *b)
         assert_int_not_equal(a->lanes[j], b->lanes[j]);
 }
 
-static void each_byte_of_a_page_counts(void **state)
+TEST(each_byte_of_a_page_counts)
 {
     struct hash before = hash_page(page, key);
     for (size_t i = 0; i < 200; i++) {
@@ -87,7 +84,7 @@ static void each_byte_of_a_page_counts(void **state)
     }
 }
 
-static void words_may_not_change_places(void **state)
+TEST(words_may_not_change_places)
 {
     static const size_t distances[] = {1, 2, 4, 1024, 2048, 262144};
     struct hash before = hash_page(page, key);
@@ -103,7 +100,7 @@ static void words_may_not_change_places(void **state)
 }
 
 /* Who does not know the key does not know which pages are alike under it. */
-static void another_key_gives_another_hash(void **state)
+TEST(another_key_gives_another_hash)
 {
     struct hash before = hash_page(page, key);
     for (size_t row = 0; row < HASH_ROWS + HASH_LANES - 1; row += 103) {
@@ -119,7 +116,7 @@ static void another_key_gives_another_hash(void **state)
     key[(HASH_ROWS + HASH_LANES - 2) * 1024]--;
 }
 
-static void the_text_is_for_the_kernel(void **state)
+TEST(the_text_is_for_the_kernel)
 {
     char entry[64];
     snprintf(entry, sizeof entry, ".entry %s(", hash_kernel);
@@ -141,13 +138,5 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--print"))
         return print_all();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_what_its_definition_says),
-        cmocka_unit_test(the_simulated_kernel_gives_the_same),
-        cmocka_unit_test(each_byte_of_a_page_counts),
-        cmocka_unit_test(words_may_not_change_places),
-        cmocka_unit_test(another_key_gives_another_hash),
-        cmocka_unit_test(the_text_is_for_the_kernel),
-    };
-    return cmocka_run_group_tests(tests, make, NULL);
+    return play_tests(make, NULL);
 }

@@ -11,7 +11,6 @@
 #include <sched.h>
 #include <semaphore.h>
 #include <spawn.h>
-#include <stdatomic.h>
 
 static sem_t woken;
 

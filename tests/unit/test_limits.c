@@ -21,8 +21,7 @@ POOL_TEST(idle_memory_over_the_limit_goes_back)
     r->config.max_idle_bytes = MIB(16);
     rig_start(r);
     EXPECT(pool_tick_ns(r->pool), "the limit wants looking at");
-    for (int i = 0; i < 8; i++)
-        rig_alloc(r, MIB(8));
+    rig_alloc_all(r, NULL, 8, MIB(8));
     EXPECT_EQ(pool_tick(r->pool), 0, "nothing is idle");
     rig_free_all(r);
     EXPECT_EQ(pool_tick(r->pool), MIB(48), "what is over the limit");
@@ -34,8 +33,7 @@ POOL_TEST(others_are_left_their_part)
     struct rig *r = *state;
     r->config.min_free_bytes = MIB(300);
     rig_start(r);
-    for (int i = 0; i < 20; i++)
-        rig_alloc(r, MIB(8));
+    rig_alloc_all(r, NULL, 20, MIB(8));
     rig_free_all(r);
     EXPECT_EQ(pool_tick(r->pool), 0, "352 of 512 MiB are free");
     r->model->other_bytes = MIB(100);

@@ -19,7 +19,6 @@ struct loss {
 static void lose_meanwhile(struct model *m, enum model_row row)
 {
     struct loss *l = m->hook_arg;
-    (void)row;
     if (l->lost || ++l->calls < l->at)
         return;
     l->lost = true;
@@ -94,13 +93,11 @@ static bool ask_for_a_larger_segment(uint64_t at)
     r->config.backing = BACKING_SEGMENT;
     r->model->backend.frees_beside = true;
     rig_start(r);
-    for (int i = 0; i < 5; i++)
-        rig_alloc(r, MIB(40));
+    rig_alloc_all(r, NULL, 5, MIB(40));
     rig_free(r, rig_alloc(r, MIB(60)));
     rig_settle(r);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(4));
-    rig_launch(r, 1, MS(20), b);
-    rig_free(r, b);
+    rig_free_behind(r, 1, MS(20), b);
     EXPECT_EQ(rig_alloc(r, MIB(4)), b, "later work runs behind its old work");
     rig_free(r, a);
     loss.pool = r->pool;
@@ -189,8 +186,7 @@ POOL_TEST(fences_that_are_there_serve_again)
     struct rig *r = expect_single(state);
     for (unsigned i = 0; i < 4; i++) {
         uint64_t a = rig_alloc(r, MIB(4));
-        rig_launch(r, 0, MS(1), a);
-        rig_free(r, a);
+        rig_free_behind(r, 0, MS(1), a);
         rig_launch(r, 0, MS(1), 0);
     }
     uint64_t before = model_calls(r->model, MODEL_ROW_fence_create);
@@ -198,8 +194,7 @@ POOL_TEST(fences_that_are_there_serve_again)
         model_fail(r->model, MODEL_ROW_fence_create, 1, MODEL_NOMEM);
         uint64_t a = rig_alloc(r, MIB(4));
         EXPECT(a, "requests are served");
-        rig_launch(r, 0, MS(1), a);
-        rig_free(r, a);
+        rig_free_behind(r, 0, MS(1), a);
         rig_launch(r, 0, MS(1), 0);
     }
     EXPECT(model_calls(r->model, MODEL_ROW_fence_create) > before, "more were wanted");

@@ -4,15 +4,9 @@
  */
 #include "shim/park/node.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
 
 static const struct node_place place = {0, 0x3b, 0};
@@ -37,7 +31,7 @@ static void fill(struct node_processors *p, uint64_t word)
         p->words[i] = word;
 }
 
-static void the_processors_of_the_node_are_near(void **state)
+TEST_WITH(the_processors_of_the_node_are_near, make_root, remove_root)
 {
     struct node_processors all, near;
 
@@ -49,7 +43,7 @@ static void the_processors_of_the_node_are_near(void **state)
     assert_int_equal(near.words[2], 7);
 }
 
-static void only_allowed_ones_count(void **state)
+TEST_WITH(only_allowed_ones_count, make_root, remove_root)
 {
     struct node_processors some = {{8, 1 << 6}}, near;
 
@@ -59,7 +53,7 @@ static void only_allowed_ones_count(void **state)
     assert_false(node_near(root, &place, &some, &near));
 }
 
-static void a_machine_that_names_none_has_none(void **state)
+TEST_WITH(a_machine_that_names_none_has_none, make_root, remove_root)
 {
     struct node_processors all, near;
 
@@ -74,7 +68,7 @@ static void a_machine_that_names_none_has_none(void **state)
     assert_false(node_near(root, &place, &all, &near));
 }
 
-static void a_thread_runs_where_it_is_bound(void **state)
+TEST(a_thread_runs_where_it_is_bound)
 {
     struct node_processors before, one = {0}, now;
     unsigned i = 0;
@@ -92,14 +86,4 @@ static void a_thread_runs_where_it_is_bound(void **state)
     assert_memory_equal(&now, &before, sizeof now);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_processors_of_the_node_are_near, make_root,
-                                        remove_root),
-        cmocka_unit_test_setup_teardown(only_allowed_ones_count, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_machine_that_names_none_has_none, make_root, remove_root),
-        cmocka_unit_test(a_thread_runs_where_it_is_bound),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

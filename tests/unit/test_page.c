@@ -12,11 +12,10 @@
 
 CASE(others_see_what_was_published_and_no_descriptor_stays)
 {
-    const char *why;
     struct stat st;
     unsigned descriptors = entries_of("/proc/self/fd");
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     REQUIRE(entries_of("/proc/self/fd") == descriptors);
     REQUIRE(entries_of(dir) == 1);
     REQUIRE(!stat(dir, &st) && (st.st_mode & 07777) == 0700);
@@ -47,20 +46,17 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
 
 CASE(a_second_page_is_not_made_nor_one_after_the_end)
 {
-    const char *why;
-
-    REQUIRE(make(dir, &why) && !make(dir, &why) && !why && entries_of(dir) == 1);
+    REQUIRE(make(dir) && !make(dir) && !why && entries_of(dir) == 1);
     page_remove();
-    REQUIRE(!make(dir, &why) && !why && entries_of(dir) == 0);
+    REQUIRE(!make(dir) && !why && entries_of(dir) == 0);
 }
 
 CASE(too_much_is_refused_and_the_state_before_stays)
 {
     static struct page_gpu gpus[PAGE_GPUS_MAX + 1];
     static char body[PAGE_BODY_BYTES + 1];
-    const char *why;
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     struct page *p = map_page();
     REQUIRE(!page_publish(&(struct page_state){.body = body, .body_bytes = sizeof body}));
     REQUIRE(!page_publish(&(struct page_state){.gpus = gpus, .num_gpus = PAGE_GPUS_MAX + 1}));
@@ -74,11 +70,10 @@ CASE(too_much_is_refused_and_the_state_before_stays)
 
 CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
 {
-    const char *why;
     static struct page_request request;
     struct page_state s = state_of("{}");
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     REQUIRE(!truncate(path_of(own_name()), 0));
     REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
     page_answer_request(&request, &(struct page_answer){.text = "{}", .text_bytes = 2});
@@ -89,10 +84,9 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
 
 CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
 {
-    const char *why;
     struct page_state s = state_of("{}");
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     struct page *p = map_page();
     REQUIRE(!truncate(path_of(own_name()), offsetof(struct page, body)));
     REQUIRE(!page_publish(&s) && p->sequence == 3);
@@ -100,11 +94,10 @@ CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
 
 CASE(a_forked_child_has_no_page_and_removes_none)
 {
-    const char *why;
     struct page_state s = state_of("{\"child\":1}");
     int status;
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     struct page *p = map_page();
     pid_t child = fork();
     if (child == 0) {
@@ -137,7 +130,6 @@ static bool forbid_copies(void)
 /* The kernel finds no memory under the number of a process whose first thread has ended. */
 static void *live_on_without_first(void *arg)
 {
-    const char *why;
     struct page_state s = state_of("{\"a\":1}");
     char path[64], stat[512], *state = NULL;
 
@@ -150,7 +142,7 @@ static void *live_on_without_first(void *arg)
         stat[n] = '\0';
         state = strrchr(stat, ')');
     }
-    REQUIRE(arg || make(dir, &why));
+    REQUIRE(arg || make(dir));
     REQUIRE(page_publish(&s));
     struct page *p = map_page();
     REQUIRE(p->sequence % 2 == 0 && p->body_bytes == 7 && !memcmp(p->body, s.body, 7));
@@ -169,18 +161,15 @@ static void live_on(void *page_before)
 
 CASE(a_page_outlives_the_first_thread)
 {
-    const char *why;
-
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     live_on(dir);
 }
 
 CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 {
     struct page_state s = state_of("{\"a\":1}");
-    const char *why;
 
-    REQUIRE(make(dir, &why) && !page_is_lost() && page_start_doorbell(hear));
+    REQUIRE(make(dir) && !page_is_lost() && page_start_doorbell(hear));
     wait_for_rings(1);
     struct page *old = map_page();
     wait_for_listener(old);
@@ -211,9 +200,8 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 CASE(another_file_under_the_name_of_the_page_stays_at_the_end)
 {
     char path[PATH_MAX], other[PATH_MAX];
-    const char *why;
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     snprintf(path, sizeof path, "%s/%s", dir, own_name());
     snprintf(other, sizeof other, "%s/other", dir);
     int fd = open(other, O_CREAT | O_WRONLY, 0600);
@@ -228,9 +216,8 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     static struct page_request old, r;
     const struct page_answer answer = {.text = "{}", .text_bytes = 2};
     struct page_state s = state_of("{\"a\":1}");
-    const char *why;
 
-    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
+    REQUIRE(make(dir) && page_start_doorbell(hear));
     wait_for_rings(1);
     struct page *p = map_page();
     wait_for_listener(p);
@@ -258,11 +245,9 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
 
 CASE(a_file_comes_back_in_no_other_root_directory)
 {
-    const char *why;
-
     if (geteuid())
         _exit(SKIP);
-    REQUIRE(make(dir, &why) && !chroot(dir) && !chdir("/"));
+    REQUIRE(make(dir) && !chroot(dir) && !chdir("/"));
     REQUIRE(!page_is_lost());
 }
 
@@ -280,12 +265,11 @@ static void *read_folder(void *arg)
 
 CASE(threads_read_the_folder_while_the_page_is_made)
 {
-    const char *why;
     pthread_t thread;
 
     REQUIRE(!pthread_create(&thread, NULL, read_folder, NULL));
     usleep(1000);
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     pthread_join(thread, NULL);
 }
 
@@ -296,21 +280,18 @@ CASE(a_page_is_made_after_the_first_thread_ended)
 
 CASE(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder)
 {
-    const char *why;
-
     if (!forbid_copies())
         _exit(SKIP);
-    REQUIRE(!make(dir, &why) && errno == EPERM && strstr(why, "process_vm_writev"));
+    REQUIRE(!make(dir) && errno == EPERM && strstr(why, "process_vm_writev"));
     REQUIRE(access(dir, F_OK) && !*page_folder());
     page_remove();
 }
 
 CASE(a_sandbox_that_comes_later_ends_the_page_and_nothing_else)
 {
-    const char *why;
     struct page_state s = state_of("{}");
 
-    REQUIRE(make(dir, &why));
+    REQUIRE(make(dir));
     struct page *p = map_page();
     if (!forbid_copies())
         _exit(SKIP);
@@ -321,9 +302,7 @@ CASE(a_sandbox_that_comes_later_ends_the_page_and_nothing_else)
 
 static void *make_it(void *unused)
 {
-    const char *why;
-
-    make(dir, &why);
+    make(dir);
     return NULL;
 }
 
@@ -363,19 +342,15 @@ int __wrap_renameat(int from_dir, const char *from, int to_dir, const char *to)
 /* The exit does not wait for ever. */
 CASE(an_exit_before_the_page_has_its_name_leaves_no_file)
 {
-    const char *why;
-
     before_name = page_remove;
-    make(dir, &why);
+    make(dir);
     REQUIRE(entries_of(dir) == 0);
 }
 
 CASE(an_exit_when_the_page_has_its_name_leaves_no_file)
 {
-    const char *why;
-
     behind_name = page_remove;
-    make(dir, &why);
+    make(dir);
     REQUIRE(entries_of(dir) == 0);
 }
 
@@ -424,7 +399,6 @@ CASE(ten_readers_never_take_two_states_for_one)
     static struct page_gpu gpus[PAGE_GPUS_MAX];
     pthread_t readers[READERS];
     unsigned number = 1;
-    const char *why;
 
     fill(body, 1001, gpus, number);
     struct page_state s = {.body = body, .body_bytes = 1001, .gpus = gpus, .num_gpus = 32};

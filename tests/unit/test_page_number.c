@@ -74,7 +74,6 @@ static void expect_own_file_untouched(void)
 static bool makes_page(void)
 {
     struct page_state s = state_of("{\"a\":1}");
-    const char *why = NULL;
     umask(0);
     snprintf(own_path, sizeof own_path, "%s/own", root);
     bool made = page_make(dir, &s, &why);

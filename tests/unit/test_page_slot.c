@@ -63,10 +63,9 @@ CASE(each_request_gets_its_reply)
 {
     pthread_t server, askers[PAGE_SLOTS];
     struct asker each[PAGE_SLOTS];
-    const char *why;
 
     alarm(30);
-    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
+    REQUIRE(make(dir) && page_start_doorbell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
     for (unsigned i = 0; i < PAGE_SLOTS; i++) {
@@ -106,10 +105,9 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
 {
     pthread_t server;
     struct page_state s = state_of("{}");
-    const char *why;
 
     alarm(30);
-    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
+    REQUIRE(make(dir) && page_start_doorbell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
     uint64_t start_ns = clock_ns(), end_ns = start_ns + UINT64_C(1000000000);
@@ -156,9 +154,7 @@ static void hear_and_ring(void)
 
 CASE(a_ring_during_the_rest_is_heard_and_each_rest_is_a_millisecond)
 {
-    const char *why;
-
-    REQUIRE(make(dir, &why) && page_start_doorbell(hear_and_ring));
+    REQUIRE(make(dir) && page_start_doorbell(hear_and_ring));
     wait_for_rings(1);
     struct page *p = map_page();
     atomic_store(&own_doorbell, p);
@@ -182,9 +178,8 @@ static void hear_and_hold(void)
 CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
 {
     struct page_state s = state_of("{}");
-    const char *why;
 
-    REQUIRE(make(dir, &why) && page_start_doorbell(hear_and_hold));
+    REQUIRE(make(dir) && page_start_doorbell(hear_and_hold));
     wait_for_rings(1);
     atomic_store(&holds_ring, true);
     raise_doorbell(map_page());
@@ -199,10 +194,9 @@ CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
 CASE(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends)
 {
     struct page_state s = state_of("{}");
-    const char *why;
     int heard_files = 0;
 
-    REQUIRE(make(dir, &why) && page_start_doorbell(hear));
+    REQUIRE(make(dir) && page_start_doorbell(hear));
     wait_for_rings(1);
     for (bool hears = true; hears && heard_files < 100; heard_files += hears) {
         unsigned before = atomic_load(&heard);

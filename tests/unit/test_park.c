@@ -29,7 +29,7 @@ static const struct chunk *chunk_at(uint64_t addr)
     return map_find(addr)->chunk;
 }
 
-static void everything_goes_and_comes_back_with_its_bytes(void **state)
+POOL_TEST(everything_goes_and_comes_back_with_its_bytes)
 {
     static const uint64_t sizes[] = {1,         512,    3000,   KIB(17), KIB(130), KIB(700), MIB(1),
                                      KIB(1025), MIB(2), MIB(5), MIB(33), MIB(70),  KIB(64),  777};
@@ -51,10 +51,9 @@ static void everything_goes_and_comes_back_with_its_bytes(void **state)
     EXPECT_EQ(rig_wake(r), 0, "it comes back");
     EXPECT_EQ(rig_stats(r).away_bytes, 0, "nothing is away");
     EXPECT_EQ(model_used_bytes(r->model), rig_stats(r).reserved_bytes, "all of it");
-    EXPECT_SOUND(r);
 }
 
-static void a_park_that_is_cancelled_changes_nothing(void **state)
+POOL_TEST(a_park_that_is_cancelled_changes_nothing)
 {
     struct rig *r = parking(state);
     written(r, MIB(40));
@@ -65,11 +64,10 @@ static void a_park_that_is_cancelled_changes_nothing(void **state)
     EXPECT_EQ(model_used_bytes(r->model), used, "all is there");
     EXPECT(list_empty(&r->pool->parked), "nothing is held");
     rig_check_bytes(r);
-    EXPECT_SOUND(r);
 }
 
 /* Live, pending or dead: what is known outside keeps its memory. */
-static void what_was_ever_exposed_stays(void **state)
+POOL_TEST(what_was_ever_exposed_stays)
 {
     struct rig *r = parking(state);
     uint64_t big = written(r, MIB(40)), other = written(r, MIB(40)), object = written(r, 3000);
@@ -90,11 +88,10 @@ static void what_was_ever_exposed_stays(void **state)
     rig_settle(r); /* they are dead, the slab not yet */
     EXPECT(rig_park(r, 0, 0, false) > 0, "something goes");
     EXPECT(!pool_is_away(big) && !pool_is_away(object), "dead memory stays");
-    EXPECT_SOUND(r);
 }
 
 /* A dead block that lies on two chunks, one of which is given back. */
-static void the_rest_of_a_dead_block_stays(void **state)
+POOL_TEST(the_rest_of_a_dead_block_stays)
 {
     struct rig *r = parking(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
@@ -111,10 +108,9 @@ static void the_rest_of_a_dead_block_stays(void **state)
     EXPECT(!map_find(both)->chunk, "the first chunk has gone");
     rig_park(r, 0, 0, false);
     EXPECT(!pool_is_away(pin), "the second holds dead memory");
-    EXPECT_SOUND(r);
 }
 
-static void what_is_exposed_while_it_is_held_stays(void **state)
+POOL_TEST(what_is_exposed_while_it_is_held_stays)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(40));
@@ -123,11 +119,10 @@ static void what_is_exposed_while_it_is_held_stays(void **state)
     EXPECT_EQ(pool_expose(b), POOL_OK, "another thread shares it");
     EXPECT_EQ(pool_park_end(r->pool, true), held - chunk_at(b)->size_bytes, "the others go");
     EXPECT(pool_is_away(a) && !pool_is_away(b), "the shared one does not");
-    EXPECT_SOUND(r);
 }
 
 /* The small zone first, then by address. */
-static void what_is_to_be_kept_stays(void **state)
+POOL_TEST(what_is_to_be_kept_stays)
 {
     struct rig *r = parking(state);
     uint64_t low = written(r, MIB(40)), high = written(r, MIB(40)), small = written(r, KIB(700));
@@ -141,10 +136,9 @@ static void what_is_to_be_kept_stays(void **state)
     rig_expose(r, high);
     EXPECT_EQ(rig_park(r, MIB(40), 0, false),
               chunk_at(small)->size_bytes + chunk_at(low)->size_bytes, "what cannot go counts");
-    EXPECT_SOUND(r);
 }
 
-static void no_more_goes_than_is_asked_for_and_the_largest_first(void **state)
+POOL_TEST(no_more_goes_than_is_asked_for_and_the_largest_first)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(20)), b = written(r, MIB(100)), c = written(r, MIB(50));
@@ -157,7 +151,6 @@ static void no_more_goes_than_is_asked_for_and_the_largest_first(void **state)
     EXPECT_SOUND(r);
     EXPECT_EQ(rig_wake(r), 0, "both parks end together");
     EXPECT_EQ(rig_park(r, 0, 1, false), chunk_at(b)->size_bytes, "whole chunks go");
-    EXPECT_SOUND(r);
 }
 
 static unsigned walked;
@@ -178,7 +171,7 @@ static unsigned walk(struct rig *r)
 }
 
 /* Small free ranges are kept along with what is around them. */
-static void only_live_memory_is_named_and_small_gaps(void **state)
+POOL_TEST(only_live_memory_is_named_and_small_gaps)
 {
     struct rig *r = parking(state);
     uint64_t a[8];
@@ -208,19 +201,16 @@ static void only_live_memory_is_named_and_small_gaps(void **state)
     EXPECT_EQ(walked, 2, "at once");
     pool_park_end(r->pool, false);
     EXPECT_EQ(walk(r), 0, "nothing is held");
-    EXPECT_SOUND(r);
 }
 
 /* A block over three chunks, of which the one in the middle stays. */
-static void a_range_does_not_reach_into_what_stays(void **state)
+POOL_TEST(a_range_does_not_reach_into_what_stays)
 {
     struct rig *r = parking(state);
     uint64_t a[3];
-    for (int i = 0; i < 3; i++)
-        a[i] = rig_alloc(r, MIB(4));
+    rig_alloc_all(r, a, 3, MIB(4));
     EXPECT(a[1] == a[0] + MIB(4) && a[2] == a[1] + MIB(4), "one after the other");
-    for (int i = 0; i < 3; i++)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 3, 1);
     rig_settle(r);
     rig_empty_magazines(r);
     uint64_t block = written(r, MIB(12));
@@ -239,23 +229,20 @@ static void a_range_does_not_reach_into_what_stays(void **state)
     EXPECT_EQ(walk(r), 2, "as before");
     pool_wake_end(r->pool);
     middle->exposed = false;
-    EXPECT_SOUND(r);
 }
 
 /* More ranges than one look of the walk can name. */
-static void a_long_walk_misses_nothing(void **state)
+POOL_TEST(a_long_walk_misses_nothing)
 {
     struct rig *r = parking(state);
     uint64_t a[400];
     for (int i = 0; i < 400; i++)
         a[i] = written(r, KIB(300));
-    for (int i = 0; i < 400; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 400, 2);
     uint64_t huge = written(r, MIB(300));
     EXPECT(rig_park(r, 0, 0, false) > MIB(400), "all of it goes");
     EXPECT(pool_is_away(huge), "also this");
     EXPECT_EQ(rig_wake(r), 0, "and comes back, with its bytes");
-    EXPECT_SOUND(r);
 }
 
 static uint64_t driver_calls(struct rig *r)
@@ -283,7 +270,7 @@ static void press(struct rig *r)
 }
 
 /* Held or away, idle or not: nothing of it is released, moved or taken. */
-static void nothing_else_touches_what_is_held_or_away(void **state)
+POOL_TEST(nothing_else_touches_what_is_held_or_away)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(30)), b = written(r, MIB(40)), pin = written(r, MIB(6));
@@ -309,7 +296,6 @@ static void nothing_else_touches_what_is_held_or_away(void **state)
             EXPECT_EQ(pool_park_end(r->pool, true), held, "all of it goes");
     }
     EXPECT(pool_is_away(pin), "this, too");
-    EXPECT_SOUND(r);
 }
 
 static uint64_t held_beside, holds;
@@ -324,14 +310,12 @@ static void hold_beside(struct model *m, enum model_row row)
     said_beside = pool_check(m->hook_arg);
 }
 
-static void what_another_thread_moves_is_not_held(void **state)
+POOL_TEST(what_another_thread_moves_is_not_held)
 {
     struct rig *r = parking(state);
     uint64_t a[10];
-    for (int i = 0; i < 10; i++)
-        a[i] = rig_alloc(r, MIB(8));
-    for (int i = 0; i < 10; i += 2)
-        rig_free(r, a[i]);
+    rig_alloc_all(r, a, 10, MIB(8));
+    rig_free_every(r, a, 0, 10, 2);
     rig_settle(r);
     r->model->hook = hold_beside;
     r->model->hook_arg = r->pool;
@@ -342,7 +326,6 @@ static void what_another_thread_moves_is_not_held(void **state)
     EXPECT(held_beside >= MIB(40) && held_beside < MIB(80), "the others are held");
     EXPECT_EQ(pool_park_end(r->pool, true), held_beside, "and go");
     EXPECT(!pool_is_away(big), "what has moved is here");
-    EXPECT_SOUND(r);
 }
 
 static unsigned unmaps_seen, away_seen;
@@ -355,7 +338,7 @@ static void look_whether_away(struct model *m)
 }
 
 /* Who asks whether an address is away must not learn that it is there when it is gone. */
-static void memory_counts_as_away_before_it_is_unmapped(void **state)
+POOL_TEST(memory_counts_as_away_before_it_is_unmapped)
 {
     struct rig *r = parking(state);
     uint64_t a[2] = {written(r, MIB(10)), written(r, 3000)};
@@ -368,7 +351,7 @@ static void memory_counts_as_away_before_it_is_unmapped(void **state)
 }
 
 /* It has its bytes, serves requests, and goes with the next park. */
-static void what_the_driver_does_not_unmap_stays(void **state)
+POOL_TEST(what_the_driver_does_not_unmap_stays)
 {
     struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), used = model_used_bytes(r->model);
@@ -382,10 +365,9 @@ static void what_the_driver_does_not_unmap_stays(void **state)
     r->model->unmap_code = 0;
     EXPECT_EQ(rig_park(r, 0, 0, false), used, "all goes");
     EXPECT_EQ(rig_wake(r), 0, "and comes back");
-    EXPECT_SOUND(r);
 }
 
-static void frees_and_allocations_in_what_is_away_call_no_driver(void **state)
+POOL_TEST(frees_and_allocations_in_what_is_away_call_no_driver)
 {
     struct rig *r = parking(state);
     uint64_t a[6], object = written(r, 700);
@@ -402,27 +384,6 @@ static void frees_and_allocations_in_what_is_away_call_no_driver(void **state)
     EXPECT_EQ(driver_calls(r), calls, "the driver is not asked");
     EXPECT_EQ(rig_wake(r), 0, "what was not touched has its bytes");
     EXPECT_EQ(rig_alloc(r, MIB(10)), a[3], "what was freed is free");
-    EXPECT_SOUND(r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        RIG_TEST(everything_goes_and_comes_back_with_its_bytes),
-        RIG_TEST(a_park_that_is_cancelled_changes_nothing),
-        RIG_TEST(what_was_ever_exposed_stays),
-        RIG_TEST(the_rest_of_a_dead_block_stays),
-        RIG_TEST(what_is_exposed_while_it_is_held_stays),
-        RIG_TEST(what_is_to_be_kept_stays),
-        RIG_TEST(no_more_goes_than_is_asked_for_and_the_largest_first),
-        RIG_TEST(only_live_memory_is_named_and_small_gaps),
-        RIG_TEST(a_range_does_not_reach_into_what_stays),
-        RIG_TEST(a_long_walk_misses_nothing),
-        RIG_TEST(nothing_else_touches_what_is_held_or_away),
-        RIG_TEST(what_another_thread_moves_is_not_held),
-        RIG_TEST(memory_counts_as_away_before_it_is_unmapped),
-        RIG_TEST(what_the_driver_does_not_unmap_stays),
-        RIG_TEST(frees_and_allocations_in_what_is_away_call_no_driver),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

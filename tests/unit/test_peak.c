@@ -122,12 +122,9 @@ POOL_TEST(a_request_that_fails_is_not_live_at_the_peak)
 {
     struct rig *r = expect_single(state);
     uint64_t a[16];
-    for (int i = 0; i < 16; i++)
-        a[i] = rig_alloc(r, MIB(10));
-    for (int i = 0; i < 16; i += 2)
-        rig_free(r, a[i]);
-    for (int i = 0; i < 8; i++)
-        rig_alloc(r, MIB(6));
+    rig_alloc_all(r, a, 16, MIB(10));
+    rig_free_every(r, a, 0, 16, 2);
+    rig_alloc_all(r, NULL, 8, MIB(6));
     model_fail(r->model, MODEL_ROW_create, 3, MODEL_BROKEN);
     EXPECT_EQ(rig_alloc(r, MIB(64)), 0, "the third chunk cannot be made");
     struct pool_stats s = rig_stats(r);

@@ -204,12 +204,10 @@ POOL_TEST(of_a_long_run_the_best_is_found)
     uint64_t a[32];
     for (int i = 0; i < 32; i++)
         a[i] = rig_alloc(r, MIB(2 + 2 * (i * 7 % 5)));
-    for (int i = 0; i < 32; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 32, 2);
     rig_launch(r, 0, 0, 0);
     rig_trim(r, 0, true);
-    for (int i = 1; i < 32; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 1, 32, 2);
     rig_empty_magazines(r);
     const struct zone *z = &r->pool->large;
     EXPECT(!list_entry(z->holes.next, struct block, link)->next,

@@ -10,7 +10,6 @@
 #include "tests/preload/realtime.h"
 #include "tests/unit/expect.h"
 
-#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -27,7 +26,6 @@ static struct {
 static void hang(int number)
 {
     static const char words[] = "one thread keeps the other from its processor\n";
-    (void)number;
     (void)!write(STDERR_FILENO, words, sizeof words - 1);
     _exit(1);
 }

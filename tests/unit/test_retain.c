@@ -7,13 +7,9 @@
 
 #include "shim/park/hasher.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define BASE (UINT64_C(1) << 40)
@@ -126,7 +122,7 @@ static void wake(unsigned mask, uint64_t keeps)
     retain_keep(&store, keeps, 5);
 }
 
-static void what_differs_is_copied(void **state)
+TEST_WITH(what_differs_is_copied, begin, end)
 {
     assert_int_equal(park(0xff), 8);
     wake(0xff, UINT64_MAX);
@@ -142,7 +138,7 @@ static void what_differs_is_copied(void **state)
     assert_int_equal(store.used_bytes, 8 * HASH_PAGE_BYTES);
 }
 
-static void ranges_are_listed_by_pages(void **state)
+TEST_WITH(ranges_are_listed_by_pages, begin, end)
 {
     retain_list_begin();
     assert_true(retain_list(address(0) + 512, 512));
@@ -160,7 +156,7 @@ static void ranges_are_listed_by_pages(void **state)
 }
 
 /* The places of pages that are gone are given to others, and what is away keeps its own. */
-static void places_go_from_hand_to_hand(void **state)
+TEST_WITH(places_go_from_hand_to_hand, begin, end)
 {
     assert_int_equal(park(0x00ff), 8);
     wake(0x00ff, UINT64_MAX);
@@ -175,7 +171,7 @@ static void places_go_from_hand_to_hand(void **state)
     wake(0x0fff, UINT64_MAX);
 }
 
-static void an_equal_hash_of_another_key_is_another(void **state)
+TEST_WITH(an_equal_hash_of_another_key_is_another, begin, end)
 {
     park(0xf);
     wake(0xf, UINT64_MAX);
@@ -186,7 +182,7 @@ static void an_equal_hash_of_another_key_is_another(void **state)
     wake(0xf, UINT64_MAX);
 }
 
-static void without_hashes_all_is_copied(void **state)
+TEST_WITH(without_hashes_all_is_copied, begin, end)
 {
     hashes = false;
     for (int i = 0; i < 2; i++) {
@@ -201,7 +197,7 @@ static void without_hashes_all_is_copied(void **state)
 }
 
 /* A place that a copy may have written in part is not known any more. */
-static void a_copy_that_stops_is_forgotten(void **state)
+TEST_WITH(a_copy_that_stops_is_forgotten, begin, end)
 {
     struct store_row to;
 
@@ -226,7 +222,7 @@ static bool is_high(uint64_t addr)
     return addr >= address(2);
 }
 
-static void pages_that_stay_are_not_away(void **state)
+TEST_WITH(pages_that_stay_are_not_away, begin, end)
 {
     list(0xf, always);
     for (size_t i = 0; i < retain_num_pages(); i++)
@@ -238,7 +234,7 @@ static void pages_that_stay_are_not_away(void **state)
     wake(0xf, UINT64_MAX);
 }
 
-static void no_more_is_kept_than_allowed(void **state)
+TEST_WITH(no_more_is_kept_than_allowed, begin, end)
 {
     assert_int_equal(park(0xff), 8);
     wake(0xff, 3 * HASH_PAGE_BYTES + 1);
@@ -251,7 +247,7 @@ static void no_more_is_kept_than_allowed(void **state)
     wake(0xff, UINT64_MAX);
 }
 
-static void copies_are_old_after_a_while(void **state)
+TEST_WITH(copies_are_old_after_a_while, begin, end)
 {
     park(0xf);
     retain_keep(&store, UINT64_MAX, 1000);
@@ -265,14 +261,4 @@ static void copies_are_old_after_a_while(void **state)
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        CASE(what_differs_is_copied),       CASE(ranges_are_listed_by_pages),
-        CASE(places_go_from_hand_to_hand),  CASE(an_equal_hash_of_another_key_is_another),
-        CASE(without_hashes_all_is_copied), CASE(a_copy_that_stops_is_forgotten),
-        CASE(pages_that_stay_are_not_away), CASE(no_more_is_kept_than_allowed),
-        CASE(copies_are_old_after_a_while),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

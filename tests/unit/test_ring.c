@@ -179,8 +179,7 @@ TEST(an_event_in_use_is_not_recorded_again)
         rig_start(r);
         uint64_t a = rig_alloc(r, MIB(4));
         w.addr = rig_alloc(r, MIB(6));
-        rig_launch(r, 1, MS(5), a);
-        rig_free(r, a);
+        rig_free_behind(r, 1, MS(5), a);
         r->model->hook_arg = &w;
         r->model->hook = record_again;
         EXPECT(rig_alloc(r, MIB(4)), "behind its own work alone, or elsewhere");

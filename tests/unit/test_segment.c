@@ -62,22 +62,19 @@ POOL_TEST(blocks_that_round_badly_share)
     struct rig *r = expect_segments(state);
     uint64_t at[256], size = MIB(1) + MIB(1) / 10;
     struct pool_block f;
-    for (int i = 0; i < 256; i++)
-        at[i] = rig_alloc(r, size);
+    rig_alloc_all(r, at, 256, size);
     EXPECT(pool_lookup(at[0], &f) == POOL_OK && f.segment_addr == at[0],
            "the first have their own");
     EXPECT_EQ(pool_lookup(at[255] + size - 1, &f), POOL_OK, "a shared one is found from its end");
     EXPECT(f.addr == at[255] && f.size_bytes < size + 512, "and is rounded to 512 bytes");
     EXPECT(rig_stats(r).reserved_bytes < 256 * size * 12 / 10, "in all less than a fifth is lost");
     EXPECT_SOUND(r);
-    for (int i = 0; i < 256; i++)
-        rig_free(r, at[i]);
+    rig_free_every(r, at, 0, 256, 1);
     uint64_t large = rig_alloc(r, MIB(6));
     EXPECT(pool_lookup(large, &f) == POOL_OK && f.segment_addr == large, "larger ones never share");
     rig_free(r, large);
     pool_trim(r->pool, &(struct pool_trim){0});
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "everything can be given back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_cached_segment_serves_with_little_slack_only)
@@ -90,7 +87,6 @@ POOL_TEST(a_cached_segment_serves_with_little_slack_only)
     struct pool_block f;
     EXPECT_EQ(pool_lookup(rig_alloc(r, MIB(20)), &f), POOL_OK, "there is memory");
     EXPECT_EQ(f.size_bytes, MIB(20), "half of it is not");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(pending_segments_serve_behind_their_work_with_little_slack)
@@ -123,8 +119,7 @@ POOL_TEST(segments_go_back_before_the_peak_is_passed)
     /* One block after the other, each of another size: none serves the next. */
     for (int i = 0; i < 12; i++) {
         uint64_t a = rig_alloc(r, MIB(40) - MIB(3) * (uint64_t)i);
-        rig_launch(r, 1, 0, a);
-        rig_free(r, a);
+        rig_free_behind(r, 1, 0, a);
     }
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(45), "an eighth over what the program held");
 }
@@ -137,7 +132,6 @@ POOL_TEST(no_segment_goes_back_while_a_kernel_runs)
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(20)), "the pool grows instead");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(60), "since cuMemFree would wait for ever");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
@@ -145,13 +139,11 @@ POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
     uint64_t a = rig_alloc(r, MIB(40));
-    rig_launch(r, 1, MS(1), a);
-    rig_free(r, a);
+    rig_free_behind(r, 1, MS(1), a);
     model_advance(r->model, MS(2));
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(16), "the other segment went back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(no_segment_goes_back_below_its_own_work)
@@ -159,11 +151,9 @@ POOL_TEST(no_segment_goes_back_below_its_own_work)
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
     uint64_t a = rig_alloc(r, MIB(40));
-    rig_launch(r, 1, MS(20), a);
-    rig_free(r, a);
+    rig_free_behind(r, 1, MS(20), a);
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(56), "the other segment is still in use");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(an_exposed_segment_waits_for_its_work)
@@ -176,7 +166,6 @@ POOL_TEST(an_exposed_segment_waits_for_its_work)
     uint64_t now_ns = model_now(r->model);
     rig_free(r, a);
     EXPECT(model_now(r->model) >= now_ns + MS(3), "though an idle one would go back beside it");
-    EXPECT_SOUND(r);
 }
 
 /* Blocks of less and less, one after the other, below work in flight. */
@@ -184,8 +173,7 @@ static void go_through_sizes(struct rig *r, uint64_t work_ns)
 {
     for (int i = 0; i < 20; i++) {
         uint64_t a = rig_alloc(r, MIB(60) - MIB(2) * (uint64_t)i);
-        rig_launch(r, 1, work_ns, a);
-        rig_free(r, a);
+        rig_free_behind(r, 1, work_ns, a);
     }
 }
 
@@ -197,7 +185,6 @@ POOL_TEST(a_free_pays_what_growing_below_work_in_flight_owes)
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(60 + 60), "the peak and a block");
     EXPECT(rig_stats(r).num_device_free >= 2, "frees gave the others back");
     EXPECT(!atomic_load(&pool_release_due), "nothing is owed");
-    EXPECT_SOUND(r);
 }
 
 /* Takes and frees ever smaller blocks below work that never lets the GPU idle, with so much of the
@@ -211,8 +198,7 @@ static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
     time_budget_spend(&r->pool->time_budget, overdrawn_ns + MS(20), false);
     for (uint64_t size = MIB(34); size >= MIB(4); size -= size / 3) {
         uint64_t a = rig_alloc(r, size);
-        rig_launch(r, 1, MS(1), a);
-        rig_free(r, a);
+        rig_free_behind(r, 1, MS(1), a);
         uint64_t have = rig_stats(r).reserved_bytes;
         worst_bytes = have - MIB(80) > worst_bytes && have > MIB(80) ? have - MIB(80) : worst_bytes;
     }
@@ -243,8 +229,7 @@ POOL_TEST(a_free_waits_as_long_as_the_gpu_gets_on)
 {
     struct rig *r = expect_segments(state);
     uint64_t at[8];
-    for (int i = 0; i < 8; i++)
-        at[i] = rig_alloc(r, MIB(10));
+    rig_alloc_all(r, at, 8, MIB(10));
     for (int i = 0; i < 8; i++) {
         rig_launch(r, 0, MS(400), at[i]); /* 3.2 s in all */
         if (i < 7)
@@ -254,7 +239,6 @@ POOL_TEST(a_free_waits_as_long_as_the_gpu_gets_on)
     EXPECT(atomic_load(&pool_release_due), "it is half as much again");
     rig_free(r, at[7]);
     EXPECT(rig_stats(r).reserved_bytes <= MIB(80), "the rest went back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
@@ -277,17 +261,14 @@ POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
     rig_free(r, c);
     EXPECT_EQ(model_now(r->model), now_ns, "the next does not wait again");
     EXPECT_EQ(rig_stats(r).num_device_free, 0, "nor give anything back");
-    EXPECT_SOUND(r);
 }
 
 /* 260 MiB at the peak, and one idle segment of 60 below work in flight. */
 static uint64_t leave_one_idle(struct rig *r, uint64_t work_ns)
 {
-    for (int i = 0; i < 5; i++)
-        rig_alloc(r, MIB(40));
+    rig_alloc_all(r, NULL, 5, MIB(40));
     uint64_t a = rig_alloc(r, MIB(60));
-    rig_launch(r, 0, work_ns, a);
-    rig_free(r, a);
+    rig_free_behind(r, 0, work_ns, a);
     return a;
 }
 
@@ -299,23 +280,17 @@ POOL_TEST(a_larger_segment_serves_before_the_peak_is_passed)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(260), "nothing is taken");
     rig_free(r, a);
     EXPECT(rig_alloc(r, MIB(28)) != a, "not one of more than twice the size");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(slack_is_a_small_part_of_the_peak)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     uint64_t at[4];
+    rig_alloc_all(r, at, 4, MIB(60)); /* 240 MiB: slack of 30 */
     for (int i = 0; i < 4; i++)
-        at[i] = rig_alloc(r, MIB(60)); /* 240 MiB: slack of 30 */
-    for (int i = 0; i < 4; i++) {
-        rig_launch(r, 0, MS(20), at[i]);
-        rig_free(r, at[i]);
-    }
-    for (int i = 0; i < 4; i++)
-        rig_alloc(r, MIB(46));
+        rig_free_behind(r, 0, MS(20), at[i]);
+    rig_alloc_all(r, NULL, 4, MIB(46));
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(240 + 2 * 46), "two of four have 14 MiB of it");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(with_half_of_the_device_there_is_no_slack)
@@ -323,32 +298,26 @@ POOL_TEST(with_half_of_the_device_there_is_no_slack)
     struct rig *r = segments_on_a_device_of(state, MIB(600));
     uint64_t a = leave_one_idle(r, MS(20));
     EXPECT(rig_alloc(r, MIB(44)) != a, "there would be less for others");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(rounding_may_leave_no_slack)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
-    for (int i = 0; i < 16; i++)
-        rig_alloc(r, MIB(1) + MIB(1) / 10); /* 14 MiB of it */
+    rig_alloc_all(r, NULL, 16, MIB(1) + MIB(1) / 10); /* 14 MiB of it */
     uint64_t a = rig_alloc(r, MIB(6));
-    rig_launch(r, 0, MS(20), a);
-    rig_free(r, a);
+    rig_free_behind(r, 0, MS(20), a);
     EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a,
            "that is more than an eighth of the peak by itself");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(slack_makes_no_blocks_share)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     struct pool_block f;
-    for (int i = 0; i < 8; i++)
-        rig_alloc(r, MIB(64));
+    rig_alloc_all(r, NULL, 8, MIB(64));
     rig_launch(r, 0, MS(20), r->blocks[0].addr);
     rig_free_all(r);
-    for (int i = 0; i < 4; i++)
-        rig_alloc(r, MIB(50));
+    rig_alloc_all(r, NULL, 4, MIB(50));
     EXPECT_EQ(rig_stats(r).allocated_bytes, MIB(256), "56 MiB of slack");
     for (int i = 0; i < 4; i++) {
         uint64_t a = rig_alloc(r, MIB(3));
@@ -362,15 +331,13 @@ POOL_TEST(no_request_waits_for_what_is_ordered)
     r->model->backend.frees_beside = true;
     leave_one_idle(r, 0);
     uint64_t b = rig_alloc(r, MIB(4));
-    rig_launch(r, 0, MS(20), b);
-    rig_free(r, b);
+    rig_free_behind(r, 0, MS(20), b);
     EXPECT_EQ(rig_alloc(r, MIB(4)), b, "later work runs behind its old work, a free beside it too");
     uint64_t now_ns = model_now(r->model);
     rig_alloc(r, MIB(28));
     rig_alloc(r, MIB(26));
     EXPECT_EQ(model_now(r->model), now_ns, "nobody waits for that");
     EXPECT_EQ(rig_stats(r).num_device_free, 0, "so the idle one stays");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better)
@@ -379,7 +346,6 @@ POOL_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better)
     leave_one_idle(r, 0);
     EXPECT(rig_alloc(r, MIB(44)), "it has memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(244), "and the other one goes back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(an_exposed_segment_goes_back_when_freed)
@@ -387,13 +353,11 @@ POOL_TEST(an_exposed_segment_goes_back_when_freed)
     struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(6));
     rig_expose(r, a);
-    rig_launch(r, 1, MS(3), a);
-    rig_free(r, a);
+    rig_free_behind(r, 1, MS(3), a);
     EXPECT_EQ(model_used_bytes(r->model), 0, "at once: cuMemFree waits for its work");
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "and it is counted");
     EXPECT_EQ(rig_stats(r).num_exposed, 1, "as exposed");
     EXPECT_EQ(pool_free(a), POOL_FOREIGN, "its address is the driver's again");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_driver_that_does_not_align_is_not_used)
@@ -433,7 +397,6 @@ POOL_TEST(out_of_memory_idle_segments_go_back_beside_work)
     EXPECT(rig_alloc(r, MIB(50)), "in the place of both");
     EXPECT_EQ(rig_stats(r).num_oom_released, 1, "which is counted");
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
-    EXPECT_SOUND(r);
 }
 
 TEST(without_address_space_segments_serve)

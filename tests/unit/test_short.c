@@ -11,7 +11,6 @@
 #include "tests/unit/expect.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <sys/mman.h>
 
 #define MOST 200
@@ -51,8 +50,6 @@ static uint64_t calls_in_step;
 
 static void count_calls(struct model *m, enum model_row row)
 {
-    (void)m;
-    (void)row;
     if (++calls_in_step > CALLS_MOST) {
         unsigned from = shortage.from;
         shortage.from = 0;
@@ -73,7 +70,6 @@ static uint64_t alloc(struct rig *r, uint64_t size_bytes)
 
 static void sum_ranges(void *arg, uint64_t addr, uint64_t size_bytes)
 {
-    (void)addr;
     *(uint64_t *)arg += size_bytes;
 }
 
@@ -197,8 +193,7 @@ static void prepare_middle(struct rig *r)
 {
     uint64_t a[8];
     rig_start(r);
-    for (int i = 0; i < 8; i++)
-        a[i] = rig_alloc(r, MIB(3));
+    rig_alloc_all(r, a, 8, MIB(3));
     for (int i = 1; i <= 5; i += 4) {
         rig_free(r, a[i]);
         rig_free(r, a[i + 1]);

@@ -6,8 +6,6 @@
 #include "shim/option/show.h"
 #include "tests/unit/capture.h"
 
-#include <stdlib.h>
-
 static char shown[SHOW_MAX_BYTES];
 
 /* Their padding is not compared. */

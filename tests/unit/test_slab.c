@@ -66,11 +66,9 @@ POOL_TEST(an_empty_slab_serves_last)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[16];
-    for (int i = 0; i < 16; i++)
-        addr[i] = rig_alloc(r, KIB(32));
+    rig_alloc_all(r, addr, 16, KIB(32));
     EXPECT_EQ(addr[8] - addr[0], KIB(256), "eight to a slab");
-    for (int i = 0; i < 8; i++)
-        rig_free(r, addr[i]);
+    rig_free_every(r, addr, 0, 8, 1);
     rig_empty_magazines(r);
     EXPECT_EQ(empty_count(r), 1, "the first slab is empty");
     rig_free(r, addr[12]);
@@ -84,11 +82,9 @@ POOL_TEST(an_empty_slab_returns_its_block)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[24];
-    for (int i = 0; i < 24; i++)
-        addr[i] = rig_alloc(r, KIB(32));
+    rig_alloc_all(r, addr, 24, KIB(32));
     EXPECT_EQ(empty_count(r), 0, "three full slabs");
-    for (int i = 0; i < 24; i++)
-        rig_free(r, addr[i]);
+    rig_free_every(r, addr, 0, 24, 1);
     rig_empty_magazines(r);
     EXPECT_EQ(empty_count(r), 1, "one stays, so that a loop does not make and unmake it");
     rig_trim(r, 0, true);
@@ -100,10 +96,8 @@ POOL_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[16];
-    for (int i = 0; i < 16; i++)
-        addr[i] = rig_alloc(r, KIB(32));
-    for (int i = 0; i < 16; i++)
-        rig_free(r, addr[i]);
+    rig_alloc_all(r, addr, 16, KIB(32));
+    rig_free_every(r, addr, 0, 16, 1);
     uint64_t other = rig_alloc(r, KIB(300));
     EXPECT(other, "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "in the same chunk");
@@ -115,8 +109,7 @@ POOL_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken)
     uint64_t addr[SLAB_CLASSES], halves = 0;
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         addr[c] = rig_alloc(r, slab_object_bytes(c));
-    for (unsigned c = 0; c < SLAB_CLASSES; c++)
-        rig_free(r, addr[c]);
+    rig_free_every(r, addr, 0, SLAB_CLASSES, 1);
     rig_empty_magazines(r);
     EXPECT_EQ(empty_count(r), SLAB_CLASSES, "a slab of each class stays");
     uint64_t before = rig_stats(r).reserved_bytes;
@@ -157,8 +150,7 @@ POOL_TEST(a_slab_with_nothing_but_dead_and_free_goes_back)
 {
     struct rig *r = expect_single(state);
     uint64_t addr[10];
-    for (int i = 0; i < 10; i++)
-        addr[i] = rig_alloc(r, 30000);
+    rig_alloc_all(r, addr, 10, 30000);
     for (int i = 0; i < 10; i += 3)
         rig_expose(r, addr[i]);
     rig_free_all(r);

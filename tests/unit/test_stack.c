@@ -10,8 +10,6 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <ucontext.h>

@@ -7,18 +7,14 @@
 
 #include "shim/process/proc_text.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -53,7 +49,7 @@ static int remove_root(void **state)
     return root_end();
 }
 
-static void the_machine_has_room(void **state)
+TEST_WITH(the_machine_has_room, make_root, remove_root)
 {
     assert_int_equal(store_room(root), 4096 * MIB);
     put("/proc/meminfo", "MemTotal:  8388608 kB\n");
@@ -62,7 +58,7 @@ static void the_machine_has_room(void **state)
     assert_true(store_room("") > MIB);
 }
 
-static void each_group_above_has_a_limit(void **state)
+TEST_WITH(each_group_above_has_a_limit, make_root, remove_root)
 {
     put("/sys/fs/cgroup/a/b/memory.max", "max\n");
     put("/sys/fs/cgroup/a/b/memory.current", "12345\n");
@@ -75,7 +71,7 @@ static void each_group_above_has_a_limit(void **state)
     assert_int_equal(store_room(root), 0);
 }
 
-static void files_that_nobody_reads_leave_room(void **state)
+TEST_WITH(files_that_nobody_reads_leave_room, make_root, remove_root)
 {
     put("/sys/fs/cgroup/a/b/memory.high", "1073741824\n");
     put("/sys/fs/cgroup/a/b/memory.max", "2073741824\n");
@@ -85,7 +81,7 @@ static void files_that_nobody_reads_leave_room(void **state)
 }
 
 /* In a container the group has the machine's name, and the mount is the container's. */
-static void groups_of_the_first_version(void **state)
+TEST_WITH(groups_of_the_first_version, make_root, remove_root)
 {
     put("/proc/thread-self/cgroup", "5:cpu:/x\n4:memory:/docker/1\n1:name=systemd:/\n0::/\n");
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
@@ -94,7 +90,7 @@ static void groups_of_the_first_version(void **state)
     assert_int_equal(store_room(root), 513 * MIB);
 }
 
-static void too_much_is_refused_in_words(void **state)
+TEST(too_much_is_refused_in_words)
 {
     struct store s = {0};
 
@@ -112,7 +108,7 @@ static bool is_resident(const char *at)
 }
 
 /* The limit falls while host memory is made ready. */
-static void each_step_looks_at_the_room_anew(void **state)
+TEST_WITH(each_step_looks_at_the_room_anew, make_root, remove_root)
 {
     struct store s = {0};
 
@@ -129,7 +125,7 @@ static void each_step_looks_at_the_room_anew(void **state)
     store_free(&s);
 }
 
-static void it_begins_at_a_huge_page(void **state)
+TEST(it_begins_at_a_huge_page)
 {
     struct store s = {0};
 
@@ -142,7 +138,7 @@ static void it_begins_at_a_huge_page(void **state)
     }
 }
 
-static void what_is_not_needed_goes_back(void **state)
+TEST(what_is_not_needed_goes_back)
 {
     struct store s = {0};
 
@@ -157,7 +153,7 @@ static void what_is_not_needed_goes_back(void **state)
     store_free(&s);
 }
 
-static void a_twentieth_is_too_little(void **state)
+TEST_WITH(a_twentieth_is_too_little, make_root, remove_root)
 {
     put("/proc/thread-self/cgroup", "0::/a\n");
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:  419431 kB\n");
@@ -175,7 +171,7 @@ static void a_twentieth_is_too_little(void **state)
 }
 
 /* A file in memory needs the host's room, and one on a disk does not. */
-static void only_files_in_memory_need_room(void **state)
+TEST_WITH(only_files_in_memory_need_room, make_root, remove_root)
 {
     struct store s = {0};
 
@@ -198,7 +194,7 @@ static void put_room(uint64_t bytes)
 
 /* The kernel would kill the process. 200 MiB need 20th more of them, and 256 MiB stay for others.
  */
-static void a_group_that_lacks_one_mib_refuses(void **state)
+TEST_WITH(a_group_that_lacks_one_mib_refuses, make_root, remove_root)
 {
     struct store s = {0};
 
@@ -221,7 +217,7 @@ static void a_group_that_lacks_one_mib_refuses(void **state)
     store_free(&s);
 }
 
-static void rows_are_found_in_any_order(void **state)
+TEST(rows_are_found_in_any_order)
 {
     struct store s = {0};
 
@@ -243,7 +239,7 @@ static void rows_are_found_in_any_order(void **state)
     store_free(&s);
 }
 
-static void a_cut_store_gives_its_memory_back(void **state)
+TEST(a_cut_store_gives_its_memory_back)
 {
     struct store s = {0};
 
@@ -273,7 +269,7 @@ static bool is_high(uint64_t addr)
     return addr >= 8 * MIB;
 }
 
-static void rows_of_what_stays_are_dropped(void **state)
+TEST(rows_of_what_stays_are_dropped)
 {
     struct store s = {0};
 
@@ -325,7 +321,7 @@ static uint64_t resident_bytes(void)
     return pages * 4096;
 }
 
-static void a_locked_process_keeps_no_more_than_it_needs(void **state)
+TEST(a_locked_process_keeps_no_more_than_it_needs)
 {
     struct store s = {0};
     uint64_t before;
@@ -345,7 +341,7 @@ static void a_locked_process_keeps_no_more_than_it_needs(void **state)
     munlockall();
 }
 
-static void a_child_has_no_copy(void **state)
+TEST(a_child_has_no_copy)
 {
     struct store s = {0};
 
@@ -359,25 +355,4 @@ static void a_child_has_no_copy(void **state)
     store_free(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_machine_has_room, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(each_group_above_has_a_limit, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(files_that_nobody_reads_leave_room, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(groups_of_the_first_version, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(a_twentieth_is_too_little, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(each_step_looks_at_the_room_anew, make_root, remove_root),
-        cmocka_unit_test_setup_teardown(only_files_in_memory_need_room, make_root, remove_root),
-        cmocka_unit_test(it_begins_at_a_huge_page),
-        cmocka_unit_test(what_is_not_needed_goes_back),
-        cmocka_unit_test_setup_teardown(a_group_that_lacks_one_mib_refuses, make_root, remove_root),
-        cmocka_unit_test(too_much_is_refused_in_words),
-        cmocka_unit_test(rows_are_found_in_any_order),
-        cmocka_unit_test(a_cut_store_gives_its_memory_back),
-        cmocka_unit_test(rows_of_what_stays_are_dropped),
-        cmocka_unit_test(a_locked_process_keeps_no_more_than_it_needs),
-        cmocka_unit_test(a_child_has_no_copy),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+PLAY_TESTS

@@ -10,9 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/cases.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -145,7 +143,7 @@ static void expect_bytes_come_back(void)
     assert_true(store_is_whole(&s));
 }
 
-static void bytes_are_in_a_file_without_a_name(void **state)
+TEST_WITH(bytes_are_in_a_file_without_a_name, make_folder, remove_folder)
 {
     unsigned descriptors = entries("/proc/self/fd");
 
@@ -157,7 +155,7 @@ static void bytes_are_in_a_file_without_a_name(void **state)
     assert_int_equal(entries(folder), 0);
 }
 
-static void a_file_system_may_lack_what_makes_it_simple(void **state)
+TEST_WITH(a_file_system_may_lack_what_makes_it_simple, make_folder, remove_folder)
 {
     no_tmpfile = true;
     assert_true(begin(BYTES));
@@ -169,7 +167,7 @@ static void a_file_system_may_lack_what_makes_it_simple(void **state)
     expect_bytes_come_back();
 }
 
-static void a_file_that_keeps_its_name_is_refused(void **state)
+TEST_WITH(a_file_that_keeps_its_name_is_refused, make_folder, remove_folder)
 {
     no_tmpfile = no_unlink = true;
     assert_false(begin(BYTES));
@@ -184,7 +182,7 @@ static bool goes_on_twice(void)
     return ++asked <= 2;
 }
 
-static void a_use_stops_the_filling_of_a_file(void **state)
+TEST_WITH(a_use_stops_the_filling_of_a_file, make_folder, remove_folder)
 {
     no_fallocate = true;
     asked = 0;
@@ -198,7 +196,7 @@ static void a_use_stops_the_filling_of_a_file(void **state)
 }
 
 /* The limit on the size of files stands for a disk that is full at any megabyte. */
-static void too_little_room_is_refused_and_nothing_is_left(void **state)
+TEST_WITH(too_little_room_is_refused_and_nothing_is_left, make_folder, remove_folder)
 {
     struct rlimit before, less;
 
@@ -255,7 +253,7 @@ static int on_small_disks(void)
     return 0;
 }
 
-static void a_full_disk_is_refused_at_every_megabyte(void **state)
+TEST_WITH(a_full_disk_is_refused_at_every_megabyte, make_folder, remove_folder)
 {
     int status;
     pid_t child = fork();
@@ -276,7 +274,7 @@ static void expect_refused(const char *place, const char *words)
     store_free(&s);
 }
 
-static void a_folder_that_does_not_serve_is_refused_in_words(void **state)
+TEST_WITH(a_folder_that_does_not_serve_is_refused_in_words, make_folder, remove_folder)
 {
     char path[128], long_path[300];
     FILE *file;
@@ -307,7 +305,7 @@ static void a_folder_that_does_not_serve_is_refused_in_words(void **state)
 }
 
 /* The mapping gets another file, of no bytes, and later its own again. */
-static void a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(void **state)
+TEST_WITH(a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right, make_folder, remove_folder)
 {
     int empty;
 
@@ -329,7 +327,7 @@ static void a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right(void **
     assert_memory_equal(back, pattern, BYTES);
 }
 
-static void bytes_that_a_disk_has_lost_stay_lost(void **state)
+TEST_WITH(bytes_that_a_disk_has_lost_stay_lost, make_folder, remove_folder)
 {
     assert_true(begin(BYTES));
     expect_bytes_come_back();
@@ -341,7 +339,7 @@ static void bytes_that_a_disk_has_lost_stay_lost(void **state)
     expect_bytes_come_back();
 }
 
-static void a_second_park_has_a_file_of_its_own(void **state)
+TEST_WITH(a_second_park_has_a_file_of_its_own, make_folder, remove_folder)
 {
     assert_true(begin(BYTES));
     expect_bytes_come_back();
@@ -363,7 +361,7 @@ static void a_second_park_has_a_file_of_its_own(void **state)
     assert_true(store_is_whole(&s));
 }
 
-static void more_than_was_awaited_gets_another_file(void **state)
+TEST_WITH(more_than_was_awaited_gets_another_file, make_folder, remove_folder)
 {
     assert_true(begin(MIB));
     const struct store_row *row = store_add(&s, 4096, 32 * MIB);
@@ -384,7 +382,7 @@ static uint64_t resident_bytes(void)
     return pages * 4096;
 }
 
-static void a_locked_process_keeps_no_bytes_in_memory(void **state)
+TEST_WITH(a_locked_process_keeps_no_bytes_in_memory, make_folder, remove_folder)
 {
     if (mlockall(MCL_FUTURE))
         skip();
@@ -399,7 +397,7 @@ static void a_locked_process_keeps_no_bytes_in_memory(void **state)
     munlockall();
 }
 
-static void a_child_has_no_mapping_of_it(void **state)
+TEST_WITH(a_child_has_no_mapping_of_it, make_folder, remove_folder)
 {
     int status;
 
@@ -414,22 +412,6 @@ static void a_child_has_no_mapping_of_it(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
-    const struct CMUnitTest tests[] = {
-        CASE(bytes_are_in_a_file_without_a_name),
-        CASE(a_file_system_may_lack_what_makes_it_simple),
-        CASE(a_file_that_keeps_its_name_is_refused),
-        CASE(a_use_stops_the_filling_of_a_file),
-        CASE(too_little_room_is_refused_and_nothing_is_left),
-        CASE(a_full_disk_is_refused_at_every_megabyte),
-        CASE(a_folder_that_does_not_serve_is_refused_in_words),
-        CASE(a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right),
-        CASE(bytes_that_a_disk_has_lost_stay_lost),
-        CASE(a_second_park_has_a_file_of_its_own),
-        CASE(more_than_was_awaited_gets_another_file),
-        CASE(a_locked_process_keeps_no_bytes_in_memory),
-        CASE(a_child_has_no_mapping_of_it),
-    };
     signal(SIGXFSZ, SIG_IGN);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return play_tests(NULL, NULL);
 }

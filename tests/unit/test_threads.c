@@ -291,7 +291,6 @@ static void *free_and_look(void *arg)
 {
     struct rig *r = shared.rig;
     uintptr_t missed = 0;
-    (void)arg;
     for (int i = 0; i < 20000; i++) {
         uint64_t addr;
         int code;

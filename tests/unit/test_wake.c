@@ -53,7 +53,6 @@ POOL_TEST(a_chunk_freed_whole_while_away_is_not_created_again)
     EXPECT(gone > rig_stats(r).reserved_bytes, "less than went");
     EXPECT_SOUND(r);
     rig_launch(r, 1, MS(1), written(r, MIB(40)));
-    EXPECT_SOUND(r);
 }
 
 /* In the order of one stream the free block is ready at once, though its work is not known
@@ -71,7 +70,6 @@ POOL_TEST(the_same_in_single_stream_mode)
     uint64_t creates = model_calls(r->model, MODEL_ROW_create);
     rig_launch(r, 0, MS(1), b);
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), creates + 1, "a use brings one chunk back");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(of_a_chunk_that_is_partly_live_all_comes_back)
@@ -86,7 +84,6 @@ POOL_TEST(of_a_chunk_that_is_partly_live_all_comes_back)
     rig_free(r, a[3]);
     EXPECT_EQ(rig_wake(r), 0, "it comes back");
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "as it was");
-    EXPECT_SOUND(r);
 }
 
 /* Whichever call fails, everything of that try goes back, and the next try works. */
@@ -119,7 +116,6 @@ POOL_TEST(a_wake_is_all_or_nothing)
             EXPECT_SOUND(r);
         }
     EXPECT_EQ(rig_wake(r), 0, "nothing was lost");
-    EXPECT_SOUND(r);
 }
 
 /* Another pool's wake has failed: this one's memory goes again, with nothing copied. */
@@ -166,7 +162,6 @@ POOL_TEST(a_wake_in_vain_makes_no_holes)
     rig_free(r, a);
     EXPECT_EQ(rig_wake(r), 0, "at last");
     EXPECT(!map_find(a)->chunk, "what is free is a hole");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(a_context_ends_while_its_memory_is_away)
@@ -205,7 +200,6 @@ POOL_TEST(a_pool_that_is_revived_parks_anew)
     EXPECT(rig_park(r, 0, 0, false) >= MIB(20), "it parks");
     EXPECT(pool_is_away(a), "its memory is away");
     EXPECT_EQ(rig_wake(r), 0, "and wakes");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(segments_and_lost_and_working_pools_are_not_parked)
@@ -227,7 +221,6 @@ POOL_TEST(segments_and_lost_and_working_pools_are_not_parked)
     t->model->late_allowed = true;
     EXPECT_EQ(pool_park_hold(t->pool, 0, 0), 0, "work of a free still runs");
     EXPECT(list_empty(&t->pool->parked), "nothing is held");
-    EXPECT_SOUND(t);
     EXPECT_ENDS(t);
 }
 
@@ -238,12 +231,10 @@ POOL_TEST(a_park_ends_all_ghosts)
     r->config.reuse = REUSE_ORDER;
     with_bytes(r);
     uint64_t a[20];
-    for (int i = 0; i < 20; i++)
-        a[i] = rig_alloc(r, MIB(10));
+    rig_alloc_all(r, a, 20, MIB(10));
     for (int i = 0; i < 20; i++)
         rig_launch(r, 1, MS(1), a[i]);
-    for (int i = 0; i < 20; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 20, 2);
     written(r, MIB(60));
     EXPECT(r->pool->ghost_bytes, "chunks have moved");
     model_drain(r->model);
@@ -251,7 +242,6 @@ POOL_TEST(a_park_ends_all_ghosts)
     EXPECT_EQ(rig_park(r, 0, 0, false), rig_stats(r).reserved_bytes, "all goes");
     EXPECT_EQ(r->pool->ghost_bytes, 0, "no ghost is left");
     EXPECT_EQ(model_used_bytes(r->model), 0, "so the memory is free");
-    EXPECT_SOUND(r);
 }
 
 POOL_TEST(the_limit_holds_over_park_growth_and_wake)
@@ -267,7 +257,6 @@ POOL_TEST(the_limit_holds_over_park_growth_and_wake)
     EXPECT(rig_alloc(r, MIB(30)), "within it there is memory");
     EXPECT_EQ(rig_wake(r), 0, "all comes back");
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(100), "the limit was kept throughout");
-    EXPECT_SOUND(r);
 }
 
 static void add_bytes(void *arg, uint64_t addr, uint64_t size_bytes)
@@ -358,7 +347,6 @@ POOL_TEST(broken_states_of_parked_chunks_are_named)
     rig_free(r, object);
     rig_settle(r); /* the slab is buried, and has no exposed object any more */
     SAYS(dead->exposed = false, "a chunk knows that something in it is dead", dead->exposed = true);
-    EXPECT_SOUND(r);
 }
 
 PLAY_TESTS

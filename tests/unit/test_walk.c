@@ -106,12 +106,10 @@ TEST(a_pool_that_is_being_abandoned_lists_nothing)
     uint64_t a[20];
     r->config.reuse = REUSE_ORDER;
     rig_start(r);
-    for (int i = 0; i < 20; i++)
-        a[i] = rig_alloc(r, MIB(10));
+    rig_alloc_all(r, a, 20, MIB(10));
     for (int i = 0; i < 20; i++)
         rig_launch(r, 1, 1000000, a[i]);
-    for (int i = 0; i < 20; i += 2)
-        rig_free(r, a[i]);
+    rig_free_every(r, a, 0, 20, 2);
     rig_alloc(r, MIB(60));
     assert_true(pool_list_live(r->pool, NULL, 0) == 11);
     r->model->hook_unmap = look_at_end;

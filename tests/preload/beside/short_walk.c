@@ -35,7 +35,6 @@ __attribute__((constructor)) static void find_next(void)
 static int visit_short(struct dl_phdr_info *info, size_t size_bytes, void *arg)
 {
     struct walk *walk = arg;
-    (void)size_bytes;
     memcpy(walk->record, info, SHORT_BYTES);
     return walk->visit(walk->record, SHORT_BYTES, walk->arg);
 }

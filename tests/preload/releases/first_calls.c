@@ -179,7 +179,6 @@ static void act_error_first(void)
 
 static void *in_thread(void *unused)
 {
-    (void)unused;
     show_context();
     alloc_and_free();
     return NULL;

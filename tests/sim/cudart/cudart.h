@@ -20,7 +20,7 @@
 /* One index for each name x version x flag that the runtime asks the driver for. */
 enum driver_entry {
 #define ENTRY(name, version, flag, first, last) ENTRY_##name##_##version##_##flag,
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
     DRIVER_ENTRIES
 };
 

@@ -24,7 +24,7 @@ static const struct query {
     int first, last; /* releases that ask */
 } queries[DRIVER_ENTRIES] = {
 #define ENTRY(name, version, flag, first, last) {#name, version, flag, first, last},
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
 };
 
 void (*driver_entries[DRIVER_ENTRIES])(void);
@@ -46,7 +46,6 @@ static CUresult ask(const char *symbol, void **pfn, int version, cuuint64_t flag
 #if HAS_LOOKUP_STATUS
     return lookup(symbol, pfn, version, flags, status);
 #else
-    (void)status;
     return lookup(symbol, pfn, version, flags);
 #endif
 }

@@ -31,7 +31,6 @@ static int no_device(void)
 
 static int init(unsigned flags)
 {
-    (void)flags;
     return SUCCESS;
 }
 
@@ -45,8 +44,6 @@ static int driver_version(int *version)
 /* The private tables are not imitated, so recording ends here. */
 static int export_table(const void **table, const void *id)
 {
-    (void)table;
-    (void)id;
     return NOT_FOUND;
 }
 

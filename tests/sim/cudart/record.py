@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Checks that runtimes ask the driver for what entries.def says: record.py RECORDER RUNTIME..
+"""Checks that runtimes ask the driver for what entries.table says: record.py RECORDER RUNTIME..
 RECORDER is the library made of record.c. Each RUNTIME is a libcudart.so or libcudart_static.a, of
 NVIDIA or a stand-in, or a folder of such folders as scripts/fetch-cudarts makes. TEST_CUDARTS may
 name one more. Prints what differs. A release that is not in the table yet is compared with the
@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 
-TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "entries.def")
+sys.dont_write_bytecode = True
+import entries  # noqa: E402
+
 CALL = """
 int cudaRuntimeGetVersion(int *); int cudaFree(void *); int printf(const char *, ...);
 int main(void) { int v = 0; cudaFree(0); cudaRuntimeGetVersion(&v); printf("%d\\n", v); }
@@ -21,10 +23,7 @@ int main(void) { int v = 0; cudaFree(0); cudaRuntimeGetVersion(&v); printf("%d\\
 
 def table():
     """[(name, version, flag, first, last)] and the span of releases in it."""
-    with open(TABLE) as file:
-        text = file.read()
-    rows = [(n, *map(int, rest)) for n, *rest in
-            re.findall(r"^ENTRY\((\w+), (\d+), (\d+), (\d+), (\d+)\)$", text, re.MULTILINE)]
+    rows = list(entries.rows())
     return rows, min(r[3] for r in rows), max(r[4] for r in rows)
 
 

@@ -9,7 +9,6 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define OK(call) assert_int_equal((call), 0)
@@ -36,7 +35,7 @@ TEST(first_call_asks_whole_list)
 {
     int rows = 0;
 #define ENTRY(name, version, flag, first, last) rows += first <= 13000 && 13000 <= last;
-#include "tests/sim/cudart/entries.def"
+#include "tests/sim/entries.def"
     assert_int_equal(calls("cuGetProcAddress_v2"), 0);
     for (int i = 0; i < 2; i++) {
         OK(cudaFree(NULL));

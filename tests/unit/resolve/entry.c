@@ -155,7 +155,6 @@ void trace_note(enum trace_kind kind, const struct trace_event *event)
 
 void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns)
 {
-    (void)rc, (void)size_bytes, (void)caller, (void)took_ns;
 }
 
 bool entry_runtime_malloc(void **p, size_t size_bytes, const void *caller)
