@@ -217,7 +217,7 @@ class Report:
         yield from self._table("Live at the end", ("BYTES", "BLOCKS", "CODE", "IN"), rows)
         rows = [[seconds(mark.ns), *self.mark(mark)] for mark in used.marks[-ROWS:]]
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
-        rows = [[group.removeprefix("num_").replace("_", " "), text.count(calls), text.size(size)]
+        rows = [[usage.words_of(group), text.count(calls), text.size(size)]
                 for group, (calls, size) in used.passed.items()]
         if self.usage.beyond:
             rows.append([BEYOND, "-", text.size(self.usage.median_beyond())])
