@@ -8,7 +8,7 @@ import subprocess
 
 from gpucache import options, place, text, trace
 
-SECONDS = 10        # on a CPU, for each setting; what takes longer is left out
+SECONDS = 5         # on a CPU, for each setting; what takes longer is left out
 PATIENCE_S = 60     # what is not done by then is left out, too
 LEAST = "MAX_RESERVED=least"
 SETTINGS = ("", "MAX_IDLE=0", "MAX_IDLE=1G", "IDLE_TIMEOUT=1s", "IDLE_TIMEOUT=10s",

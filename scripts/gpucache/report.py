@@ -39,12 +39,19 @@ class Report:
 
     def __init__(self, path, beside=(), what_if=False):
         """beside: traces of other processes of the GPU. what_if: also under other settings."""
-        self.trace, others = trace.Trace(path), [trace.Trace(other) for other in beside]
-        self.whole_ns = together.align([self.trace, *others]) if others else 0
-        self.replay = replay.Replay(path, recorded=True) if what_if else None
-        self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
-        self.beside = [together.Process(its, self.whole_ns) for its in others]
-        self.gpus = together.gpus([self, *self.beside]) if others else {}
+        self.replay, self._traces = None, []
+        try:
+            for one in (path, *beside):
+                self._traces.append(trace.Trace(one))
+            self.trace, *others = self._traces
+            self.whole_ns = together.align(self._traces) if others else 0
+            self.replay = replay.Replay(path, recorded=True) if what_if else None
+            self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
+            self.beside = [together.Process(its, self.whole_ns) for its in others]
+            self.gpus = together.gpus([self, *self.beside]) if others else {}
+        except BaseException:
+            self.close()
+            raise
         self.symbols = symbols.Symbols(self.trace, self._shown())
 
     def _shown(self):
@@ -58,8 +65,8 @@ class Report:
         return found
 
     def close(self):
-        for its in (self, *self.beside):
-            its.trace.close()
+        for its in self._traces:
+            its.close()
         if self.replay:
             self.replay.close()
 
@@ -217,7 +224,7 @@ class Report:
         yield from self._table("Live at the end", ("BYTES", "BLOCKS", "CODE", "IN"), rows)
         rows = [[seconds(mark.ns), *self.mark(mark)] for mark in used.marks[-ROWS:]]
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
-        rows = [[group.removeprefix("num_").replace("_", " "), text.count(calls), text.size(size)]
+        rows = [[usage.words_of(group), text.count(calls), text.size(size)]
                 for group, (calls, size) in used.passed.items()]
         if self.usage.beyond:
             rows.append([BEYOND, "-", text.size(self.usage.median_beyond())])

@@ -12,7 +12,7 @@ import re
 import string
 
 from gpucache import replay, text, together
-from gpucache.usage import NATIVE_PAIR_NS, Column
+from gpucache.usage import NATIVE_PAIR_NS, Column, words_of
 
 SERIES = 40         # call sites in the picture; the others of a library are one more
 ROWS = 8            # of a table
@@ -282,7 +282,7 @@ class Page:
                        ("growth", "n")), shown, len(rows) - ROWS)
 
     def beside(self):
-        rows = [[escape(PASSED.get(group, group.removeprefix("num_").replace("_", " "))),
+        rows = [[escape(PASSED.get(group, words_of(group))),
                  text.count(calls), text.size(size)]
                 for group, (calls, size) in self.usage.passed.items()]
         if self.usage.beyond:

@@ -4,31 +4,26 @@ be cut off, of a process that was killed, or be written to while it is read."""
 import array
 import bisect
 import collections
-import heapq
 import itertools
 import math
 import os
 import re
 import struct
 
-from gpucache import tables, text
+from gpucache import batch, tables, text
+from gpucache.batch import KIND, WORD
 from gpucache.fault import Fault, reason
 
-KIND = {row["name"]: int(row["number"]) for row in tables.TRACE_KINDS}
 NAME = {number: name for name, number in KIND.items()}
 CLOCKS = ("clock_gettime", "tsc", "cntvct")
 LOW = 0xffffffff
-WORD = 8
-KIND_BYTE, CONTEXT_BYTE = 11, 15  # of a record, on a machine that counts from the low end
 CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace writes first
 ROWS_ADDED = 2000  # to a chunk
 LONG_RUN = 64  # words
-WIDE_SITE = tables.TRACE_WIDE + KIND["SITE"]
 EVENTS = set(KIND.values()) - {KIND[name] for name in (
     "SITE", "STACK", "PYTHON_FRAME", "OBJECT", "THREAD", "LOST", "BASE", "TIME", "END")}
-# The first record that is not of these, or has a wide part.
-OTHER = re.compile(b"[^" + b"".join(re.escape(bytes([KIND[name]]))
-                                    for name in ("ALLOC_FAST", "ALLOC", "FREE")) + b"]")
+# The first record that is not frequent, or has a wide part.
+OTHER = re.compile(b"[^" + re.escape(batch.FREQUENT) + b"]")
 FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
 # One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.
@@ -162,8 +157,9 @@ class Trace:
         {}: the trace, of an older library, does not tell. For a Trace that is read by nobody else.
         """
         for ticks, offset in self._chunks()[:CHUNKS_LOOKED_AT]:
-            told = [row[8].partition("=") for row in self._records(ticks, offset)
-                    if row[1] == KIND["OPTION"] and row[4]]
+            its = self._records(ticks, offset)
+            told = [wide[1].partition("=") for kind, wide in zip(its.kind, its.wide)
+                    if kind == KIND["OPTION"] and wide[0]]
             if told:
                 return {name: value for name, _, value in told}
         return {}
@@ -173,69 +169,73 @@ class Trace:
         return map(Event._make, self.rows())
 
     def rows(self):
-        """The same as plain tuples, which take less time."""
+        """The same as plain tuples."""
+        return itertools.chain.from_iterable(map(batch.rows_of, self.batches()))
+
+    def batches(self):
+        """The same as Batches, which take the least time."""
         chunks = collections.deque(self._chunks())
         (start, _), (last, _) = self._start, self._last
         spent_ns = self._last[1] - self._start[1]
         self._rate = spent_ns / (last - start) if last > start and spent_ns > 0 else 1.0
-        going = []  # (ns of the next record, number, records, place)
-        number = 0
+        going = []  # [records, how many of them are taken] of the chunks that are read
         while chunks or going:
-            while chunks and (not going or self._ns(chunks[0][0]) <= going[0][0]):
+            until_ns = min((records.ns[-1] for records, _ in going), default=math.inf)
+            if chunks and self._ns(chunks[0][0]) <= until_ns:
                 records = self._records(*chunks.popleft())
-                if records:
-                    heapq.heappush(going, (records[0][0], number, records, 0))
-                    number += 1
-            if not going:
+                if records.ns:
+                    going.append([records, 0])
                 continue
-            _, its, records, place = going[0]
-            limits = [entry[0] for entry in going[1:3]]
-            if chunks:
-                limits.append(self._ns(chunks[0][0]) - 1)
-            behind = bisect.bisect_left(records, (min(limits) + 1,), place) if limits else \
-                len(records)
-            behind = max(behind, place + 1)
-            yield from records[place:behind]
-            if behind < len(records):
-                heapq.heapreplace(going, (records[behind][0], its, records, behind))
-            else:
-                heapq.heappop(going)
+            parts, left = [], []
+            for records, place in going:
+                behind = len(records.ns) if records.ns[-1] <= until_ns else \
+                    bisect.bisect_right(records.ns, until_ns, place)
+                if behind > place:
+                    parts.append([column[place:behind] for column in records])
+                if behind < len(records.ns):
+                    left.append([records, behind])
+            going = left
+            yield batch.Batch(*parts[0]) if len(parts) == 1 else batch.merged(parts)
 
     def _ns(self, ticks):
         return math.floor((ticks - self._start[0]) * self._rate) + self.lead_ns
 
     def _records(self, ticks, offset):
-        """The records of a chunk, as tuples like Event. What is torn ends it. A trace may have ten
-        million records: what is frequent is written out here, with local names."""
+        """The records of a chunk. What is torn ends it."""
         begin = offset + tables.TRACE_CHUNK_HEAD_BYTES
         data = self._bytes(begin, self.chunk_bytes - tables.TRACE_CHUNK_HEAD_BYTES)
         data = data[:len(data) // (2 * WORD) * 2 * WORD]
         words = array.array("Q", data)
-        kinds = data[KIND_BYTE::2 * WORD]
-        found, place, base, tid, sites = [], 0, 0, 0, self._sites[0]
-        wide, wide_site, lead = tables.TRACE_WIDE, WIDE_SITE, self.lead_ns
-        (start, _), rate, unit, shift = self._start, self._rate, tables.TRACE_UNIT_SHIFT, \
-            tables.TRACE_STEP_SHIFT
-        add, search, floor = found.append, OTHER.search, math.floor
+        kinds = data[batch.KIND_BYTE::2 * WORD]
+        marks, tried = batch.marked(kinds), 0
+        found, rows = batch.new(), []
+        place, base, tid, sites = 0, 0, 0, self._sites[0]
+        (start, _), rate, lead = self._start, self._rate, self.lead_ns
+        unit, shift, search = tables.TRACE_UNIT_SHIFT, tables.TRACE_STEP_SHIFT, OTHER.search
         while place < len(words):
+            behind = 2 * batch.end_of_run(marks, place // 2)
+            if behind - place >= LONG_RUN and place >= tried:
+                its = batch.Run(data[place * WORD:behind * WORD], marks[place // 2:behind // 2],
+                                base, sites)
+                tried = behind
+                if its.is_known:
+                    batch.put(found, rows)
+                    ticks, place = self._add_run(its, ticks, tid, found), behind
             behind = search(kinds, place // 2)
             behind = 2 * behind.start() if behind else len(words)
-            if behind - place >= LONG_RUN:
-                ticks = self._run(ticks, words[place:behind], (base, tid, sites), found)
-                place = behind
             while place < behind:
                 step_at, what = words[place], words[place + 1]
                 ticks += (step_at & LOW) << shift
-                add((floor((ticks - start) * rate) + lead, what >> 24 & 0xff,
-                     (step_at >> 32) + base << unit, what & 0xffffff, 0,
-                     sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid, ""))
+                rows.append((math.floor((ticks - start) * rate) + lead, what >> 24 & 0xff,
+                             (step_at >> 32) + base << unit, what & 0xffffff,
+                             sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid, None))
                 place += 2
             if place == len(words) or not words[place + 1]:
                 break
             kind, size, what = kinds[place // 2], words[place] >> 32, words[place + 1]
             ticks += (words[place] & LOW) << shift
             behind = place + 4 + (size + 15) // 16 * 2
-            if kind < wide:
+            if kind < tables.TRACE_WIDE:
                 self.num_unknown += 1
                 place += 2
                 continue
@@ -246,48 +246,51 @@ class Trace:
             raw = data[(place + 4) * WORD:(place + 4) * WORD + size]
             said = raw.decode(errors="replace") if size else ""
             place = behind
-            if kind == wide_site:
+            kind -= tables.TRACE_WIDE
+            if kind in EVENTS:
+                rows.append((math.floor((ticks - start) * rate) + lead, kind, first, second,
+                             sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid,
+                             (what & 0xffffff, text.printable(said) if said else "",
+                              what >> 56)))
+            elif kind == KIND["SITE"]:
                 sites[what >> 32 & 0xffffff] = first
-            elif kind - wide in EVENTS:
-                add((floor((ticks - start) * rate) + lead, kind - wide, first, second,
-                     what & 0xffffff, sites.get(what >> 32 & 0xffffff, 0), what >> 56, tid,
-                     text.printable(said) if said else ""))
-            elif kind - wide == KIND["STACK"]:
+            elif kind == KIND["STACK"]:
                 site = what >> 32 & 0xffffff
                 sites[site] = self._path_site(sites, site, first, raw)
-            elif kind - wide == KIND["PYTHON_FRAME"]:
+            elif kind == KIND["PYTHON_FRAME"]:
                 sites[FIRST_PATH | first] = PythonFrame(
                     *map(text.printable, said.partition("\0")[::2]), second)
-            elif kind - wide == KIND["BASE"]:
+            elif kind == KIND["BASE"]:
                 base = first
-            elif kind - wide == KIND["TIME"]:
+            elif kind == KIND["TIME"]:
                 ticks = first
-            elif kind - wide == KIND["THREAD"]:
+            elif kind == KIND["THREAD"]:
                 tid, sites = first, self._sites[first]
                 self.threads[tid] = text.printable(said)
             else:
-                self._note(kind - wide, first, second, said)
+                self._note(kind, first, second, said)
+        batch.put(found, rows)
         # A ring may reach further back than others, by less than a nanosecond too: hence floor.
-        if found and found[0][0] < lead:
-            return [row for row in found if row[0] >= lead]
+        if found.ns and found.ns[0] < lead:
+            kept = [ns >= lead for ns in found.ns]
+            return batch.Batch(*([*itertools.compress(column, kept)] for column in found))
         return found
 
-    def _run(self, ticks, words, about, found):
-        """Many records without a wide part, field by field: less than a half of the time. Returns
-        the ticks of the last one."""
-        base, tid, sites = about
-        data = words.tobytes()
-        fields = array.array("I", data)  # step; address; size, kind; site, context
-        steps, ats, whats, whos = (fields[field::4] for field in range(4))
-        start, rate, lead, site_of = self._start[0], self._rate, self.lead_ns, sites.get
-        unit, shift = tables.TRACE_UNIT_SHIFT, tables.TRACE_STEP_SHIFT
-        times = [ticks + (steps_so_far << shift) for steps_so_far in itertools.accumulate(steps)]
-        found += zip([math.floor((now - start) * rate) + lead for now in times],
-                     data[KIND_BYTE::2 * WORD], [at + base << unit for at in ats],
-                     [what & 0xffffff for what in whats], itertools.repeat(0),
-                     [site_of(who & 0xffffff, 0) for who in whos], data[CONTEXT_BYTE::2 * WORD],
-                     itertools.repeat(tid), itertools.repeat(""))
-        return times[-1]
+    def _add_run(self, run, ticks, tid, found):
+        """Returns the ticks behind it."""
+        times, ticks = run.ns(ticks - self._start[0], self._rate)
+        behind, number = len(found.ns), len(times)
+        found.ns.extend([ns + self.lead_ns for ns in times] if self.lead_ns else times)
+        found.kind.extend(run.kinds)
+        found.a.extend(run.addrs)
+        found.b.extend(run.sizes)
+        found.site.extend(run.sites)
+        found.context.extend(run.contexts)
+        found.tid.extend(itertools.repeat(tid, number))
+        found.wide.extend(itertools.repeat(None, number))
+        for place, its in run.wide.items():
+            found.wide[behind + place] = its
+        return self._start[0] + ticks
 
     def _note(self, kind, first, second, said):
         """What is no event, and of the whole file."""

@@ -21,6 +21,7 @@ MAPPED = {"ALLOC_FAILED": "out of memory", "FLUSH": "a flush"}  # moments with a
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
 FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
     KIND[name] for name in ("FREE", "FREE_ASYNC", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
+NONE_FREED = 0, 0, None  # address, ns, block
 GROUPS = [row["name"] for row in tables.COUNTERS]
 
 Block = collections.namedtuple("Block", "bytes site ns")
@@ -31,16 +32,22 @@ Mark = collections.namedtuple("Mark", "ns kind bytes text site")
 Column = collections.namedtuple("Column", "ns held live reserved")
 
 
+def words_of(group):
+    """What is said of a group of other memory that has no words of its own."""
+    return group.partition("num_")[2].replace("_", " ") or group
+
+
 class Site:
     """Code that asks for memory, by its address."""
     __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
-                 "blocks", "most", "floor", "lives")
+                 "blocks", "most", "floor", "lives", "then", "moment")
 
     def __init__(self):
         self.num_driver = self.num_before = self.bytes_total = 0
         self.live = self.most = 0
         self.num_allocs = self.num_frees = self.blocks = 0  # known at the end
         self.floor = 0          # the least of a window
+        self.then, self.moment = 0, -1  # what was live at this moment of Usage
         self.lives = [0] * 80   # by the binary digits of the life in ns
 
     def count(self, blocks):
@@ -86,21 +93,23 @@ class Usage:
         self.levels = collections.Counter()  # MiB of live memory -> ns
         self.floors = []     # of each window: site -> least bytes
         self.columns = []
-        self._owned, self._freed, self._late, self._by_driver = {}, {}, {}, {}
+        self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
         self._level_ns = self._held_ns = lead_ns
-        # Bytes times ns. Of a change of live memory its time is taken off.
-        self._live_area = self._held_time = 0
+        self._live_area = self._held_time = 0  # bytes times ns; of blocks that were freed
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
         self.moments, self._peak_is_new = block_map.Moments(), False
-        # Of the column: its highest moment, and (ns, site, bytes, address) of what changed since.
-        self._best, self._best_ns, self._best_reserved = 0, 0, 0
-        self._changes, self._end_ns = [], self.column_ns
+        # Of the column: its highest moment, which has a number. has_changed: live memory, since.
+        self._best, self._best_ns, self._best_reserved, self._moment = 0, 0, 0, 0
+        self._has_changed, self._end_ns = False, self.column_ns
+        # (ns, site, bytes, address) of what changed since a column's highest moment, while that is
+        # the highest of all, too.
+        self._changes, self._notes_changes = [], False
         collects = gc.isenabled()
         gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
         try:
-            self._run(its.rows(), progress)
+            self._run(its.batches(), progress)
         finally:
             if collects:
                 gc.enable()
@@ -108,7 +117,7 @@ class Usage:
         self._hold(self.span_ns, 0)
         self._finish_column(self.span_ns)
         self.moments.at_end(self.span_ns, "the end", self.blocks)
-        self.blocks = {addr: Block(*block) for addr, block in self.blocks.items()}
+        self.blocks = {addr: Block(*block[:3]) for addr, block in self.blocks.items()}
         blocks = collections.Counter(block.site for block in self.blocks.values())
         for site, found in self.sites.items():
             found.count(blocks[site])
@@ -116,85 +125,108 @@ class Usage:
             self.columns = []
         self._find_peak()
 
-    def _run(self, rows, progress):
+    def _run(self, batches, progress):
+        ns = told = 0
+        for batch in batches:
+            self._take_batch(batch)
+            ns = batch.ns[-1]
+            self.num_events += len(batch.ns)
+            if progress and self.num_events >= told + PROGRESS:
+                told = self.num_events
+                progress(told)
+        if self.num_events:
+            self._level(ns)
+
+    def _take_batch(self, batch):
         """A trace may have ten million events: what is frequent is written out here, with local
         names. _take does the same and all the rest."""
-        blocks, sites, levels, change = self.blocks, self.sites, self.levels, self._changes.append
-        late, by_driver, pop = self._late, self._by_driver, self.blocks.pop
-        live = best = area = number = level = 0
-        level_ns, end_ns = self._level_ns, self._end_ns
-        for row in rows:
-            ns, kind, addr, size, _, site, _, _, _ = row
-            number += 1
+        blocks, sites, levels, pop = self.blocks, self.sites, self.levels, self.blocks.pop
+        late, by_driver, change = self._late, self._by_driver, self._changes.append
+        live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
+        level, end_ns, notes = live >> 20, self._end_ns, self._notes_changes
+        for ns, kind, addr, size, site, wide in zip(batch.ns, batch.kind, batch.a, batch.b,
+                                                    batch.site, batch.wide):
             if ns >= end_ns:
-                self._set(live, best, level_ns, area)
+                self._set(live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns,
+                          freed)
                 self._finish_column(ns)
-                end_ns, best = self._end_ns, self._best
-                if progress and number >= self.num_events + PROGRESS:
-                    self.num_events = number
-                    progress(number)
-            block = None
-            if kind == FREE and not late and not by_driver:
-                block = pop(addr, None)
-                if block:
-                    size, site, since = block
-                    its = sites[site]
-                    its.lives[(ns - since).bit_length()] += 1
-                    self._freed = addr, block
-                    size = -size
-                    its.live = held = its.live + size
-                    if held < its.floor:
-                        its.floor = held
+                best, moment, has_changed = live, self._moment, False
+                end_ns, notes = self._end_ns, self._notes_changes
+            if kind == FREE and addr in blocks and not late and addr not in by_driver:
+                freed = size, site, since, its = pop(addr)
+                freed_addr, freed_ns, life = addr, ns, ns - since
+                area += size * life
+                its.lives[life.bit_length()] += 1
+                held = its.live
+                if its.moment != moment:
+                    its.moment, its.then = moment, held
+                its.live = held = held - size
+                if held < its.floor:
+                    its.floor = held
+                size = -size
             elif (kind == ALLOC_FAST or kind == ALLOC) and addr not in blocks:
-                blocks[addr] = block = size, site, ns
                 its = sites[site]
+                blocks[addr] = size, site, ns, its
                 its.bytes_total += size
-                its.live = held = its.live + size
+                held = its.live
+                if its.moment != moment:
+                    its.moment, its.then = moment, held
+                its.live = held = held + size
                 if held > its.most:
                     its.most = held
-            if block:
-                area -= size * ns
-                live += size
-                if live >> 20 != level:
-                    levels[level] += ns - level_ns
-                    level, level_ns = live >> 20, ns
-                if live > best:
-                    best = live
-                    self._new_best(ns, live)
-                else:
-                    change((ns, site, size, addr))
+            else:
+                self._set(live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns,
+                          freed)
+                self._take(ns, kind, addr, size, site, wide)
+                live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = \
+                    self._state()
+                level, notes = live >> 20, self._notes_changes
                 continue
-            self._set(live, best, level_ns, area)
-            self._take(row)
-            live, best = self.live, self._best
-            level_ns, area, level = self._level_ns, self._live_area, live >> 20
-        self._set(live, best, level_ns, area)
-        if number:
-            self._level(ns)
-        self.num_events = number
+            live += size
+            if live >> 20 != level:
+                levels[level] += ns - level_ns
+                level, level_ns = live >> 20, ns
+            if live > best:
+                best, has_changed = live, False
+                self._new_best(ns, live)
+                moment, notes = self._moment, self._notes_changes
+            else:
+                has_changed = True
+                if notes:
+                    change((ns, site, size, addr))
+        self._set(live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed)
 
-    def _set(self, live, best, level_ns, area):
-        self.live, self._best = live, best
-        self._level_ns, self._live_area = level_ns, area
+    def _state(self):
+        """What is frequent."""
+        return (self.live, self._best, self._moment, self._has_changed, self._level_ns,
+                self._live_area, *self._freed)
 
-    def _take(self, row):
-        ns, kind, first, second, _, site, _, _, _ = row
+    def _set(self, live, best, moment, has_changed, level_ns, area, *freed):
+        self.live, self._best, self._moment, self._has_changed = live, best, moment, has_changed
+        self._level_ns, self._live_area, self._freed = level_ns, area, freed
+
+    def _take(self, ns, kind, first, second, site, wide):
         if kind in ALLOCS:
-            self._alloc(ns, first, (second, site, ns), kind)
+            self._alloc(ns, first, second, site, kind)
         elif kind == FREE or kind == FREE_ASYNC and first in self.blocks:
             self._free(ns, first)
         elif kind in self._others:
-            self._others[kind](self, Event._make(row))
+            aux, said, context = wide
+            self._others[kind](self, Event(ns, kind, first, second, aux, site, context, 0, said))
 
-    def _change(self, ns, site, change, addr):
+    def _change(self, ns, its, site, change, addr):
+        if its.moment != self._moment:
+            its.moment, its.then = self._moment, its.live
+        its.live += change
         self._level(ns)
         self.live += change
-        self._live_area -= change * ns
         if self.live > self._best:
-            self._best = self.live
+            self._best, self._has_changed = self.live, False
             self._new_best(ns, self.live)
         else:
-            self._changes.append((ns, site, change, addr))
+            self._has_changed = True
+            if self._notes_changes:
+                self._changes.append((ns, site, change, addr))
 
     def _level(self, ns):
         """As much was live until now."""
@@ -204,27 +236,29 @@ class Usage:
 
     def live_time(self):
         """Bytes times ns, of the whole time."""
-        return self._live_area + self.live * self._level_ns
+        return self._live_area + sum(block.bytes * (self._level_ns - block.ns)
+                                     for block in self.blocks.values())
 
     def _new_best(self, ns, live):
+        self._moment += 1
         self._best_ns, self._best_reserved = ns, self.reserved
-        self._changes.clear()
         if live > self.peak:
             self.before, self.peak, self.peak_ns = self.peak, live, ns
             self.freed, self.after, self._peak_is_open = None, 0, True
-            self._peak_is_new = True
+            self._peak_is_new = self._notes_changes = True
+            self._changes.clear()
 
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
-        moment, which its beginning may be. What changed after that is taken back for it."""
-        now = {site: its.live for site, its in self.sites.items() if its.live}
-        held = dict(now)
-        for _, site, change, _ in self._changes:
-            held[site] = held.get(site, 0) - change
+        moment, which its beginning may be."""
+        moment = self._moment
+        held = {site: its.then if its.moment == moment else its.live
+                for site, its in self.sites.items()}
         self.columns.append(Column(self._best_ns, self._most(held), self._best,
                                    self._best_reserved))
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
-            self.columns.append(Column(self._end_ns, self._most(now), self.live, self.reserved))
+            held = {site: its.live for site, its in self.sites.items()}
+            self.columns.append(Column(self._end_ns, self._most(held), self.live, self.reserved))
         if self._peak_is_new:
             self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
             self._peak_is_new = False
@@ -233,6 +267,8 @@ class Usage:
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
         self._best_reserved = self.reserved
+        self._moment += 1
+        self._has_changed, self._notes_changes = False, self._peak_is_open
         self._changes.clear()
 
     def _after_peak(self):
@@ -253,29 +289,30 @@ class Usage:
         held = {site: size for site, size in held.items() if size > 0}
         if len(held) <= SITES_MOST:
             return held
-        kept = dict(sorted(held.items(), key=lambda item: -item[1])[:SITES_MOST])
+        least = sorted(held.values())[-SITES_MOST]
+        kept = {site: size for site, size in held.items() if size > least}
+        kept.update([(site, size) for site, size in held.items() if size == least]
+                    [:SITES_MOST - len(kept)])
         kept[0] = kept.get(0, 0) + sum(held.values()) - sum(kept.values())
         return kept
 
-    def _alloc(self, ns, addr, block, kind):
+    def _alloc(self, ns, addr, size, site, kind):
         if kind == LIVE and (addr in self.blocks or addr in self._unknown):
             return  # it was handed out, or came back, while the trace began
         if addr in self.blocks:  # another thread's free has an older clock
             self._free(ns, addr)
             self._late[addr] = ns
-        size, site, _ = block
         its = self.sites[site]
         if kind != LIVE:
             its.bytes_total += size
             its.num_driver += kind == ALLOC_DRIVER
         its.num_before += kind == LIVE
-        its.live += size
-        its.most = max(its.most, its.live)
-        self.blocks[addr] = block
+        self.blocks[addr] = size, site, ns, its
         if kind == ALLOC_DRIVER:
             self._by_driver[addr] = size
             self._hold(ns, size)
-        self._change(ns, site, size, addr)
+        self._change(ns, its, site, size, addr)
+        its.most = max(its.most, its.live)
 
     def _free(self, ns, addr):
         if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
@@ -285,13 +322,12 @@ class Usage:
             self.num_unknown_frees += 1
             self._unknown.add(addr)
             return
-        size, site, since = block
-        its = self.sites[site]
-        its.live -= size
+        size, site, since, its = block
+        self._freed = addr, ns, block
+        self._live_area += size * (ns - since)
         its.lives[(ns - since).bit_length()] += 1
+        self._change(ns, its, site, -size, addr)
         its.floor = min(its.floor, its.live)
-        self._freed = addr, block
-        self._change(ns, site, -size, addr)
         self._hold(ns, -self._by_driver.pop(addr, 0))
 
     def _windows(self, ns):
@@ -303,16 +339,23 @@ class Usage:
                 its.floor = its.live
 
     def _free_failed(self, event):
-        if self._freed and self._freed[0] == event.a:
-            self._alloc(event.ns, event.a, self._freed[1], LIVE)
-            self._freed = None
+        """The free was none."""
+        addr, ns, block = self._freed
+        if not block or addr != event.a or addr in self.blocks:
+            return
+        size, site, since, its = self.blocks[addr] = block
+        self._freed = NONE_FREED
+        self._live_area -= size * (ns - since)
+        its.lives[(ns - since).bit_length()] -= 1
+        self._change(event.ns, its, site, size, addr)
 
     def _hold(self, ns, change):
         self._held_time += self.reserved * max(0, ns - self._held_ns)
         self._held_ns = max(ns, self._held_ns)
         self.reserved += change
         self.reserved_peak = max(self.reserved_peak, self.reserved)
-        if self.live == self._best and not self._changes and self.reserved > self._best_reserved:
+        if self.live == self._best and not self._has_changed and \
+                self.reserved > self._best_reserved:
             self._best_ns, self._best_reserved = ns, self.reserved
 
     def _change_held(self, event, change):

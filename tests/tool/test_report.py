@@ -18,7 +18,7 @@ import unittest.mock
 from fake import tool
 
 import gct
-from gpucache import block_map, report, symbols, tables, trace, usage
+from gpucache import batch, block_map, report, symbols, tables, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -357,6 +357,21 @@ class Paths(unittest.TestCase):
                          (["middle", "loads"], ["middle", "middle", "trains"], 1))
 
 
+class Given:
+    """A trace of these events."""
+    def __init__(self, events, span_ns=100):
+        self.events, self.span = events, span_ns
+
+    def span_ns(self):
+        return self.span
+
+    def batches(self):
+        found = batch.new()
+        batch.put(found, [(its.ns, its.kind, its.a, its.b, its.site, its.context, its.tid,
+                           (its.aux, its.text, its.context)) for its in self.events])
+        yield found
+
+
 class Words(unittest.TestCase):
     def test_bad_files_and_arguments(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -387,11 +402,7 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.ALLOCS[0], 512, 200, 0, 2, 0, 1, ""),
                   trace.Event(21, usage.FREE, 512, 0, 0, 1, 0, 2, "")]
-
-        class Given:
-            span_ns = staticmethod(lambda: 100)
-            rows = staticmethod(lambda: iter(events))
-        used.__init__(Given())
+        used.__init__(Given(events))
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
     def test_columns_without_events_have_what_was_left(self):
@@ -401,11 +412,7 @@ class Words(unittest.TestCase):
                   trace.Event(5001, usage.FREE, 1024, 0, 0, 1, 0, 1, ""),
                   trace.Event(5002, usage.ALLOCS[0], 2048, 1, 0, 3, 0, 1, ""),
                   trace.Event(30000, usage.FREE, 512, 0, 0, 1, 0, 1, "")]
-
-        class Given:
-            span_ns = staticmethod(lambda: 40000)
-            rows = staticmethod(lambda: iter(events))
-        used = usage.Usage(Given())
+        used = usage.Usage(Given(events, 40000))
         found = [(column.ns // used.column_ns, column.held) for column in used.columns]
         self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
                                  (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
@@ -420,11 +427,7 @@ class Words(unittest.TestCase):
                   trace.Event(0, kind["ALLOC_DRIVER"], 512, 300, 9, 1, 0, 1, ""),
                   trace.Event(50, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
                   trace.Event(50, kind["SEGMENT_FREE"], 1 << 30, 0, 9, 0, 1, 1, "")]
-
-        class Given:
-            span_ns = staticmethod(lambda: 100)
-            rows = staticmethod(lambda: iter(events))
-        used = usage.Usage(Given())
+        used = usage.Usage(Given(events))
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
@@ -432,12 +435,8 @@ class Words(unittest.TestCase):
     def test_parks_are_told_as_flushes_are(self):
         events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
                   trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
-
-        class Given:
-            span_ns = staticmethod(lambda: 100)
-            rows = staticmethod(lambda: iter(events))
         its = report.Report.__new__(report.Report)
-        its.usage, its.symbols = usage.Usage(Given()), {0: ""}
+        its.usage, its.symbols = usage.Usage(Given(events)), {0: ""}
         self.assertEqual([its.mark(mark) for mark in its.usage.marks],
                          [("parked", "3 MiB went to the host"),
                           ("woken", "2 MiB came back from the host")])
@@ -446,12 +445,10 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
                   trace.Event(21, trace.KIND["FREE_FAILED"], 512, 1, 0, 1, 0, 1, "")]
-
-        class Given:
-            span_ns = staticmethod(lambda: 100)
-            rows = staticmethod(lambda: iter(events))
-        used = usage.Usage(Given())
-        self.assertEqual(used.live, 100)
+        used = usage.Usage(Given(events))
+        self.assertEqual((used.live, used.live_time()), (100, 100 * 90))
+        self.assertEqual((used.sites[1].num_allocs, used.sites[1].num_frees,
+                          used.sites[1].num_before), (1, 0, 0))
         self.assertTrue(tables.TRACE_KINDS)
 
 

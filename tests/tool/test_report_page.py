@@ -15,19 +15,21 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 from fake import tool
 
 import browser
-from gpucache import block_map, report, tables, text, usage
+from gpucache import block_map, report, tables, text, trace, usage
 
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
 WIDTHS = (1400, 800, 390)
-# Of a_step, for an event. Alone on a machine it takes some 110, beside other tests up to 165: what
+# Of a_step, for an event. Alone on a machine it took some 110 once, beside other tests up to 165: what
 # shares a core has less cache and a slower clock. A square of the events takes thousands.
 STEPS_MOST = 330
+LINES_MOST = 30  # of Python, for an event: some 20 are
 
 
 def a_step():
@@ -135,6 +137,30 @@ class Figures(Pages):
                 break
         self.assertLess(least, STEPS_MOST)
         self.assertLess(os.path.getsize(path + ".html"), MIB)
+
+    def lines(self, number):
+        """Lines of Python that run for so many events, with few columns."""
+        path, count = os.path.join(self.folder, "counted.gct"), 0
+        subprocess.run([WRITER, f"large:{number}", path], timeout=100, check=True)
+
+        def note(_frame, event, _arg):
+            nonlocal count
+            count += event == "line"
+            return note
+        with unittest.mock.patch.object(usage, "COLUMNS", 40), trace.Trace(path) as its:
+            sys.settrace(note)
+            try:
+                usage.Usage(its)
+            finally:
+                sys.settrace(None)
+        os.unlink(path)
+        return count
+
+    def test_an_event_takes_few_lines(self):
+        """However many there are: what is done for each decides how long a report takes."""
+        few, many, most = map(self.lines, (10_000, 20_000, 40_000))
+        self.assertLess((many - few) / 10_000, LINES_MOST)
+        self.assertLess((most - many) / 20_000, LINES_MOST)
 
     def together(self, *names, status=0):
         """(the page's data, the reports) of several processes."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, os.path.realpath(sys.argv[1]))
 from gpucache import tables, trace, usage  # noqa: E402 # pylint: disable=wrong-import-position
@@ -76,6 +77,44 @@ class Recorder(Traces):
                          {os.path.realpath(WRITER)})
         self.assertIsNone(its.object_of(1))
         self.assertEqual(os.stat(self.path).st_mode & 0o777, 0o600)
+
+    def test_a_run_of_records_is_read_as_each_of_them(self):
+        """Of a chunk with sites that come again with other addresses, texts, and what is torn."""
+        self.write("nothing")
+        start = self.read()[0]._start
+        head = pathlib.Path(self.path).read_bytes()[:tables.TRACE_HEADER_BYTES]
+        chance, several = random.Random(5), 0
+        for number in range(40):
+            made, kinds = [], [KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE")]
+            known = [0]
+            for _ in range(600):
+                kind, wide = chance.choice(kinds), chance.random() < 0.3
+                step, context = chance.randrange(99), chance.choice((0, 0, 1, 255))
+                if wide and chance.random() < 0.5:
+                    kind = KIND["SITE"]
+                    known.append(chance.randrange(1, 60 if number % 2 else 1 << 24))
+                site = known[-1] if kind == KIND["SITE"] else chance.choice(known)
+                said = b"a text" * (number % 4 == 3 and chance.random() < 0.01)
+                at = len(said) if wide else chance.randrange(1 << 32)
+                what = chance.randrange(1 << 24) | site << 32 | context << 56
+                made.append(struct.pack("=QQ", step | at << 32, what | kind + 128 * wide << 24))
+                if wide:
+                    made.append(struct.pack("=QQ", chance.choice((FIRST, FAR + 1)),
+                                            chance.choice((0, 77, 1 << 24, 1 << 40))))
+                    made.append(said + bytes(-len(said) % 16))
+            chunk = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, 0, *start, 0) + b"".join(made)
+            with open(self.path, "wb") as file:
+                file.write(head + chunk)
+            found = []
+            for least in 16, 1 << 30:
+                with unittest.mock.patch.object(trace, "LONG_RUN", least):
+                    its, events = self.read()
+                    found.append((events, its.num_torn, its.num_unknown))
+            self.assertEqual(*found)
+            self.assertEqual(len(found[0][0]) + sum(
+                len(part) == 16 and part[11] == KIND["SITE"] + 128 for part in made), 600)
+            several += len({event.site for event in found[0][0]}) > 2
+        self.assertGreater(several, 30)
 
     def test_threads_keep_their_order_and_their_names(self):
         self.write("threads")
