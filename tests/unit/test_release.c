@@ -187,7 +187,6 @@ static void end_begins(struct model *m, uint64_t addr)
 {
     atomic_store(&m->backend.gone, true);
     m->hook_freed = NULL;
-    (void)addr;
 }
 
 static void look_at_an_end_that_fails(struct rig *r, bool exposed)
