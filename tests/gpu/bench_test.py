@@ -32,7 +32,6 @@ import bench_results  # noqa: E402
 import bench_store  # noqa: E402
 import part_frameworks  # noqa: E402
 import suite as base  # noqa: E402
-import trainer  # noqa: E402
 from bench_store import find  # noqa: E402
 
 

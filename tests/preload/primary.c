@@ -394,7 +394,6 @@ static void flush_until_held(unsigned count)
 
 static int reset_or_flush(int index, void *unused)
 {
-    (void)unused;
     if (index == 0)
         return cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS;
     flush_until_held(in_segments() ? 2 : 1);

@@ -70,19 +70,16 @@ waiter = threading.Thread(target=wait, daemon=True)
             page.ask("look")
             time.sleep(0.2)
             self.assertEqual(program.do("cache.looks"), looks)
-            page.close()
 
     def test_of_a_program_without_packages_or_with_the_option_off_is_empty(self):
         with Program(self.folder, GPUCACHE_FRAMEWORKS="1") as program:
             program.do("alloc(1)")
             page = program.page()
             self.assertEqual(self.cached(page), {})
-            page.close()
         with self.with_packages("fakes.put_torch(cache)", "cache.fill(1 << 20)") as program:
             page = program.page()
             page.ask("set FRAMEWORKS=0")
             self.assertEqual((self.cached(page), program.do("cache.looks")), ({}, "0"))
-            page.close()
 
     def test_asks_no_package_while_a_thread_waits_for_the_gpu(self):
         """PyTorch's lock may be held then, and the interpreter's would be held meanwhile."""
@@ -103,7 +100,6 @@ waiter = threading.Thread(target=wait, daemon=True)
             program.do("flag.__setitem__(0, 1)", "waiter.join(60)")
             self.assertEqual(self.cached(page)["torch"]["gpus"],
                              [{"device": 0, "cached_bytes": 96 * MIB}])
-            page.close()
 
     def test_waits_for_no_lock_of_the_interpreter(self):
         """The main thread holds it, in C, until it reads a byte. Old figures have their age, and
@@ -127,7 +123,6 @@ waiter = threading.Thread(target=wait, daemon=True)
             self.wait_for(lambda: program.do("cache.calls") != "0", "the late flush is lost")
             self.assertEqual(self.cached(page)["torch"]["gpus"],
                              [{"device": 0, "cached_bytes": 0}])
-            page.close()
 
     def test_leaves_nothing_in_the_program(self):
         with self.with_packages("fakes.put_torch(cache)", "cache.fill(1 << 20)",
@@ -141,7 +136,6 @@ waiter = threading.Thread(target=wait, daemon=True)
             after = eval(program.do(count))
             self.assertLess(after[0], before[0] + 40)
             self.assertEqual(after[1], before[1])
-            page.close()
 
 
 if __name__ == "__main__":

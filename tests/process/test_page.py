@@ -47,10 +47,15 @@ class Program(programs.Talker):
     alone: where their answer is late, a flush is done only in part."""
 
     def __init__(self, folder, before=(), **options):
-        self.folder = folder
+        self.folder, self.pages = folder, []
         options = {"GPUCACHE_DIR": folder, "GPUCACHE_FRAMEWORKS": "0", **options}
         super().__init__([*before, *programs.python(MORE)],
                          programs.environ(LIBRARY, FOLDERS, **options))
+
+    def __exit__(self, *unused):
+        for page in self.pages:
+            page.close()
+        super().__exit__(*unused)
 
     def page_path(self):
         end = time.monotonic() + 30
@@ -62,8 +67,9 @@ class Program(programs.Talker):
         raise AssertionError("no page")
 
     def page(self):
-        """The page, with the present state."""
+        """The page, with the present state, until the program ends."""
         page = page_client.Page(T, self.page_path())
+        self.pages.append(page)
         if page.ask("look")[0] != T.PAGE_REPLY_DONE:
             raise AssertionError("look was refused")
         return page
@@ -118,7 +124,6 @@ class State(Case):
             self.assertGreater(pool["total_bytes"], 64 * MIB)
             self.assertEqual(program.finish(), (0, ""))
             self.assertEqual(os.listdir(self.folder), [])
-            page.close()
 
     def test_of_a_part_of_a_gpu_has_the_uuid_of_the_part(self):
         with Program(self.folder, SIM_MIG="1") as program:
@@ -127,7 +132,6 @@ class State(Case):
             body, gpus = page.state()
             self.assertRegex(body["pools"][0]["uuid"], r"^MIG(-[0-9a-f]+){5}$")
             self.assertEqual(gpus[0]["uuid"][:9], b"partition")
-            page.close()
 
     def test_is_a_second_old_at_most_while_somebody_looks(self):
         with Program(self.folder) as program:
@@ -139,7 +143,6 @@ class State(Case):
             self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 33 * MIB, "old", 8)
             program.do("alloc(1)")
             self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 34 * MIB, "old", 8)
-            page.close()
 
     def test_is_not_written_again_while_nothing_changes_and_nobody_looks(self):
         with Program(self.folder) as program:
@@ -154,7 +157,6 @@ class State(Case):
                 time.sleep(2.5)
                 return page.get("sequence") == before
             self.wait_for(rests, "states of nothing new", 30)
-            page.close()
 
     def test_tells_of_the_last_flush_and_who_asked_for_it(self):
         with Program(self.folder) as program:
@@ -168,19 +170,17 @@ class State(Case):
             self.assertEqual((flush["reason"], flush["bytes"]), ("signal", 64 * MIB))
             self.assertLess(abs(flush["unix_ns"] - time.time_ns()), 60 * 10**9)
             self.assertGreater(flush["ns"], 0)
-            page.close()
 
     def test_that_somebody_removed_comes_back(self):
         with Program(self.folder + "/./") as program:
             program.do("alloc(64)")
-            program.page().close()
+            program.page()
             shutil.rmtree(self.folder)
             # Without a reason for a new state it comes within ten seconds.
             self.wait_for(lambda: page_client.pages_in(self.folder), "no page")
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
             self.assertEqual(page.ask("flush wait=0")[0], T.PAGE_REPLY_DONE)
-            page.close()
             shutil.rmtree(self.folder)
             program.process.send_signal(signal.SIGUSR1)
             self.wait_for(lambda: page_client.pages_in(self.folder), "no page", 8)
@@ -190,7 +190,7 @@ class State(Case):
     def test_that_somebody_cut_off_comes_back_as_soon_as_its_folder_serves(self):
         with Program(self.folder) as program:
             program.do("alloc(64)")
-            program.page().close()
+            program.page()
             path = program.page_path()
             os.chmod(self.folder, 0o777)
             os.truncate(path, 0)
@@ -202,7 +202,6 @@ class State(Case):
             self.wait_for(lambda: os.path.getsize(path) == T.PAGE_BYTES, "no page", 30)
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
-            page.close()
             self.assertEqual(program.finish(), (0, ""))
             self.assertEqual(os.listdir(self.folder), [])
 
@@ -218,7 +217,6 @@ class State(Case):
             self.assertEqual(os.listdir(self.folder), [os.path.basename(first)])
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], MIB)
-            page.close()
             self.assertEqual(program.finish(), (0, ""))
             self.assertEqual(os.listdir(self.folder), [])
 
@@ -267,7 +265,6 @@ class Folder(Case):
                     program.folder = f"/tmp/{name}"
                     page = program.page()
                     self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
-                    page.close()
                     rest = os.path.join(f"/proc/{program.process.pid}", "root", "dev/shm", name)
                     left = os.listdir(rest) if os.path.isdir(rest) and \
                         not os.path.islink(rest) else []
@@ -321,7 +318,6 @@ class Request(Case):
             body = self.wait_for(
                 lambda: page.state()[0]["flush"]["count"] == 3 and page.state()[0], "no flushes")
             self.assertEqual(body["flush"]["reason"], "request")
-            page.close()
 
     def test_flush_counts_what_the_drivers_own_pools_gave_back(self):
         with Program(self.folder) as program:
@@ -334,7 +330,6 @@ class Request(Case):
                 given, reply = self.ask(page, f"flush keep={keep * MIB}")
                 left = reply["gpus"][0]["async_idle_bytes"]
                 self.assertEqual((given, left), (value * MIB, keep * MIB))
-            page.close()
 
     def test_to_flush_is_partly_done_while_python_packages_do_not_answer(self):
         """The main thread holds the interpreter's lock, in C, until it reads a byte."""
@@ -364,7 +359,6 @@ class Request(Case):
             self.assertEqual((torch["name"], torch["state"]), ("torch", "done"))
             self.ask(page, "look")
             self.assertEqual(page.state()[1][0]["reserved_bytes"], 0)
-            page.close()
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with Program(self.folder) as program:
@@ -383,7 +377,6 @@ class Request(Case):
             self.ask(page, "look")
             body, gpus = page.state()
             self.assertEqual((body["flush"]["count"], gpus[0]["idle_bytes"]), (0, 64 * MIB))
-            page.close()
 
     def test_to_flush_waits_for_the_end_of_a_capture_and_look_does_not(self):
         with Program(self.folder) as program:
@@ -395,7 +388,6 @@ class Request(Case):
             self.assertEqual(page.state()[1][0]["idle_bytes"], 64 * MIB)
             program.do("capture(False)")
             self.wait_for(lambda: page.state()[1][0]["idle_bytes"] == 0, "no flush")
-            page.close()
 
     def test_to_flush_begins_a_millisecond_after_the_last_one_at_the_soonest(self):
         with Program(self.folder) as program:
@@ -410,7 +402,6 @@ class Request(Case):
                     self.assertEqual(page.await_reply(at, sequence)[0], T.PAGE_REPLY_DONE)
                 took_ms.append((time.monotonic() - start) * 1000)
             self.assertGreaterEqual(min(took_ms), T.PAGE_SLOTS - 1)
-            page.close()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ PAGE = 2 * MIB
 
 class Retain(parking.Base):
     def start(self, *lines, retain="1G", **options):
-        return super().start(*lines, GPUCACHE_PARK=f"ask,retain:{retain}", SIM_HAZARD="abort", **options)
+        return super().start(*lines, GPUCACHE_PARK=f"ask,retain:{retain}", SIM_HAZARD="abort",
+                             **options)
 
     def copied(self, p):
         """What a park copies, and what the host has then."""
@@ -175,7 +176,8 @@ class Retain(parking.Base):
     def test_without_the_kernel_all_is_copied(self):
         with tempfile.TemporaryDirectory() as folder:
             log = os.path.join(folder, "log")
-            p = self.start("make 16 20", SIM_FAIL="cuModuleLoadData:1+:218", GPUCACHE_LOG=f"warn:{log}")
+            p = self.start("make 16 20", SIM_FAIL="cuModuleLoadData:1+:218",
+                           GPUCACHE_LOG=f"warn:{log}")
             for _ in range(3):
                 copied, live = self.copied(p)
                 self.assertEqual(copied, live)

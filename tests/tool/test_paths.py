@@ -6,10 +6,9 @@ import json
 import os
 import subprocess
 import sys
-import time
 import unittest
 
-from traced import FIRST, LIBRARY, PROGRAM, SIMULATOR, Program, Traces
+from traced import FIRST, LIBRARY, PROGRAM, SIMULATOR, Traces
 
 from gpucache import trace, usage
 

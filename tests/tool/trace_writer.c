@@ -266,7 +266,6 @@ int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes)
 
 static void interrupted(const char *path)
 {
-    (void)path;
     for (uint64_t i = 0; i < 30000; i++) {
         interruptions = 3;
         alloc(FIRST + i * 512, 512, AT(interrupted));
@@ -277,7 +276,6 @@ static void interrupted(const char *path)
 static void without_descriptors(const char *path)
 {
     struct rlimit few, many;
-    (void)path;
     getrlimit(RLIMIT_NOFILE, &many);
     few = (struct rlimit){0, many.rlim_max};
     alloc(FIRST, 111, AT(without_descriptors));

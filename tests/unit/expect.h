@@ -71,6 +71,15 @@ static inline struct rig *expect_segments(void **state)
     return r;
 }
 
+/* On a device with so much memory. */
+static inline struct rig *expect_device_of(void **state, uint64_t total_bytes)
+{
+    struct rig *r = *state;
+    r->model->backend.total_bytes = total_bytes;
+    rig_start(r);
+    return r;
+}
+
 /* With what the option REUSE says. */
 static inline struct rig *expect_reuse(void **state, enum pool_reuse reuse)
 {

@@ -195,6 +195,20 @@ void rig_free_behind(struct rig *r, unsigned stream, uint64_t duration_ns, uint6
     rig_free(r, addr);
 }
 
+uint64_t rig_pending(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t size_bytes)
+{
+    uint64_t addr = rig_alloc(r, size_bytes);
+    rig_free_behind(r, stream, duration_ns, addr);
+    return addr;
+}
+
+uint64_t rig_freed(struct rig *r, uint64_t size_bytes)
+{
+    uint64_t addr = rig_alloc(r, size_bytes);
+    rig_free(r, addr);
+    return addr;
+}
+
 bool rig_enter_single(struct rig *r)
 {
     if (r->several_streams && pool_passed(r->pool, r->run_mark) &&

@@ -75,6 +75,9 @@ void rig_expose(struct rig *r, uint64_t addr);
 void rig_launch(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
 /* The same, and the block is freed while that work is submitted, or runs. */
 void rig_free_behind(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t addr);
+/* A new block, freed behind such work, or at once. Its address. */
+uint64_t rig_pending(struct rig *r, unsigned stream, uint64_t duration_ns, uint64_t size_bytes);
+uint64_t rig_freed(struct rig *r, uint64_t size_bytes);
 /* The program goes on with the stream of its latest launch alone, if the pool thinks that
  * enough. */
 bool rig_enter_single(struct rig *r);

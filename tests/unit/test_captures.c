@@ -33,8 +33,7 @@ POOL_TEST(a_backend_that_refuses_queries_in_captures_is_served_too)
     struct rig *r = *state;
     r->model->query_refused = true;
     rig_start(r);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 1, MS(5), a);
+    uint64_t a = rig_pending(r, 1, MS(5), MIB(4));
     rig_launch(r, 1, MS(5), 0);
     model_advance(r->model, MS(50));
     model_capture_begin(r->model);
@@ -136,9 +135,7 @@ static void free_twice_and_capture(struct model *m, enum model_row row)
 
 POOL_TEST(a_capture_that_comes_before_the_wait_is_awaited_too)
 {
-    struct rig *r = *state;
-    r->model->backend.total_bytes = MIB(32);
-    rig_start(r);
+    struct rig *r = expect_device_of(state, MIB(32));
     struct beside b = {r, rig_alloc(r, MIB(16)), rig_alloc(r, MIB(8)), 0, 0};
     rig_alloc(r, MIB(8));
     rig_launch(r, 1, MS(5000), b.first);
@@ -182,9 +179,7 @@ static void count_records(struct model *m, enum model_row row)
 
 POOL_TEST(a_capture_that_nobody_knows_of_is_not_awaited)
 {
-    struct rig *r = *state;
-    r->model->backend.total_bytes = MIB(32);
-    rig_start(r);
+    struct rig *r = expect_device_of(state, MIB(32));
     uint64_t a = rig_alloc(r, MIB(32));
     rig_launch(r, 1, MS(5), a);
     r->model->unseen_capture = true;

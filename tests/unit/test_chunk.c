@@ -58,8 +58,7 @@ POOL_TEST(a_chunk_that_is_partly_live_is_not_idle)
 POOL_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free)
 {
     struct rig *r = expect_single(state);
-    uint64_t whole = rig_alloc(r, MIB(64));
-    rig_free(r, whole);
+    uint64_t whole = rig_freed(r, MIB(64));
     uint64_t addr[4];
     rig_alloc_all(r, addr, 4, MIB(16));
     EXPECT_EQ(addr[3], whole + MIB(48), "one chunk below all four");

@@ -20,8 +20,7 @@ static struct fences *fences(struct rig *r)
 POOL_TEST(memory_of_running_work_is_not_handed_out)
 {
     struct rig *r = expect_reuse(state, REUSE_READY);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 1, MS(20), a);
+    uint64_t a = rig_pending(r, 1, MS(20), MIB(4));
     uint64_t b = rig_alloc(r, MIB(4));
     EXPECT(b != a, "its work is running");
     model_advance(r->model, MS(19));
@@ -36,8 +35,7 @@ POOL_TEST(order_makes_pending_memory_usable_on_every_stream)
 {
     struct rig *r = expect_arena(state);
     for (unsigned s = 0; s < MODEL_STREAMS; s++) {
-        uint64_t a = rig_alloc(r, MIB(4));
-        rig_free_behind(r, 1, MS(20), a);
+        uint64_t a = rig_pending(r, 1, MS(20), MIB(4));
         uint64_t b = rig_alloc(r, MIB(4));
         EXPECT_EQ(b, a, "one stream runs in order anyway: ordering costs it nothing");
         rig_free_behind(r, s, MS(1), b);
@@ -80,8 +78,7 @@ TEST(a_later_endless_kernel_does_not_hold_up_reuse)
                 r->model->backend.has_order = order;
                 rig_start(r);
                 /* The old work ends, the new kernel never does; the device is full. */
-                uint64_t a = rig_alloc(r, MIB(32));
-                rig_free_behind(r, 1, MS(5), a);
+                uint64_t a = rig_pending(r, 1, MS(5), MIB(32));
                 rig_launch(r, 2, MODEL_FOREVER, 0);
                 EXPECT_EQ(rig_alloc(r, MIB(32)), a, "served: natively it would have been");
                 rig_launch(r, 3, MS(1), a);
@@ -97,9 +94,7 @@ TEST(a_later_endless_kernel_does_not_hold_up_reuse)
 
 POOL_TEST(an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up)
 {
-    struct rig *r = *state;
-    r->model->backend.total_bytes = MIB(32);
-    rig_start(r);
+    struct rig *r = expect_device_of(state, MIB(32));
     uint64_t a = rig_alloc(r, MIB(32));
     rig_launch(r, 1, MS(5), a);
     model_capture_begin(r->model);
@@ -121,9 +116,7 @@ POOL_TEST(an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up)
 
 POOL_TEST(a_late_fence_is_passed_by_one_that_is_not)
 {
-    struct rig *r = *state;
-    r->model->backend.total_bytes = MIB(32);
-    rig_start(r);
+    struct rig *r = expect_device_of(state, MIB(32));
     uint64_t a = rig_alloc(r, MIB(16)), b = rig_alloc(r, MIB(16));
     rig_launch(r, 1, MS(5), a);
     model_capture_begin(r->model);
@@ -154,15 +147,13 @@ POOL_TEST(a_single_stream_needs_no_waiting)
 POOL_TEST(leaving_the_single_stream_orders_what_it_relied_on)
 {
     struct rig *r = expect_single(state);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 0, MS(20), a);
+    uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
     uint64_t b = rig_alloc(r, MIB(4));
     EXPECT_EQ(b, a, "reused at once");
     rig_launch(r, 1, MS(1), b); /* leaves the mode first */
     EXPECT_EQ(rig_stats(r).num_fence_orders, 1, "later work runs behind the old");
     EXPECT_SOUND(r);
-    uint64_t c = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 0, MS(20), c);
+    rig_pending(r, 0, MS(20), MIB(4));
     EXPECT(fences(r)->mode == FENCE_MULTI, "from now on fences rule");
     EXPECT(r->pool->stats.pending_bytes == MIB(4), "a free waits for its fence");
 }
@@ -170,8 +161,7 @@ POOL_TEST(leaving_the_single_stream_orders_what_it_relied_on)
 POOL_TEST(leaving_counts_frees_whose_fence_was_recorded_before)
 {
     struct rig *r = expect_single(state);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 0, MS(20), a);
+    uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
     rig_launch(r, 0, MS(20), 0); /* records */
     EXPECT_EQ(rig_alloc(r, MIB(4)), a, "reused at once");
     rig_launch(r, 2, MS(1), a);
@@ -226,8 +216,7 @@ POOL_TEST(leaving_twice_or_with_nothing_freed_asks_nothing)
 /* Frees and goes on with a stream, so that fences are recorded. */
 static void turn(struct rig *r, unsigned stream, uint64_t duration_ns)
 {
-    uint64_t a = rig_alloc(r, MIB(3));
-    rig_free_behind(r, stream, duration_ns, a);
+    rig_pending(r, stream, duration_ns, MIB(3));
     rig_launch(r, stream, 0, 0);
 }
 
@@ -311,8 +300,7 @@ POOL_TEST(leaving_waits_for_a_record_under_way)
 {
     struct rig *r = expect_single(state);
     struct second second = {.leaver.pool = r->pool};
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 0, MS(20), a);
+    uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
     r->model->hook_arg = &second;
     r->model->hook = start_second;
     r->model->late_allowed = true;
@@ -396,8 +384,7 @@ POOL_TEST(few_queries_find_what_is_complete)
 POOL_TEST(a_broken_context_hands_nothing_out_again)
 {
     struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 1, MS(1), a);
+    rig_pending(r, 1, MS(1), MIB(4));
     r->model->broken = r->lost = true;
     EXPECT(!rig_alloc(r, MIB(4)), "the pool steps aside");
     EXPECT_EQ(r->status, POOL_PASS, "and the driver tells its error");
@@ -406,8 +393,7 @@ POOL_TEST(a_broken_context_hands_nothing_out_again)
 POOL_TEST(a_context_that_breaks_after_the_record_hands_nothing_out)
 {
     struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 1, MS(1), a);
+    rig_pending(r, 1, MS(1), MIB(4));
     rig_launch(r, 1, MS(1), 0);
     r->model->broken = r->lost = true;
     EXPECT(!rig_alloc(r, MIB(4)), "the query tells that the context is broken");

@@ -64,8 +64,7 @@ POOL_TEST(memory_in_use_now_and_then_stays)
     struct rig *r = *state;
     r->config.idle_timeout_ns = MS(1000);
     rig_start(r);
-    uint64_t a = rig_alloc(r, MIB(8));
-    rig_free(r, a);
+    rig_freed(r, MIB(8));
     for (int i = 0; i < 20; i++) {
         model_advance(r->model, MS(500));
         EXPECT_EQ(pool_tick(r->pool), 0, "a steady loop does not thrash");

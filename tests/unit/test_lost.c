@@ -185,8 +185,7 @@ POOL_TEST(fences_that_are_there_serve_again)
 {
     struct rig *r = expect_single(state);
     for (unsigned i = 0; i < 4; i++) {
-        uint64_t a = rig_alloc(r, MIB(4));
-        rig_free_behind(r, 0, MS(1), a);
+        rig_pending(r, 0, MS(1), MIB(4));
         rig_launch(r, 0, MS(1), 0);
     }
     uint64_t before = model_calls(r->model, MODEL_ROW_fence_create);

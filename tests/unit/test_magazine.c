@@ -62,8 +62,7 @@ POOL_TEST(it_is_counted_as_the_pools_own)
     EXPECT_EQ(after.requested_bytes, 600, "bytes asked for");
     EXPECT_EQ(after.allocated_bytes, 1024, "bytes handed out");
     EXPECT_EQ(after.allocated_peak_bytes, 1024, "never more than that");
-    uint64_t b = rig_alloc(r, KIB(64));
-    rig_free(r, b);
+    rig_freed(r, KIB(64));
     EXPECT_EQ(rig_stats(r).allocated_bytes, 1024, "what lies in the magazine is not live");
     EXPECT_EQ(pool_idle_bytes(r->pool), rig_stats(r).reserved_bytes - 1024, "but idle");
     rig_free(r, a);
@@ -166,8 +165,7 @@ POOL_TEST(empty_it_has_room_for_all_that_it_may_hold)
 POOL_TEST(trims_and_growth_empty_it)
 {
     struct rig *r = start(state);
-    uint64_t a = rig_alloc(r, MIB(2));
-    rig_free(r, a);
+    rig_freed(r, MIB(2));
     EXPECT(cached(r) >= MIB(2), "one is cached");
     EXPECT(rig_trim(r, 0, true) > 0, "it is given back");
     EXPECT_EQ(cached(r), 0, "all of it");
@@ -306,8 +304,7 @@ POOL_TEST(what_came_late_waits_for_its_fence)
 POOL_TEST(a_lost_context_hands_nothing_out)
 {
     struct rig *r = start(state);
-    uint64_t a = rig_alloc(r, KIB(64));
-    rig_free_behind(r, 0, MS(20), a);
+    rig_pending(r, 0, MS(20), KIB(64));
     r->model->broken = true;
     rig_launch(r, 0, MS(1), 0);
     r->lost = true;

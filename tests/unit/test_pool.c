@@ -27,8 +27,7 @@ POOL_TEST(memory_is_found_by_any_address_in_it)
 POOL_TEST(the_same_size_is_served_from_the_freed_block)
 {
     struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(6));
-    rig_free(r, a);
+    uint64_t a = rig_freed(r, MIB(6));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
     EXPECT_EQ(rig_alloc(r, MIB(6)), a, "idle memory is reused");
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), calls, "no memory was asked of the driver");
@@ -301,8 +300,7 @@ TEST(policies_choose_what_happens_to_pending_memory)
         struct rig *r = rig_create(RIG_BYTES);
         r->config.reuse = cases[i].reuse;
         rig_start(r);
-        uint64_t a = rig_alloc(r, MIB(8));
-        rig_free_behind(r, 0, MS(20), a);
+        uint64_t a = rig_pending(r, 0, MS(20), MIB(8));
         uint64_t b = rig_alloc(r, MIB(8));
         EXPECT_EQ(b == a, cases[i].reused, "reused, or grown");
         EXPECT_EQ(rig_stats(r).num_fence_orders, cases[i].orders, "ordered on the GPU");
@@ -320,8 +318,7 @@ static uint64_t run_ahead(struct rig *r, uint64_t live_bytes)
     if (live_bytes)
         rig_alloc(r, live_bytes);
     for (unsigned i = 0; i < 64; i++) {
-        uint64_t a = rig_alloc(r, MIB(8));
-        rig_free_behind(r, i % 4, MS(100), a);
+        rig_pending(r, i % 4, MS(100), MIB(8));
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     struct pool_stats s = rig_stats(r);
@@ -356,16 +353,14 @@ POOL_TEST(a_wait_in_vain_is_not_made_again)
 {
     struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 40; i++) {
-        uint64_t a = rig_alloc(r, MIB(8));
-        rig_free_behind(r, i % 4, MS(1000000), a);
+        rig_pending(r, i % 4, MS(1000000), MIB(8));
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 1, "one request waited");
     EXPECT(rig_stats(r).num_fence_orders > 4, "the others were served behind that work");
     model_drain(r->model);
     for (unsigned i = 0; i < 40; i++) {
-        uint64_t a = rig_alloc(r, MIB(8));
-        rig_free_behind(r, i % 4, MS(1000000), a);
+        rig_pending(r, i % 4, MS(1000000), MIB(8));
         rig_launch(r, (i + 1) % 4, MS(1), 0);
     }
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 2, "once it is complete, one more did");

@@ -18,10 +18,8 @@ static struct fences *fences(struct rig *r)
 /* A block in use by work of each of so many streams in turn. */
 static void turns(struct rig *r, unsigned streams, unsigned count, uint64_t size_bytes)
 {
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t a = rig_alloc(r, size_bytes);
-        rig_free_behind(r, 1 + i % streams, MS(1), a);
-    }
+    for (unsigned i = 0; i < count; i++)
+        rig_pending(r, 1 + i % streams, MS(1), size_bytes);
 }
 
 /* The same, on a pool of 64 MiB at work: how many fences a hundred of them took. */
@@ -71,8 +69,7 @@ POOL_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up)
     rig_launch(r, 1, MODEL_FOREVER, 0);
     uint64_t before = model_now(r->model);
     for (int i = 0; i < 500; i++) {
-        uint64_t a = rig_alloc(r, KIB(500));
-        rig_free_behind(r, 2, 1000, a);
+        rig_pending(r, 2, 1000, KIB(500));
         model_advance(r->model, 2000);
     }
     EXPECT_EQ(model_now(r->model) - before, 500 * 2000, "the host has not waited");

@@ -44,8 +44,7 @@ POOL_TEST(what_is_to_be_kept_is_kept)
 POOL_TEST(pending_memory_is_waited_for_if_asked)
 {
     struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(8));
-    rig_free_behind(r, 1, MS(30), a);
+    rig_pending(r, 1, MS(30), MIB(8));
     EXPECT_EQ(rig_trim(r, 0, false), 0, "its work is running");
     EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "and nobody waits");
     EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "waited for");
@@ -125,8 +124,7 @@ POOL_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending)
 POOL_TEST(the_wait_of_a_driver_without_memory_is_bounded)
 {
     struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(8));
-    rig_free_behind(r, 1, MS(30000), a);
+    rig_pending(r, 1, MS(30000), MIB(8));
     uint64_t before = model_now(r->model);
     EXPECT(!pool_release(r->pool, POOL_RELEASE_PENDING), "its work takes too long");
     EXPECT(model_now(r->model) - before <= MS(11000), "10 s, and one for what came later");
@@ -165,8 +163,7 @@ POOL_TEST(a_lost_pool_serves_nothing)
 POOL_TEST(a_flush_synchronises_nothing_in_an_arena)
 {
     struct rig *r = expect_arena(state);
-    uint64_t a = rig_alloc(r, MIB(8));
-    rig_free(r, a);
+    rig_freed(r, MIB(8));
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "idle memory goes back beside an endless kernel");
 }
@@ -190,7 +187,6 @@ static void end_begins(struct model *m, uint64_t addr)
 {
     atomic_store(&m->backend.gone, true);
     m->hook_freed = NULL;
-    (void)addr;
 }
 
 static void look_at_an_end_that_fails(struct rig *r, bool exposed)

@@ -259,6 +259,4 @@ TEST_WITH(copies_are_old_after_a_while, begin, end)
     assert_false(retain_is_over(1000 + RETAIN_NS));
 }
 
-#define CASE(test) cmocka_unit_test_setup_teardown(test, begin, end)
-
 PLAY_TESTS

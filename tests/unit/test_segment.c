@@ -80,8 +80,7 @@ POOL_TEST(blocks_that_round_badly_share)
 POOL_TEST(a_cached_segment_serves_with_little_slack_only)
 {
     struct rig *r = expect_segments(state);
-    uint64_t a = rig_alloc(r, MIB(36));
-    rig_free(r, a);
+    uint64_t a = rig_freed(r, MIB(36));
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "an eighth of slack is taken");
     rig_free(r, a);
     struct pool_block f;
@@ -117,18 +116,15 @@ POOL_TEST(segments_go_back_before_the_peak_is_passed)
 {
     struct rig *r = expect_segments(state);
     /* One block after the other, each of another size: none serves the next. */
-    for (int i = 0; i < 12; i++) {
-        uint64_t a = rig_alloc(r, MIB(40) - MIB(3) * (uint64_t)i);
-        rig_free_behind(r, 1, 0, a);
-    }
+    for (int i = 0; i < 12; i++)
+        rig_pending(r, 1, 0, MIB(40) - MIB(3) * (uint64_t)i);
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(45), "an eighth over what the program held");
 }
 
 POOL_TEST(no_segment_goes_back_while_a_kernel_runs)
 {
     struct rig *r = expect_segments(state);
-    uint64_t a = rig_alloc(r, MIB(40));
-    rig_free(r, a);
+    rig_freed(r, MIB(40));
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(20)), "the pool grows instead");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(60), "since cuMemFree would wait for ever");
@@ -138,8 +134,7 @@ POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
 {
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
-    uint64_t a = rig_alloc(r, MIB(40));
-    rig_free_behind(r, 1, MS(1), a);
+    rig_pending(r, 1, MS(1), MIB(40));
     model_advance(r->model, MS(2));
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
@@ -150,8 +145,7 @@ POOL_TEST(no_segment_goes_back_below_its_own_work)
 {
     struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
-    uint64_t a = rig_alloc(r, MIB(40));
-    rig_free_behind(r, 1, MS(20), a);
+    rig_pending(r, 1, MS(20), MIB(40));
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(56), "the other segment is still in use");
 }
@@ -171,10 +165,8 @@ POOL_TEST(an_exposed_segment_waits_for_its_work)
 /* Blocks of less and less, one after the other, below work in flight. */
 static void go_through_sizes(struct rig *r, uint64_t work_ns)
 {
-    for (int i = 0; i < 20; i++) {
-        uint64_t a = rig_alloc(r, MIB(60) - MIB(2) * (uint64_t)i);
-        rig_free_behind(r, 1, work_ns, a);
-    }
+    for (int i = 0; i < 20; i++)
+        rig_pending(r, 1, work_ns, MIB(60) - MIB(2) * (uint64_t)i);
 }
 
 POOL_TEST(a_free_pays_what_growing_below_work_in_flight_owes)
@@ -197,8 +189,7 @@ static uint64_t worst_debt_bytes(struct rig *r, uint64_t overdrawn_ns)
     time_budget_is_left(&r->pool->time_budget, model_now(r->model));
     time_budget_spend(&r->pool->time_budget, overdrawn_ns + MS(20), false);
     for (uint64_t size = MIB(34); size >= MIB(4); size -= size / 3) {
-        uint64_t a = rig_alloc(r, size);
-        rig_free_behind(r, 1, MS(1), a);
+        rig_pending(r, 1, MS(1), size);
         uint64_t have = rig_stats(r).reserved_bytes;
         worst_bytes = have - MIB(80) > worst_bytes && have > MIB(80) ? have - MIB(80) : worst_bytes;
     }
@@ -267,8 +258,7 @@ POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
 static uint64_t leave_one_idle(struct rig *r, uint64_t work_ns)
 {
     rig_alloc_all(r, NULL, 5, MIB(40));
-    uint64_t a = rig_alloc(r, MIB(60));
-    rig_free_behind(r, 0, work_ns, a);
+    uint64_t a = rig_pending(r, 0, work_ns, MIB(60));
     return a;
 }
 
@@ -304,8 +294,7 @@ POOL_TEST(rounding_may_leave_no_slack)
 {
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     rig_alloc_all(r, NULL, 16, MIB(1) + MIB(1) / 10); /* 14 MiB of it */
-    uint64_t a = rig_alloc(r, MIB(6));
-    rig_free_behind(r, 0, MS(20), a);
+    uint64_t a = rig_pending(r, 0, MS(20), MIB(6));
     EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a,
            "that is more than an eighth of the peak by itself");
 }
@@ -330,8 +319,7 @@ POOL_TEST(no_request_waits_for_what_is_ordered)
     struct rig *r = segments_on_a_device_of(state, GIB(4));
     r->model->backend.frees_beside = true;
     leave_one_idle(r, 0);
-    uint64_t b = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 0, MS(20), b);
+    uint64_t b = rig_pending(r, 0, MS(20), MIB(4));
     EXPECT_EQ(rig_alloc(r, MIB(4)), b, "later work runs behind its old work, a free beside it too");
     uint64_t now_ns = model_now(r->model);
     rig_alloc(r, MIB(28));

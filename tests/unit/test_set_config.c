@@ -94,8 +94,7 @@ POOL_TEST(a_timeout_counts_from_the_moment_that_it_is_set)
     EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth");
     EXPECT_EQ(pool_tick(r->pool), 0, "no use before was noted: it may have been just now");
     model_advance(r->model, MS(900));
-    a = rig_alloc(r, MIB(8));
-    rig_free(r, a);
+    a = rig_freed(r, MIB(8));
     EXPECT_EQ(pool_tick(r->pool), 0, "not yet");
     model_advance(r->model, MS(200));
     EXPECT_EQ(pool_tick(r->pool), MIB(6), "unused for a second; 8 MiB were in use");
@@ -120,8 +119,7 @@ POOL_TEST(the_way_of_reuse_can_change)
 {
     struct rig *r = expect_reuse(state, REUSE_READY);
     r->several_streams = true;
-    uint64_t a = rig_alloc(r, MIB(8));
-    rig_free_behind(r, 1, MS(10), a);
+    uint64_t a = rig_pending(r, 1, MS(10), MIB(8));
     EXPECT(rig_alloc(r, MIB(8)) != a, "work still uses it");
     r->config.reuse = REUSE_ORDER;
     set(r);

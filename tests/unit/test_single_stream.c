@@ -67,8 +67,7 @@ POOL_TEST(a_thread_inside_a_magazine_is_waited_for)
     struct rig *r = expect_single(state);
     struct leaver leaver = {0};
     rig_free(r, rig_alloc(r, 512));
-    uint64_t b = rig_alloc(r, KIB(128));
-    rig_free_behind(r, 0, MS(20), b);
+    rig_pending(r, 0, MS(20), KIB(128));
     uint64_t before = model_calls(r->model, MODEL_ROW_fence_record);
     /* As one that has seen one stream, and is about to hand something out, or to put something
      * in. */

@@ -184,10 +184,8 @@ ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth)
 
 static void use_two_streams(struct rig *r)
 {
-    for (unsigned i = 0; i < 4; i++) {
-        uint64_t b = rig_alloc(r, KIB(600));
-        rig_free_behind(r, 1 + i % 2, MS(1), b);
-    }
+    for (unsigned i = 0; i < 4; i++)
+        rig_pending(r, 1 + i % 2, MS(1), KIB(600));
 }
 
 ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes)

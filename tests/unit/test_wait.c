@@ -175,8 +175,7 @@ POOL_TEST(leaving_waits_for_a_thread_that_leaves)
 {
     struct rig *r = expect_single(state);
     struct leaving l = {.second.pool = r->pool};
-    uint64_t a = rig_alloc(r, MIB(4));
-    rig_free_behind(r, 0, MS(20), a);
+    rig_pending(r, 0, MS(20), MIB(4));
     r->model->hook_arg = &l;
     r->model->hook = leave_too;
     pool_leave_single_stream(r->pool);
