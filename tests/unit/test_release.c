@@ -229,4 +229,22 @@ POOL_TEST(exposed_segments_outlast_an_end_of_the_context_that_fails)
     look_at_an_end_that_fails(expect_segments(state), true);
 }
 
+/* A hole with the old mapping in it could not be mapped again. */
+POOL_TEST(what_the_driver_does_not_unmap_stays)
+{
+    struct rig *r = expect_arena(state);
+    rig_free(r, rig_alloc(r, MIB(8)));
+    rig_settle(r);
+    r->model->unmap_code = MODEL_BROKEN;
+    EXPECT_EQ(rig_trim(r, 0, true), 0, "nothing goes back");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "nothing is forgotten");
+    EXPECT_SOUND(r);
+    r->model->unmap_code = 0;
+    EXPECT(rig_alloc(r, MIB(8)), "it serves");
+    EXPECT_EQ(model_used_bytes(r->model), MIB(8), "the same memory");
+    rig_free_all(r);
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "and goes back later");
+    EXPECT_SOUND(r);
+}
+
 PLAY_TESTS
