@@ -247,4 +247,18 @@ POOL_TEST(what_the_driver_does_not_unmap_stays)
     EXPECT_SOUND(r);
 }
 
+/* A large request takes two chunks, and the driver has memory for one of them. */
+TEST(a_request_that_fails_keeps_nothing)
+{
+    struct rig *r = rig_create(GIB(8));
+    rig_start(r);
+    r->model->other_bytes = GIB(6);
+    EXPECT_EQ(rig_alloc(r, GIB(3)), 0, "there is too little memory");
+    EXPECT(rig_stats(r).num_device_alloc > 0, "a chunk came");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "the driver has it for the program's own call");
+    EXPECT_SOUND(r);
+    r->model->other_bytes = 0;
+    EXPECT_ENDS(r);
+}
+
 PLAY_TESTS
