@@ -254,7 +254,7 @@ CUresult cuCtxDetach(CUcontext ctx)
 }
 
 /* It may use memory of all pools of its device without one of its own. If the library has a record
- * of its handle, another context had it and ended past the wrappers, maybe one of another device. */
+ * of its handle, another context had it and ended past the wrappers: maybe another device's. */
 static CUresult created(CUresult rc, CUcontext *ctx)
 {
     struct ending last;
