@@ -25,8 +25,9 @@
  *  15 the host waits for all, then 14     at most OOM_WAITS times        wait    num_oom_waited
  *  16 others give memory, then 14         not for MAX_RESERVED                   num_oom_borrowed
  *
- * At the end MAX_RESERVED refuses (num_limit_rejections). Without it the caller makes the call of
- * the program: the driver serves it (num_oom_passed), or the program gets the error (num_ooms).
+ * At the end MAX_RESERVED refuses (num_limit_rejections). Without it idle memory goes back, and the
+ * caller makes the call of the program: the driver serves it (num_oom_passed), or the program gets
+ * the error (num_ooms).
  * A request leaves the ladder for the driver (POOL_PASS) when more memory would not help
  * (is_hopeless), and when the driver fails for another reason than memory.
  */
@@ -368,6 +369,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
         case GROW_NOMEM:
             if (try_all_else(p, r) || (may_borrow(p, r) && borrow_and_take(p, r)))
                 return POOL_OK;
+            release_idle(p, UINT64_MAX, UINT64_MAX); /* what came of the last try at growing */
             return is_hopeless(p, r) ? POOL_PASS : POOL_NOMEM;
         }
     }

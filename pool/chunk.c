@@ -294,6 +294,8 @@ static void forget(struct pool *p, struct chunk *c)
  * with its work waits for it now. */
 static void put_back(struct pool *p, struct chunk *c)
 {
+    if (p->arena)
+        map_claim(c, p);
     if (c->in_use_by_gpu)
         c->busy_block->item.epoch = fence_join(p, 0);
     (c->exposed ? zone_bury : zone_give)(c->busy_block);
@@ -312,7 +314,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     p->unlocked_jobs++;
     state_unlock(p);
     if (p->arena)
-        bytes = chunk_give_memory(p->backend, list, false);
+        bytes = chunk_give_memory(p->backend, list, true);
     else
         for (struct chunk *c = list; c;)
             c = release_segment(p, c, &bytes);

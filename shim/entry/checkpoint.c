@@ -11,9 +11,10 @@
  *    saved. A restore that finds less fails with 2, and an unlock is refused (401) after it (H100).
  *    Where memory is still missing for a restore or an unlock, the call is made again after
  *    neighbours gave theirs (shim/entry/retry.h).
- * 3. A process that this one has locked is not asked for memory until it is unlocked. One that
- *    others have locked costs requests one wait in a while, as one that does not reply
- *    (shim/share/neighbour.h).
+ * 3. A process that this one has locked costs requests one wait in a minute, until it is unlocked
+ *    or replies: another tool may unlock it. One that others have locked costs one wait in ten
+ *    seconds, as any that does not reply (shim/share/neighbour.h). The driver is not asked for its
+ *    state, because it may wait for a process that is frozen.
  * No lock.
  */
 #include "shim/control/flush.h"

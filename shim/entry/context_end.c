@@ -253,11 +253,20 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
-/* It may use memory of all pools of its device without one of its own. */
+/* It may use memory of all pools of its device without one of its own. If the library has a record
+ * of its handle, another context had it and ended past the wrappers: maybe another device's. */
 static CUresult created(CUresult rc, CUcontext *ctx)
 {
-    if (rc == CUDA_SUCCESS && !state_is_off())
-        peer_note_context(*ctx);
+    struct ending last;
+    if (rc != CUDA_SUCCESS || state_is_off())
+        return rc;
+    if (context_find(*ctx)) {
+        int cancel = cancel_forbid();
+        destroy_begins(&last, *ctx);
+        finish(&last, true);
+        cancel_allow(cancel);
+    }
+    peer_note_context(*ctx);
     return rc;
 }
 

@@ -12,8 +12,9 @@
  *    (MADV_DONTDUMP). Nothing is left behind a process that is killed.
  * 3. store_free unmaps all of it: the process is as large as before the park.
  * 4. It begins at a huge page, and its steps are whole ones, so that the kernel may use them.
- * 5. A program that locks its memory (mlockall) means its own. None of this is locked: it would have
- *    all its pages at once, and keep those that go back. So nothing is accessible before munlock.
+ * 5. A program that locks its memory (mlockall) means its own. None of this is locked: it would
+ *    have all its pages at once, and keep those that go back. So nothing is accessible before
+ *    munlock.
  * No lock: the park thread has it, and its workers write only bytes of rows that it gave them.
  */
 #ifndef SHIM_STORE_H

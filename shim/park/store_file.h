@@ -33,8 +33,9 @@
 bool store_file_allowed(const char *folder, char *why, size_t why_bytes);
 /* Are the bytes of its files host memory (tmpfs)? */
 bool store_file_is_memory(const char *folder);
-/* Maps a new file of so many bytes over `at`, which is a multiple of a page. goes_on: NULL, or asked
- * while zeros are written, by another thread. False: nothing changed, and `why` is one sentence. */
+/* Maps a new file of so many bytes over `at`, which is a multiple of a page. goes_on: NULL, or
+ * asked while zeros are written, by another thread. False: nothing changed, and `why` is one
+ * sentence. */
 bool store_file_map(const char *folder, char *at, uint64_t size_bytes, bool (*goes_on)(void),
                     char *why, size_t why_bytes);
 /* Step 5, for the file that is mapped at `at`. False: bytes may be lost. Waits for the disk. */

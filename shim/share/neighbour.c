@@ -32,6 +32,8 @@
 
 /* How long a neighbour that did not reply is skipped. */
 #define SKIP_NS (10 * SEC_NS)
+/* .. and one that this process has locked for a checkpoint: another one may have unlocked it. */
+#define SKIP_LOCKED_NS (60 * SEC_NS)
 /* A neighbour that took memory again so soon after it gave some is asked last for a while. */
 #define THRASH_NS SEC_NS
 #define THRASH_MEMORY_NS (10 * SEC_NS)
@@ -50,7 +52,7 @@ struct known {
     uint64_t busy_since_ns;
     uint64_t used_ns;
     bool is_near; /* of the own pid namespace, as neighbour_flush found it */
-    bool locked;  /* for a checkpoint, by this process */
+    bool locked;  /* for a checkpoint, by this process; it has not replied since */
 };
 
 struct candidate {
@@ -115,7 +117,7 @@ static bool is_skipped(int folder, const struct neighbour_wish *w, const char *n
     const struct known *k = find_known(name);
     if (!k)
         return false;
-    return k->locked || k->emptied_in == w->until_ns ||
+    return k->emptied_in == w->until_ns ||
            (k->skip_until_ns > now_ns && !loan_request_may_repeat(folder, name, &k->late));
 }
 
@@ -175,8 +177,10 @@ static enum neighbour_answer learn_answer(const struct candidate *c, const struc
     if (answer == NEIGHBOUR_BUSY && w->waits && now_ns - k->busy_since_ns > wait_ns / 4)
         answer = NEIGHBOUR_GONE;
     if (answer == NEIGHBOUR_GONE) {
-        k->skip_until_ns = now_ns + SKIP_NS;
+        k->skip_until_ns = now_ns + (k->locked ? SKIP_LOCKED_NS : SKIP_NS);
         k->late = *late;
+    } else if (answer != NEIGHBOUR_ASKED && answer != NEIGHBOUR_BUSY) {
+        k->locked = false;
     }
     if (!w->waits || (answer != NEIGHBOUR_BUSY && bytes < w->bytes))
         k->emptied_in = w->until_ns;
@@ -316,8 +320,12 @@ void neighbour_set_locked(int pid, bool locked)
     int saved_errno = errno, cancel = cancel_forbid();
     if (neighbour_page_lock(clock_now_ns() + LOCKED_WAIT_NS)) {
         for (int i = 0; i < KNOWN; i++)
-            if (known[i].is_near && page_id_parse(known[i].name, &its) && its.pid == (uint64_t)pid)
+            if (known[i].is_near && page_id_parse(known[i].name, &its) &&
+                its.pid == (uint64_t)pid) {
                 known[i].locked = locked;
+                known[i].skip_until_ns = locked ? clock_now_ns() + SKIP_LOCKED_NS : 0;
+                known[i].late.slot = -1;
+            }
         neighbour_page_unlock();
     }
     cancel_allow(cancel);

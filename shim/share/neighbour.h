@@ -45,7 +45,8 @@ enum neighbour_answer {
  * it has no page. Keeps errno. */
 uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid,
                          uint64_t until_ns);
-/* The process is locked, or no more. Such a one gives nothing, and is not asked. Keeps errno. */
+/* The process is locked, or no more. Such a one gives nothing, and is asked once a minute at most,
+ * because others may unlock it. Keeps errno. */
 void neighbour_set_locked(int pid, bool locked);
 
 /* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the

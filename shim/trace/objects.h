@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The code that a process has loaded, for the sites of a trace. It comes from the maps in /proc. The
- * loader's own list needs the loader's lock, which a thread of the program may hold for long
+ * The code that a process has loaded, for the sites of a trace. It comes from the maps in /proc.
+ * The loader's own list needs the loader's lock, which a thread of the program may hold for long
  * (shim/loader/scope.h). Code that is unloaded before it is looked at has no name in the trace.
  */
 #ifndef SHIM_TRACE_OBJECTS_H

@@ -261,6 +261,48 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
     return wrong != 0;
 }
 
+/* ---- a context that ended unseen serves nothing under its handle
+ * A context is destroyed past every wrapper. The next one, of another device, has the same handle
+ * where the driver uses handles again. Its memory is its own device's.
+ */
+
+static int device_of(CUdeviceptr at)
+{
+    int device = -1;
+    REQUIRE(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at));
+    return device;
+}
+
+static int a_context_that_ended_unseen_serves_nothing_under_its_handle(void)
+{
+    int wrong = 0, count = 0;
+    scene_watchdog(60);
+    if (scene_simulated()) {
+        REQUIRE(setenv("SIM_CTX_REUSE", "2", 1));
+        REQUIRE(setenv("SIM_DEVICES", "2", 1));
+    }
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    CUresult (*destroy)(CUcontext) =
+        (CUresult (*)(CUcontext))(uintptr_t)drivers_own("cuCtxDestroy_v2");
+    if (destroy == NULL)
+        scene_skip("the driver has another symbol table");
+    for (int i = 0; i < 4; i++) {
+        CUcontext context = NULL;
+        int device = i % count;
+        CUdeviceptr block = 0;
+        REQUIRE(cuCtxCreate(&context, NULL, 0, device));
+        for (int turn = 0; turn < 2; turn++) {
+            REQUIRE(cuMemAlloc(&block, 8 * MIB));
+            wrong += device_of(block) != device || cuMemsetD8(block, i, MIB) != CUDA_SUCCESS ||
+                     cuCtxSynchronize() != CUDA_SUCCESS || cuMemFree(block) != CUDA_SUCCESS;
+        }
+        REQUIRE(destroy(context));
+    }
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
+
 static bool in_segments(void)
 {
     const char *backing = getenv("GPUCACHE_BACKING"), *mapping = getenv("SIM_VMM");
@@ -443,6 +485,7 @@ SCENE_ACTS(ACT(the_primary_context_ends_with_its_last_user),
            ACT(it_ends_beside_contexts_of_other_threads),
            ACT(a_reset_beside_first_allocations_harms_no_later_life),
            ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
+           ACT(a_context_that_ended_unseen_serves_nothing_under_its_handle),
            ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
            ACT(threads_beside_resets_meet_no_error_that_lasts),
            ACT(a_reset_that_fails_leaves_no_memory_behind))

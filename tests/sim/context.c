@@ -72,10 +72,12 @@ CUresult context_revive(CUcontext context)
 static CUcontext take_spare(int device)
 {
     CUcontext *link = &spare, context;
-    while (*link != NULL && (*link)->device != device)
+    while (*link != NULL && (*link)->device != device && config.context_reuse < 2)
         link = &(*link)->next;
-    if ((context = *link) != NULL)
+    if ((context = *link) != NULL) {
         *link = context->next;
+        context->device = device;
+    }
     return context;
 }
 

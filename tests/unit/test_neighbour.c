@@ -8,6 +8,18 @@
 
 #include <errno.h>
 
+/* Time that a test skips. */
+static time_t skipped_s;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *t);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int rc = __real_clock_gettime(clock, t);
+    t->tv_sec += skipped_s;
+    return rc;
+}
+
 static int count_descriptors(void)
 {
     int count = 0;
@@ -97,6 +109,37 @@ CASE(a_neighbour_of_another_namespace_is_not_locked)
     assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
     assert_int_equal(atomic_load(&far->asked), 2);
     neighbour_set_locked(pid, false);
+}
+
+/* One that is not unlocked here costs one wait a minute. Once it replies it is one like others. In
+ * the past, waits of the kernel are over at once. */
+CASE(a_neighbour_that_another_tool_unlocks_is_asked_again)
+{
+    static const struct {
+        time_t at_s;
+        enum manner manner;
+        enum neighbour_answer answer;
+    } steps[] = {{-150, HANGS, NEIGHBOUR_NONE}, {-130, HANGS, NEIGHBOUR_GONE},
+                 {-80, HANGS, NEIGHBOUR_NONE},  {-65, HANGS, NEIGHBOUR_GONE},
+                 {0, REPLIES, NEIGHBOUR_GAVE},  {0, HANGS, NEIGHBOUR_GONE},
+                 {5, HANGS, NEIGHBOUR_NONE},    {15, REPLIES, NEIGHBOUR_GAVE}};
+    const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};
+    struct fake *f = add(REPLIES, 64 * MIB);
+    int pid = (int)f->page->pid;
+    uint64_t bytes;
+    assert_int_equal(neighbour_flush(folder, &asker, pid, clock_now_ns() + WAIT_NS), 64 * MIB);
+    skipped_s = -200;
+    neighbour_set_locked(pid, true);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        f->manner = steps[i].manner;
+        f->has_bytes = 64 * MIB;
+        skipped_s = steps[i].at_s;
+        struct neighbour_wish w = wish(MIB);
+        if (f->manner == HANGS)
+            w.until_ns = clock_now_ns() + 200 * MS_NS;
+        assert_int_equal(ask(&w, &bytes), steps[i].answer);
+    }
+    skipped_s = 0;
 }
 
 CASE(a_neighbour_that_took_memory_again_at_once_comes_last)

@@ -225,4 +225,36 @@ POOL_TEST(exposed_segments_outlast_an_end_of_the_context_that_fails)
     look_at_an_end_that_fails(expect_segments(state), true);
 }
 
+/* A hole with the old mapping in it could not be mapped again. */
+POOL_TEST(what_the_driver_does_not_unmap_stays)
+{
+    struct rig *r = expect_arena(state);
+    rig_free(r, rig_alloc(r, MIB(8)));
+    rig_settle(r);
+    r->model->unmap_code = MODEL_BROKEN;
+    EXPECT_EQ(rig_trim(r, 0, true), 0, "nothing goes back");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "nothing is forgotten");
+    EXPECT_SOUND(r);
+    r->model->unmap_code = 0;
+    EXPECT(rig_alloc(r, MIB(8)), "it serves");
+    EXPECT_EQ(model_used_bytes(r->model), MIB(8), "the same memory");
+    rig_free_all(r);
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(8), "and goes back later");
+    EXPECT_SOUND(r);
+}
+
+/* A large request takes two chunks, and the driver has memory for one of them. */
+TEST(a_request_that_fails_keeps_nothing)
+{
+    struct rig *r = rig_create(GIB(8));
+    rig_start(r);
+    r->model->other_bytes = GIB(6);
+    EXPECT_EQ(rig_alloc(r, GIB(3)), 0, "there is too little memory");
+    EXPECT(rig_stats(r).num_device_alloc > 0, "a chunk came");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "the driver has it for the program's own call");
+    EXPECT_SOUND(r);
+    r->model->other_bytes = 0;
+    EXPECT_ENDS(r);
+}
+
 PLAY_TESTS
