@@ -14,6 +14,7 @@ from gpucache import block_map, symbols, tables, usage
 from gpucache.trace import KIND
 
 EVENTS_MOST = 500_000  # the latest: viewers take them all into their memory
+DEVICES_MOST = 64  # what has a higher number is none
 UNIT = 1 << tables.TRACE_UNIT_SHIFT
 OUT_OF_MEMORY = 2  # CUresult
 
@@ -23,7 +24,8 @@ class Snapshot:
 
     def __init__(self, its):
         self.report, self.usage = its, its.usage
-        devices = [gpu["device"] for gpu in self.usage.gpus.values()]
+        devices = [gpu["device"] for gpu in self.usage.gpus.values()
+                   if gpu["device"] < DEVICES_MOST]
         self.first_device = min(devices, default=0)
         self.num_devices = max(devices, default=0) + 1
         self.entries = [collections.deque(maxlen=EVENTS_MOST) for _ in range(self.num_devices)]
@@ -84,7 +86,8 @@ class Snapshot:
         gpu = self.usage.gpus.get(event.context)
         if event.a not in self._ranges:
             bisect.insort(self._starts, event.a)
-        self._ranges[event.a] = event.b, gpu["device"] if gpu else self.first_device
+        self._ranges[event.a] = event.b, gpu["device"] \
+            if gpu and gpu["device"] < self.num_devices else self.first_device
         self._come(event, event.a, event.b, event.kind != KIND["HELD"])
 
     def _end_context(self, event):

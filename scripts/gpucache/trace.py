@@ -24,6 +24,7 @@ EVENTS = set(KIND.values()) - {KIND[name] for name in (
     "SITE", "STACK", "PYTHON_FRAME", "OBJECT", "THREAD", "LOST", "BASE", "TIME", "END")}
 # The first record that is not frequent, or has a wide part.
 OTHER = re.compile(b"[^" + re.escape(batch.FREQUENT) + b"]")
+RATE_MOST = 8192  # ns a tick; no clock ticks so slowly, and all times have 79 binary digits
 FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
 # One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.
@@ -177,7 +178,8 @@ class Trace:
         chunks = collections.deque(self._chunks())
         (start, _), (last, _) = self._start, self._last
         spent_ns = self._last[1] - self._start[1]
-        self._rate = spent_ns / (last - start) if last > start and spent_ns > 0 else 1.0
+        self._rate = min(RATE_MOST, spent_ns / (last - start)) \
+            if last > start and spent_ns > 0 else 1.0
         going = []  # [records, how many of them are taken] of the chunks that are read
         while chunks or going:
             until_ns = min((records.ns[-1] for records, _ in going), default=math.inf)

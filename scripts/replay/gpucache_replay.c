@@ -11,7 +11,8 @@
  * setting, as they are done. Exit code 1 with a line on stderr: there is no replay at all.
  *
  * Each setting runs in a child of its own, as many at a time as there are CPUs: a pool keeps some
- * state of a process, and one that fails does not take the others with it.
+ * state of a process, and one that fails does not take the others with it. They end with their
+ * parent: whoever reads what it says would wait for them.
  */
 #include "scripts/replay/recording.h"
 #include "scripts/replay/rerun.h"
@@ -19,9 +20,11 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,9 +75,11 @@ static void tell(int setting, const struct rerun *r)
     fflush(stdout);
 }
 
-static void in_child(struct work *w, int setting, int to)
+static void in_child(struct work *w, int setting, int to, pid_t parent)
 {
     struct rerun result;
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) || getppid() != parent)
+        _exit(1);
     rerun(&result, &w->recording, &w->settings[setting], w->gpu_bytes, w->deadline_ns);
     _exit(write(to, &result, sizeof result) == (ssize_t)sizeof result ? 0 : 1);
 }
@@ -85,10 +90,10 @@ static bool start_next(struct work *w)
     int ends[2];
     if (pipe(ends))
         return false;
-    pid_t pid = fork();
+    pid_t own = getpid(), pid = fork();
     if (!pid) {
         close(ends[0]);
-        in_child(w, w->started, ends[1]);
+        in_child(w, w->started, ends[1], own);
     }
     close(ends[1]);
     if (pid < 0) {

@@ -13,6 +13,7 @@
 /* A free that came with an older clock than the next allocation of its address, from another
  * thread, lies so far behind at most. */
 #define LATE_NS UINT64_C(1000000)
+#define MOST_NS (UINT64_C(1) << 62)
 
 enum { CONTEXTS_MOST = 256 };
 
@@ -144,6 +145,12 @@ static void match(struct recording *r, struct matcher *m, uint64_t ns, const str
     }
 }
 
+/* Later times, of a broken file, are this one: sums with it have room. */
+static uint64_t bounded(double ns)
+{
+    return ns < (double)MOST_NS ? (uint64_t)ns : MOST_NS;
+}
+
 /* false: no memory for it. */
 static bool match_all(struct recording *r, const struct records *d)
 {
@@ -156,11 +163,11 @@ static bool match_all(struct recording *r, const struct records *d)
     for (size_t i = 0; r->events && i < d->count && !m.short_of_memory; i++) {
         uint64_t ticks = d->all[i].ticks;
         uint64_t since = ticks > d->start_ticks ? ticks - d->start_ticks : 0;
-        match(r, &m, (uint64_t)((double)since * rate), &d->all[i]);
+        match(r, &m, bounded((double)since * rate), &d->all[i]);
     }
     free(m.places);
     free(m.spare);
-    r->span_ns = told ? d->last_ns - d->start_ns : 0;
+    r->span_ns = told ? bounded((double)(d->last_ns - d->start_ns)) : 0;
     if (r->count && r->events[r->count - 1].ns > r->span_ns)
         r->span_ns = r->events[r->count - 1].ns;
     return r->events && !m.short_of_memory;

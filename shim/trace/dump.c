@@ -91,7 +91,7 @@ static void find_start(void)
 }
 
 /* With the last pair of times. */
-static void put_header(void)
+static void write_header(void)
 {
     static const char none[TRACE_HEADER_BYTES - sizeof header];
     header.last_ticks = trace_ticks();
@@ -109,7 +109,7 @@ static void begin_header(void)
     header.start_unix_ns -= header.start_ns - start_ns;
     header.start_ns = start_ns;
     header.start_ticks = start_ticks;
-    put_header();
+    write_header();
 }
 
 /* A table with open addressing; a caller that finds no place counts as not known. */
@@ -324,7 +324,7 @@ bool trace_dump_end(char *why, size_t size_bytes)
     trace_mine = before;
     if (writer.chunk)
         put_chunk(&page, (size_t)((const char *)writer.next - (const char *)&page));
-    put_header();
+    write_header();
     trace_copy_end(!problem[0]);
     trace_owners_back();
     trace_ring_unlock();

@@ -18,8 +18,8 @@
  * 4. The layout is right: the sizes that the interpreter tells of its types are those of the table,
  *    and before the first plain read all fields of the thread's frames are read by the kernel,
  * which refuses what is no memory, and are compared with what they must be. If anything differs,
- * there are no Python frames in this process, and one line says so. A subinterpreter's frames are
- * not looked at. Other threads' stores do not matter by 1.
+ * there are no Python frames in this process, and one line says so. Of a subinterpreter's
+ * frames 3.11 tells none. Other threads' stores do not matter by 1.
  *
  * A place that is known (python_frame_key) is not read anew, and its code may have ended, with
  * other code at its address. So the key has the number that the interpreter gives to each code

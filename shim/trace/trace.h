@@ -17,7 +17,8 @@
  * 4. A thread's state goes to a list of spare ones at its end, with the rest of its chunk. The next
  *    new thread goes on there. So many short threads make no large file.
  * 5. A signal handler that interrupts a thread inside a record loses its own record (LOST).
- * 6. A forked child records nothing: trace_leave.
+ * 6. A forked child records nothing: trace_leave. A child of clone or _Fork, which run no handlers,
+ *    would write to its parent's chunk. CUDA serves no such child.
  * 7. A trace without a file has rings of chunks in place of the file. All else is the same, so a
  *    record costs the same.
  * Keeps errno, and is no cancellation point. No driver call, no lock that is held over anything but

@@ -37,7 +37,7 @@ def write(path, events, span_ns, start_unix_ns=10**18, more_threads=()):
             chunk += _record("THREAD", number + 1, 0)
             for ns, kind, first, second in its:
                 chunk += _record("TIME", ns, 0)
-                chunk += _record(kind, first, second, first + 1 if kind == "CONTEXT" else 1,
+                chunk += _record(kind, first, second, first + 1 & 0xff if kind == "CONTEXT" else 1,
                                  said=b"GPU-%d a GPU" % first if kind == "CONTEXT" else b"")
             assert len(chunk) <= tables.TRACE_CHUNK_BYTES
             file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))

@@ -7,9 +7,11 @@ import os
 import pathlib
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -188,6 +190,13 @@ class BadFiles(Traces):
         self.assertEqual(done.returncode, 1)
         self.assertIn("another version", done.stderr)
 
+    def test_a_time_beyond_all_others(self):
+        """Comes, and passes."""
+        for last in SPIKE_NS, (1 << 64) - 1:
+            gct.write(self.path, [*SPIKE[:-1], free(last, 0)], (1 << 64) - 1)
+            rows = self.replay("", "MAX_IDLE=0", "IDLE_TIMEOUT=1s")[1]
+            self.assertEqual([row["state"] for row in rows], ["done"] * 3)
+
     def test_no_contents_end_it_badly(self):
         subprocess.run([WRITER, "threads", self.path], timeout=100, check=True)
         whole = pathlib.Path(self.path).read_bytes()[:4096 + (256 << 10)]
@@ -264,6 +273,24 @@ class Reports(Traces):
         gct.write(self.path, SPIKE, SPIKE_NS)
         with unittest.mock.patch.object(replay, "SECONDS", 0):
             self.assertIn("there was no time to replay it", self.report())
+
+    def test_whoever_is_killed_leaves_nothing_behind(self):
+        """The processes in which it replays have its pipe."""
+        subprocess.run([WRITER, "threads", self.path], timeout=100, check=True)
+        with subprocess.Popen([replay.program(), "60", "0", self.path, "MAX_RESERVED=least"],
+                              stdout=subprocess.PIPE) as program:
+            program.stdout.readline()
+            time.sleep(0.2)
+            with open(f"/proc/{program.pid}/task/{program.pid}/children",
+                      encoding="ascii") as file:
+                child = int(file.read())
+            os.kill(child, signal.SIGSTOP)
+            program.kill()
+            try:
+                program.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                os.kill(child, signal.SIGKILL)
+                raise
 
     def test_what_takes_too_long_is_left_out(self):
         gct.write(self.path, SPIKE, SPIKE_NS)

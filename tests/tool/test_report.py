@@ -386,6 +386,17 @@ class Words(unittest.TestCase):
             self.assertEqual(tool("report", path, "-o", folder).status, 1)
         self.assertEqual(tool("trace", "0x1").status, 2)
 
+    def test_a_number_that_is_no_device_makes_no_lists(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.gct")
+            for device, number in (1, 2), (100_000, 1):
+                gct.write(path, [(0, "CONTEXT", device, 16 << 30), (1, "SEGMENT", 512, MIB),
+                                 (2, "ALLOC", 512, MIB)], 10)
+                done = tool("report", path, "-o", path + ".pickle")
+                self.assertEqual(done.status, 0, done.err)
+                with open(path + ".pickle", "rb") as file:
+                    self.assertEqual(len(pickle.load(file)["device_traces"]), number)
+
     def test_an_empty_trace(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "a.gct")
