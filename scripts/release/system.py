@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Fresh systems in a folder, made by debootstrap, in TMPDIR or /var/tmp. Their packages come from
-the mirror that is named; else from DEBIAN_MIRROR or UBUNTU_MIRROR; else from where this system's own
-do, if it is one of the same kind; else from the public archive. Needs root. Signatures are checked
-where this system has the archive's keyring."""
+the mirror that is named; else from DEBIAN_MIRROR or UBUNTU_MIRROR; else from where this system's
+own do, if it is one of the same kind; else from the public archive. Needs root. Signatures are
+checked where this system has the archive's keyring."""
 import contextlib
 import os
 import pathlib
