@@ -324,19 +324,25 @@ class _Picture:
         above = title + cards + gap
         table = self.table(shown, has_heads, len(above))
         if not self.lines and (room >= 1):
-            table.append([(terminal.cut(self.nothing(), self.width), "")])
+            table += [[(line, "")] for line in self.nothing(1 + max(0, rest))]
         lines = above + table + after
         return lines + [[]] * (self.height - len(lines) - len(bottom)) \
             + [[(words, "" if self.view.message or self.view.typed is not None else "dim")]
                for words in bottom]
 
-    def nothing(self):
+    def nothing(self, rows):
+        """Why there is no process to show, on so many lines at most."""
         if self.view.filter or self.view.gpu is not None:
-            return "No process is so. / and g change what is shown."
-        if self.machine.why:
-            return f"No process runs under libgpucache. Of others nothing is known: " \
-                   f"{self.machine.why}."
-        return "No process is on a GPU."
+            words = "No process is so. / and g change what is shown."
+        elif self.machine.why:
+            words = f"No process runs under libgpucache. Of others nothing is known: " \
+                    f"{self.machine.why}."
+        else:
+            words = "No process is on a GPU."
+        lines = textwrap.wrap(words, self.width)
+        if len(lines) <= rows:
+            return lines
+        return lines[:rows - 1] + [terminal.cut(" ".join(lines[rows - 1:]), self.width)]
 
 
 def render(recorded, width, height, view=None, unicode=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Fresh systems in a folder, made by debootstrap, in TMPDIR or /var/tmp. Their packages come from
-the mirror that is named; else from DEBIAN_MIRROR or UBUNTU_MIRROR; else from where this system's own
-do, if it is one of the same kind; else from the public archive. Needs root. Signatures are checked
-where this system has the archive's keyring."""
+the mirror that is named; else from DEBIAN_MIRROR or UBUNTU_MIRROR; else from where this system's
+own do, if it is one of the same kind; else from the public archive. Needs root. Signatures are
+checked where this system has the archive's keyring."""
 import contextlib
 import os
 import pathlib
@@ -23,6 +23,8 @@ PUBLIC = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ub
 # Ubuntu has other machines than x86 apart.
 PORTS = "http://ports.ubuntu.com/ubuntu-ports"
 UBUNTU_SCRIPT = "/usr/share/debootstrap/scripts/gutsy"
+# Of one command: ten times what the longest takes on a machine without other work.
+PATIENCE_S = 3600
 # What a machine's owner may have set for apt and pip, and the names of such variables.
 SETTINGS = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf")
 # Under a name of its own: packages of the new system write the usual one.
@@ -133,15 +135,20 @@ def give_settings(folder):
 
 
 def inside(system, *command, **variables):
-    """The status of a command in the new system, as root, with the time that it may take."""
+    """The status of a command in the new system, as root, with the time that it may take. Its end
+    ends all its processes."""
     environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                    "HOME": "/var/empty", "TERM": "dumb", "LC_ALL": "C.UTF-8",
                    **{k: v for k, v in os.environ.items() if VARIABLES.fullmatch(k)}, **variables}
     if (system / CERTIFICATES).exists():
         environment["PIP_CERT"] = f"/{CERTIFICATES}"
     apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh"]
-    return subprocess.run([*apart, system, *command], env=environment, stdin=subprocess.DEVNULL,
-                          check=False, timeout=1800).returncode
+    try:
+        return subprocess.run([*apart, system, *command], env=environment, check=False,
+                              stdin=subprocess.DEVNULL, timeout=PATIENCE_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"{command[0]} did not end in {PATIENCE_S // 60} minutes", flush=True)
+        return 1
 
 
 @contextlib.contextmanager

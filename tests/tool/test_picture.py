@@ -53,6 +53,22 @@ class Picture(Two):
         console.print(top.render(screen.machine, width, height, screen, unicode), end="")
         return console.file.getvalue().rstrip("\n").split("\n")
 
+    def test_why_there_is_nothing_to_show_is_told_to_its_end(self):
+        screen = self.look()
+        screen.machine.why = "there is no NVIDIA driver: neither libnvidia-ml.so.1 nor " \
+                             "nvidia-smi is here"
+        for width, height in (40, 10), (60, 14), (80, 24), (200, 24):
+            lines = self.picture(screen, width, height)
+            told = " ".join(" ".join(lines).split())
+            self.assertIn(f"Of others nothing is known: {screen.machine.why}.", told)
+            self.assertEqual(len(lines), height)
+            self.assertLessEqual(max(map(len, lines)), width)
+        for width in 1, 8, 30:
+            for height in range(1, 8):
+                lines = self.picture(screen, width, height)
+                self.assertLessEqual(len(lines), height)
+                self.assertLessEqual(max(map(len, lines)), width)
+
     def test_the_count_of_hidden_lines_stays_at_any_width(self):
         for number in range(1, 41):
             self.page(pid=number, namespace=12345)
