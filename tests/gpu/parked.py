@@ -86,7 +86,7 @@ class Parked(Talker):
         pages = os.path.join(folder, "pages")
         super().__init__(command, suite.shim_env(GPUCACHE_DIR=pages, **options), ready)
         pid = int(self.said[0]) if self.said else self.process.pid
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not (found := glob.glob(os.path.join(pages, f"*-{pid}-*.page"))):
             if time.monotonic() > end:
                 self.end()

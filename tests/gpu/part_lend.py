@@ -58,7 +58,7 @@ def see_each_other(there, folder):
     """A process makes its page on a thread of its own, soon after its first allocation."""
     for worker in there:
         worker.seconds(f"turn {2 << 20}")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while len(glob.glob(os.path.join(folder, "*.page"))) < len(there) and time.monotonic() < end:
         time.sleep(0.01)
 

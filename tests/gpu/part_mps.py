@@ -47,7 +47,7 @@ class Service:
                             f"{text[-120:] or f'exit {done.returncode}'}")
         return self
 
-    def ask(self, request, timeout=10):
+    def ask(self, request, timeout=60):
         done = self.suite.run([self.control], self.env, timeout, stdin=(request + "\n").encode())
         return done.out.strip() if done.rc == 0 else ""
 

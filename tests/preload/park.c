@@ -388,12 +388,14 @@ static int a_use_comes_while_a_second_park_begins(void)
     return setrlimit(RLIMIT_NOFILE, &limit) || wrong_a() != 0;
 }
 
-/* Whoever has the use's answer finds the copy that it left. */
+/* Whoever has the use's answer finds the copy that it left. A sanitizer's build takes a second for
+ * each round. */
 static int a_drop_right_after_a_use_drops(void)
 {
+    int rounds = scene_sanitized() ? 10 : 100;
     begin(1);
     expect_code(asker_ask("set PARK=retain:1G"), PAGE_REPLY_DONE);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < rounds; i++) {
         park();
         REQUIRE(gpu_fill(b, WORDS, 7, NULL));
         expect_code(asker_ask("wake drop=1"), PAGE_REPLY_DONE);

@@ -110,6 +110,9 @@ class Options(unittest.TestCase):
                             for name, value, _, _ in cases])
         for (name, value, words, as_usual), (said, figures) in zip(cases, played):
             with self.subTest(f"{name}={value}"):
+                if not said or as_usual not in (None, figures == usual):
+                    # On a busy machine what the control thread does comes later.
+                    said, figures = play("exit, linger, two contexts", **{name: value})
                 self.assertEqual(len(said), 1, said)
                 self.assertTrue(said[0].startswith(f"gpucache: warning: {name}"), said[0])
                 self.assertIn(words, said[0])
