@@ -281,6 +281,22 @@ class Page:
                       (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),
                        ("growth", "n")), shown, len(rows) - ROWS)
 
+    def tensors(self):
+        its = self.report.tensors
+        if not its:
+            return ""
+        sites, blocks = its.rows(2 * ROWS), its.block_rows(ROWS)
+        rows = [[f'{escape(where)}<small title="{escape(called)}">{escape(called)}</small>', size,
+                 part, number] for size, part, number, where, called in sites]
+        said = "".join(f"<p>{escape(words)}</p>" for words in its.sentences())
+        made = _table("What PyTorch keeps in its blocks", "bytes of its snapshot's parts, by the "
+                      "code that asked PyTorch for them", (("call site", ""), ("bytes", "n"),
+                                                          ("part", "n"), ("parts", "n")), rows)
+        made += _table("Blocks with PyTorch's segments", "the largest first",
+                       (("bytes", "n"), ("address", "n"), ("allocated", "n"), ("inactive", "n"),
+                        ("most of it", "by")), [list(map(escape, row)) for row in blocks])
+        return f'<section class="card" id="tensors">{made}{said}</section>'
+
     def beside(self):
         rows = [[escape(PASSED.get(group, words_of(group))),
                  text.count(calls), text.size(size)]
@@ -410,7 +426,8 @@ class Page:
             script=script, title=escape(f"gpucache report: {self.trace.program}"),
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
             headline=self.headline(), explained=escape(_micro(self.report.explained())),
-            cards=self.cards(), beside=self.beside(), timeline=self.timeline(),
+            cards=self.cards(), beside=self.beside(), tensors=self.tensors(),
+            timeline=self.timeline(),
             tables=self.tables(), block_map=self.block_map(), what_if=self.what_if(),
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
