@@ -26,8 +26,8 @@ WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
 BAD = "<img src=x onerror=1>"
 WIDTHS = (1400, 800, 390)
-# Of a_step, for an event. Alone on a machine it takes less than 110, beside other tests a half more:
-# what shares a core has less cache and a slower clock. A square of the events takes thousands.
+# Of a_step, for an event. Alone on a machine it takes less than 110, beside other tests a half
+# more: what shares a core has less cache and a slower clock. The events' square takes thousands.
 STEPS_MOST = 330
 LINES_MOST = 30  # of Python, for an event: some 20 are
 

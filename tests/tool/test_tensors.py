@@ -160,9 +160,10 @@ class Tensors(unittest.TestCase):
 
     def test_no_pickle_takes_all_memory(self):
         """A few bytes: a place in the memo, and a length."""
-        for data in (b"\x80\x04Nr" + struct.pack("<I", (1 << 31) - 1) + b".",
-                     b"\x80\x04\x8e" + struct.pack("<Q", 1 << 60) + b"."):
-            self.refused(data, "it (is no|takes too much memory for a) snapshot of PyTorch")
+        self.refused(b"\x80\x04Nr" + struct.pack("<I", 1 << 27) + b".",
+                     "it takes too much memory for a snapshot of PyTorch")
+        self.refused(b"\x80\x04\x8e" + struct.pack("<Q", 1 << 60) + b".",
+                     "it (is no|takes too much memory for a) snapshot of PyTorch")
 
     def test_arguments(self):
         self.assertEqual(tool("report", self.path, "--snapshot", self.path + ".no").status, 1)
