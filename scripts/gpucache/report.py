@@ -149,7 +149,8 @@ class Report:
             return self._who_holds()
         if not used.peak:
             return ""
-        site, size = max(used.at_peak.items(), key=lambda item: item[1])
+        site, size = max((row for row in used.at_peak.items() if row[0] != trace.OTHERS),
+                         key=lambda row: row[1])
         name, where = self.where(site)
         said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by {name} " \
                f"({where})."

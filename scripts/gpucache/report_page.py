@@ -12,6 +12,7 @@ import re
 import string
 
 from gpucache import replay, text, together
+from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column, words_of
 
 SERIES = 40         # call sites in the picture; the others of a library are one more
@@ -106,7 +107,7 @@ class Page:
         """The largest call sites, and one of the others for each library: sums stay true."""
         found, sites = self.usage.sites, {}
         largest = sorted(found, key=lambda site: -found[site].most)[:SERIES]
-        for site in [*found, 0]:
+        for site in [*found, 0, OTHERS]:
             sites[site] = site if site in largest else (self.usage.owner(site),)
         names = sorted({*sites.values()}, key=lambda key: (isinstance(key, tuple), str(key)))
         held = {name: [0] * len(self.columns) for name in names}

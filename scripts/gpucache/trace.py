@@ -24,6 +24,7 @@ EVENTS = set(KIND.values()) - {KIND[name] for name in (
     "SITE", "STACK", "PYTHON_FRAME", "OBJECT", "THREAD", "LOST", "BASE", "TIME", "END")}
 # The first record that is not frequent, or has a wide part.
 OTHER = re.compile(b"[^" + re.escape(batch.FREQUENT) + b"]")
+OTHERS = -1  # stands for many sites
 FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
 # One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.

@@ -119,6 +119,12 @@ class Figures(Pages):
         page, data, its = self.page("large:100000")
         self.check(data, its.usage)
         self.assertGreater(len(its.usage.sites), usage.SITES_MOST)
+        self.assertGreater(its.usage.at_peak[trace.OTHERS], max(
+            size for site, size in its.usage.at_peak.items() if site != trace.OTHERS))
+        self.assertNotIn("+0x0 ", its.explained())
+        self.assertNotIn("other call sites", its.explained())
+        self.assertIn("  other call sites  ", tool("report", os.path.join(
+            self.folder, "large.gct")).out)
         self.assertLess(len(data["series"]), 60)
         self.assertLess(len(page), 5 * MIB)
 
