@@ -438,9 +438,9 @@ class Reader(Traces):
     def test_a_file_that_is_cut_off_meanwhile(self):
         """Is shorter, and no end of the tool."""
         self.write("threads")
-        read = f"import os, sys; sys.path.insert(0, {sys.path[0]!r})\nfrom gpucache import trace\n" \
-               "its = trace.Trace(sys.argv[1])\nos.truncate(sys.argv[1], 1 << 20)\n" \
-               "print(len(list(its.events())))"
+        read = f"import os, sys\nsys.path.insert(0, {sys.path[0]!r})\n" \
+               "from gpucache import trace\nits = trace.Trace(sys.argv[1])\n" \
+               "os.truncate(sys.argv[1], 1 << 20)\nprint(len(list(its.events())))"
         done = subprocess.run([sys.executable, "-c", read, self.path], check=True, timeout=60,
                               text=True, stdout=subprocess.PIPE)
         self.assertGreater(int(done.stdout), 10000)
