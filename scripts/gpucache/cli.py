@@ -190,6 +190,9 @@ def _add_trace(add):
 def _add_report(add):
     add("files", nargs="+", metavar="FILE", help="a trace")
     add("-o", "--output", metavar="FILE", help="write to this file")
+    add("--snapshot", metavar="PICKLE",
+        help="a snapshot of PyTorch's of the same process (torch.cuda.memory._dump_snapshot): text "
+        "and html show what PyTorch keeps in its blocks, by the code that asked for it")
     add("--format", choices=("text", "html", "perfetto", "collapsed", "csv", "pytorch"),
         metavar="FORMAT", help="text, html, perfetto, collapsed, csv or pytorch")
 

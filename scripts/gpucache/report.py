@@ -7,7 +7,8 @@ import shutil
 import sys
 import textwrap
 
-from gpucache import options, replay, report_page, snapshot, symbols, text, together, trace, usage
+from gpucache import (options, replay, report_page, snapshot, symbols, tensors, text, together,
+                      trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
@@ -37,8 +38,9 @@ def folded(words, before=""):
 class Report:
     """A trace with all that is said of it."""
 
-    def __init__(self, path, beside=(), what_if=False):
-        """beside: traces of other processes of the GPU. what_if: also under other settings."""
+    def __init__(self, path, beside=(), what_if=False, pytorch=None):
+        """beside: traces of other processes of the GPU. what_if: also under other settings.
+        pytorch: the file of a snapshot of PyTorch."""
         self.replay, self._traces = None, []
         try:
             for one in (path, *beside):
@@ -49,10 +51,16 @@ class Report:
             self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
             self.beside = [together.Process(its, self.whole_ns) for its in others]
             self.gpus = together.gpus([self, *self.beside]) if others else {}
+            self.tensors = self._tensors(path, pytorch) if pytorch else None
         except BaseException:
             self.close()
             raise
         self.symbols = symbols.Symbols(self.trace, self._shown())
+
+    def _tensors(self, path, pytorch):
+        with trace.Trace(path) as its:
+            its.begin_at(self.trace.lead_ns)
+            return tensors.Tensors(its, pytorch)
 
     def _shown(self):
         """The sites that the report may name: those of marks, and the largest in any respect."""
@@ -141,7 +149,8 @@ class Report:
             return self._who_holds()
         if not used.peak:
             return ""
-        site, size = max(used.at_peak.items(), key=lambda item: item[1])
+        site, size = max((row for row in used.at_peak.items() if row[0] != trace.OTHERS),
+                         key=lambda row: row[1])
         name, where = self.where(site)
         said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by {name} " \
                f"({where})."
@@ -222,6 +231,7 @@ class Report:
         rows = [[text.size(its.live), text.count(its.blocks), *self.where(site)]
                 for site, its in self.live_at_end()[:ROWS]]
         yield from self._table("Live at the end", ("BYTES", "BLOCKS", "CODE", "IN"), rows)
+        yield from self._in_pytorch()
         rows = [[seconds(mark.ns), *self.mark(mark)] for mark in used.marks[-ROWS:]]
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
         rows = [[usage.words_of(group), text.count(calls), text.size(size)]
@@ -231,6 +241,18 @@ class Report:
         yield from self._table("Other memory, which the driver served", ("KIND", "CALLS", "BYTES"),
                                rows)
         yield from self.what_if()
+
+    def _in_pytorch(self):
+        if self.tensors:
+            yield ""
+            for words in self.tensors.sentences():
+                yield from folded(words)
+            yield from self._table("What PyTorch keeps in its blocks",
+                                   ("BYTES", "PART", "BLOCKS", "CODE", "IN"),
+                                   self.tensors.rows(ROWS))
+            yield from self._table("Blocks with PyTorch's segments",
+                                   ("BYTES", "ADDRESS", "ALLOCATED", "INACTIVE", "MOST OF IT"),
+                                   self.tensors.block_rows(ROWS))
 
     def recorded(self):
         """What Outcome says of a setting, of the program as it ran."""
@@ -261,7 +283,7 @@ class Report:
             yield ""
             yield title
             yield text.table(heads, rows, left=("CODE", "IN", "WHAT", "", "KIND",
-                                                         "SETTING", "FAILED"))
+                                                         "SETTING", "FAILED", "MOST OF IT"))
 
     def mark(self, mark):
         size = text.size(mark.bytes)
@@ -366,9 +388,11 @@ def show(args):
     made = _format(args)
     if len(args.files) > 1 and made not in ("text", *TOGETHER):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
+    if args.snapshot and (made not in ("text", "html") or made == "text" and len(args.files) > 1):
+        raise Fault("--snapshot is for a text of one trace, or for html", USAGE)
     own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
     what_if = made in ("text", "html")
-    first = Report(own[0], beside, what_if)
+    first = Report(own[0], beside, what_if, args.snapshot)
     if made in BINARY and not args.output:
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:

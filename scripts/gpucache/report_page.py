@@ -12,6 +12,7 @@ import re
 import string
 
 from gpucache import replay, text, together
+from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column, words_of
 
 SERIES = 40         # call sites in the picture; the others of a library are one more
@@ -106,7 +107,7 @@ class Page:
         """The largest call sites, and one of the others for each library: sums stay true."""
         found, sites = self.usage.sites, {}
         largest = sorted(found, key=lambda site: -found[site].most)[:SERIES]
-        for site in [*found, 0]:
+        for site in [*found, 0, OTHERS]:
             sites[site] = site if site in largest else (self.usage.owner(site),)
         names = sorted({*sites.values()}, key=lambda key: (isinstance(key, tuple), str(key)))
         held = {name: [0] * len(self.columns) for name in names}
@@ -281,6 +282,22 @@ class Page:
                       (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),
                        ("growth", "n")), shown, len(rows) - ROWS)
 
+    def tensors(self):
+        its = self.report.tensors
+        if not its:
+            return ""
+        sites, blocks = its.rows(2 * ROWS), its.block_rows(ROWS)
+        rows = [[f'{escape(where)}<small title="{escape(called)}">{escape(called)}</small>', size,
+                 part, number] for size, part, number, where, called in sites]
+        said = "".join(f"<p>{escape(words)}</p>" for words in its.sentences())
+        made = _table("What PyTorch keeps in its blocks", "bytes of its snapshot's parts, by the "
+                      "code that asked PyTorch for them", (("call site", ""), ("bytes", "n"),
+                                                          ("part", "n"), ("parts", "n")), rows)
+        made += _table("Blocks with PyTorch's segments", "the largest first",
+                       (("bytes", "n"), ("address", "n"), ("allocated", "n"), ("inactive", "n"),
+                        ("most of it", "by")), [list(map(escape, row)) for row in blocks])
+        return f'<section class="card" id="tensors">{made}{said}</section>'
+
     def beside(self):
         rows = [[escape(PASSED.get(group, words_of(group))),
                  text.count(calls), text.size(size)]
@@ -410,7 +427,8 @@ class Page:
             script=script, title=escape(f"gpucache report: {self.trace.program}"),
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
             headline=self.headline(), explained=escape(_micro(self.report.explained())),
-            cards=self.cards(), beside=self.beside(), timeline=self.timeline(),
+            cards=self.cards(), beside=self.beside(), tensors=self.tensors(),
+            timeline=self.timeline(),
             tables=self.tables(), block_map=self.block_map(), what_if=self.what_if(),
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),

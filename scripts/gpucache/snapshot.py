@@ -34,6 +34,7 @@ class Snapshot:
         self._there = block_map.Moments()    # its ranges are those that are there
         self._own = {}                       # address of a block -> parts that it brought along
         self._contexts = set()               # that are there
+        self._given = 0, 0, 0                # address, bytes and site of the last free
         self._num_before = self.usage.num_events - EVENTS_MOST  # of which no viewer is told
         for event in its.trace.events():
             self._num_before -= 1
@@ -111,12 +112,20 @@ class Snapshot:
         self.entries[self.device(addr)].append(entry)
 
     def _give(self, event):
-        size, _ = self._blocks.pop(event.a, (0, 0))
+        size, site = self._blocks.pop(event.a, (0, 0))
         if size:
+            self._given = event.a, size, site
             for action in "free_requested", "free_completed":
                 self._add(event, action, event.a, size, event.site)
         for part in self._own.pop(event.a, ()):
             self._go(event, *part)
+
+    def _give_failed(self, event):
+        """The block is there again, in a viewer as a new one of the same code."""
+        addr, size, site = self._given
+        if size and addr == event.a and addr not in self._blocks:
+            self._take(event._replace(kind=usage.ALLOC, b=size, site=site))
+            self._given = 0, 0, 0
 
     def _take(self, event):
         kind = event.kind
@@ -134,6 +143,8 @@ class Snapshot:
                 self._add(event, "alloc", event.a, event.b, event.site)
         elif kind in (usage.FREE, usage.FREE_ASYNC):
             self._give(event)
+        elif kind == KIND["FREE_FAILED"]:
+            self._give_failed(event)
         elif kind in (KIND["SEGMENT"], KIND["MAP"], KIND["HELD"]):
             self._hold(event)
         elif kind == KIND["SEGMENT_FREE"]:

@@ -14,10 +14,11 @@ import struct
 import subprocess
 
 from gpucache import text
-from gpucache.trace import PythonFrame
+from gpucache.trace import OTHERS, PythonFrame
 
 PROGRAMS = ("llvm-symbolizer", "addr2line")
 PATIENCE_S = 30
+NAMES = {0: "code that is not known", OTHERS: "other call sites"}
 PT_LOAD = 1
 INTERPRETER = re.compile(r"(lib)?python[0-9]")
 # Code that calls the first function of a program or a thread.
@@ -71,6 +72,8 @@ class Place:
         self.function = self.line = ""
 
     def __str__(self):
+        if not self.path and self.offset in NAMES:
+            return NAMES[self.offset]
         return self.function or f"{self.object}+0x{self.offset:x}"
 
 

@@ -25,6 +25,7 @@ EVENTS = set(KIND.values()) - {KIND[name] for name in (
 # The first record that is not frequent, or has a wide part.
 OTHER = re.compile(b"[^" + re.escape(batch.FREQUENT) + b"]")
 RATE_MOST = 8192  # ns a tick; no clock ticks so slowly, and all times have 79 binary digits
+OTHERS = -1  # stands for many sites
 FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
 # One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.

@@ -7,10 +7,10 @@ import gc
 import os
 
 from gpucache import block_map, tables
-from gpucache.trace import KIND, Event
+from gpucache.trace import KIND, OTHERS, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
-SITES_MOST = 300    # of a column; the others count as site 0
+SITES_MOST = 300    # of a column; the others count as OTHERS
 ENOUGH = 0.98       # of the time
 WINDOWS = 24        # for growth: the least of each is compared
 LATE_FREE_NS = 1_000_000
@@ -293,7 +293,7 @@ class Usage:
         kept = {site: size for site, size in held.items() if size > least}
         kept.update([(site, size) for site, size in held.items() if size == least]
                     [:SITES_MOST - len(kept)])
-        kept[0] = kept.get(0, 0) + sum(held.values()) - sum(kept.values())
+        kept[OTHERS] = sum(held.values()) - sum(kept.values())
         return kept
 
     def _alloc(self, ns, addr, size, site, kind):

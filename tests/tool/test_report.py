@@ -265,6 +265,16 @@ class Viewed(unittest.TestCase):
                          [(8 * MIB, 4 * MIB)])
         self.assertEqual(max(self.taken_back(found, [base + 64 * MIB])), 12)
 
+    def test_a_free_that_failed_leaves_its_block(self):
+        base = self.BASE
+        for kind in "ALLOC", "ALLOC_DRIVER":
+            found = self.snapshot((5, "MAP", base + 8 * MIB, MIB), (10, kind, base, 2 * MIB),
+                                  (20, "FREE", base, 0), (21, "FREE_FAILED", base, 1),
+                                  (30, "FREE_FAILED", base, 1))
+            self.assertEqual([block["address"] for segment in found["segments"]
+                              for block in segment["blocks"] if block["requested_size"]], [base])
+            self.taken_back(found)
+
     def test_a_context_takes_its_memory_along(self):
         base = self.BASE
         found = self.snapshot((10, "MAP", base, 8 * MIB), (20, "ALLOC", base, MIB),

@@ -83,13 +83,16 @@ class Recorder(Traces):
         self.write("nothing")
         start = self.read()[0]._start
         head = pathlib.Path(self.path).read_bytes()[:tables.TRACE_HEADER_BYTES]
-        chance, several = random.Random(5), 0
+        chance, several, unknown = random.Random(5), 0, 0
         for number in range(40):
             made, kinds = [], [KIND[name] for name in ("ALLOC_FAST", "ALLOC", "FREE")]
             known = [0]
             for _ in range(600):
                 kind, wide = chance.choice(kinds), chance.random() < 0.3
                 step, context = chance.randrange(99), chance.choice((0, 0, 1, 255))
+                if chance.random() < 0.005:  # its last byte and the next record's look like halves
+                    made.append(struct.pack("=QQQQQQ", step, KIND["FLUSH"] + 128 << 24, 7,
+                                            KIND["ALLOC"] + 128 << 24, step, 5))
                 if wide and chance.random() < 0.5:
                     kind = KIND["SITE"]
                     known.append(chance.randrange(1, 60 if number % 2 else 1 << 24))
@@ -111,10 +114,11 @@ class Recorder(Traces):
                     its, events = self.read()
                     found.append((events, its.num_torn, its.num_unknown))
             self.assertEqual(*found)
-            self.assertEqual(len(found[0][0]) + sum(
-                len(part) == 16 and part[11] == KIND["SITE"] + 128 for part in made), 600)
+            self.assertGreater(len(found[0][0]), 450)
+            unknown += found[0][2]
             several += len({event.site for event in found[0][0]}) > 2
         self.assertGreater(several, 30)
+        self.assertGreater(unknown, 50)
 
     def test_threads_keep_their_order_and_their_names(self):
         self.write("threads")
@@ -442,8 +446,8 @@ class Reader(Traces):
         """Is shorter, and no end of the tool."""
         self.write("threads")
         read = f"import os, sys\nsys.path.insert(0, {sys.path[0]!r})\n" \
-               "from gpucache import trace\nits = trace.Trace(sys.argv[1])\nos.truncate(sys.argv[1], 1 << 20)\n" \
-               "print(len(list(its.events())))"
+               "from gpucache import trace\nits = trace.Trace(sys.argv[1])\n" \
+               "os.truncate(sys.argv[1], 1 << 20)\nprint(len(list(its.events())))"
         done = subprocess.run([sys.executable, "-c", read, self.path], check=True, timeout=60,
                               text=True, stdout=subprocess.PIPE)
         self.assertGreater(int(done.stdout), 10000)
