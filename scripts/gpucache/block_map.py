@@ -143,7 +143,7 @@ class Moments:
         self._starts.clear()
 
     def at_peak(self, ns, blocks, changes):
-        """changes: (ns, site, bytes, address), since the peak."""
+        """changes: (ns, site, bytes, address or None: beside the pool), since the peak."""
         if len(blocks) > BLOCKS_MOST:
             self.peak = None
             return
@@ -151,7 +151,7 @@ class Moments:
         for _, site, change, addr in reversed(changes):
             if change > 0:
                 then.pop(addr, None)
-            else:
+            elif addr is not None:
                 then[addr] = -change, site
         self.peak = ns, then, dict(self.ranges)
 

@@ -33,7 +33,7 @@ class Job:
         self.steps = [(column.ns // width * width, column.live) for column in used.columns]
         self.gpus = {(its["device"], its["uuid"]): its["total_bytes"]
                      for its in used.gpus.values()}
-        self.beside = sum(size for _, size in used.passed.values())
+        self.beside, self.not_known = used.beside.most, used.beside.not_known()
 
     def _check(self, used):
         if len(self.gpus) > 1:
@@ -49,7 +49,7 @@ class Job:
                       and its.serves_all()), None)
         self.is_replayed = least is not None
         self.why = asked.why
-        self.least = max(self.live, least.max_reserved if least else self.held)
+        self.least = max(self.live, least.max_reserved + self.beside if least else self.held)
 
     def needs(self):
         """[(ns since its start, bytes)]: device memory from then on, once all that is idle is lent
@@ -129,8 +129,11 @@ class Plan:
                   f"{unknown[0].why or 'the replay did not end'}"
         beside = sum(job.beside for job in self.jobs)
         if beside:
-            yield f"Not counted: {text.size(beside)} of other memory, in all, that the driver " \
-                  "served."
+            yield f"{text.size(beside)} of it is memory that the driver serves beside the pool."
+        not_known = sum(job.not_known for job in self.jobs)
+        if not_known:
+            yield f"Not counted: {text.size(not_known)} of such memory, in all: an older library " \
+                  "did not record when it was freed."
         if len({size for job in self.jobs for size in job.gpus.values()}) > 1:
             yield "The traces are of GPUs of several sizes."
 

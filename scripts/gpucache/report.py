@@ -234,12 +234,12 @@ class Report:
         yield from self._in_pytorch()
         rows = [[seconds(mark.ns), *self.mark(mark)] for mark in used.marks[-ROWS:]]
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
-        rows = [[usage.words_of(group), text.count(calls), text.size(size)]
-                for group, (calls, size) in used.passed.items()]
+        rows = [[name, text.count(calls), *sizes]
+                for name, calls, *sizes in used.beside.rows(text.size)]
         if self.usage.beyond:
-            rows.append([BEYOND, "-", text.size(self.usage.median_beyond())])
-        yield from self._table("Other memory, which the driver served", ("KIND", "CALLS", "BYTES"),
-                               rows)
+            rows.append([BEYOND, "-", "-", "-", text.size(self.usage.median_beyond()), "-"])
+        yield from self._table("Other memory, which the driver served",
+                               ("KIND", "CALLS", "AT PEAK", "MOST", "AT END", "IN ALL"), rows)
         yield from self.what_if()
 
     def _in_pytorch(self):
@@ -255,10 +255,11 @@ class Report:
                                    self.tensors.block_rows(ROWS))
 
     def recorded(self):
-        """What Outcome says of a setting, of the program as it ran."""
+        """What Outcome says of a setting, of the program as it ran, without what is beside the
+        pool."""
         used = self.usage
         failed = sum(mark.kind == "ALLOC_FAILED" for mark in used.marks)
-        return (text.size(used.mean_held()), text.size(used.reserved_peak),
+        return (text.size(used.mean_pool()), text.size(used.pool_peak),
                 text.duration(used.driver_ns), text.count(failed) if failed else "none")
 
     def what_if(self):

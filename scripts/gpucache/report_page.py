@@ -13,7 +13,7 @@ import string
 
 from gpucache import replay, text, together
 from gpucache.trace import OTHERS
-from gpucache.usage import NATIVE_PAIR_NS, Column, words_of
+from gpucache.usage import NATIVE_PAIR_NS, Column
 
 SERIES = 40         # call sites in the picture; the others of a library are one more
 ROWS = 8            # of a table
@@ -25,11 +25,6 @@ FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK":
          "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
 LANE_FLAGS = ("FLUSH", "LEND_ASK", "LEND_GIVE", "PARK", "WAKE")
 LANE_MARKS = 100
-PASSED = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
-          "num_managed_allocs": "managed (cudaMallocManaged)",
-          "num_vmm_allocs": "the program's own cuMemCreate",
-          "num_array_allocs": "arrays and mipmapped arrays",
-          "num_host_allocs": "pinned host memory"}
 escape = html.escape
 
 
@@ -299,15 +294,15 @@ class Page:
         return f'<section class="card" id="tensors">{made}{said}</section>'
 
     def beside(self):
-        rows = [[escape(PASSED.get(group, words_of(group))),
-                 text.count(calls), text.size(size)]
-                for group, (calls, size) in self.usage.passed.items()]
+        rows = [[escape(name), text.count(calls), *sizes]
+                for name, calls, *sizes in self.usage.beside.rows(text.size)]
         if self.usage.beyond:
             rows.append(["CUDA context, code, all other memory of the process",
-                         '<span class="soft">by NVML</span>',
-                         text.size(self.usage.median_beyond())])
-        made = _table("Beside the pool", "memory that the driver served, in all",
-                      (("kind", ""), ("calls", "n"), ("bytes", "n")), rows)
+                         '<span class="soft">by NVML</span>', "", "",
+                         text.size(self.usage.median_beyond()), ""])
+        made = _table("Beside the pool", "memory that the driver served",
+                      (("kind", ""), ("calls", "n"), ("at the peak", "n"), ("most", "n"),
+                       (self.end, "n"), ("in all", "n")), rows)
         return f'<section class="card" id="beside">{made}</section>' if made else ""
 
     def _moments(self):

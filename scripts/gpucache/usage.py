@@ -6,7 +6,7 @@ import collections
 import gc
 import os
 
-from gpucache import block_map, tables
+from gpucache import beside, block_map
 from gpucache.trace import KIND, OTHERS, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -22,7 +22,10 @@ ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "L
 FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
     KIND[name] for name in ("FREE", "FREE_ASYNC", "LIVE", "ALLOC", "ALLOC_FAST", "ALLOC_DRIVER"))
 NONE_FREED = 0, 0, None  # address, ns, block
-GROUPS = [row["name"] for row in tables.COUNTERS]
+BESIDE = {KIND[name]: how for name, how in (
+    ("PASSED", beside.Beside.came), ("PASSED_FREE", beside.Beside.given_up),
+    ("PASSED_HOLD", beside.Beside.retained), ("PASSED_MAP", beside.Beside.mapped),
+    ("PASSED_UNMAP", beside.Beside.unmapped))}
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
@@ -30,11 +33,6 @@ Mark = collections.namedtuple("Mark", "ns kind bytes text site")
 # ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
 # of blocks that the driver served, then.
 Column = collections.namedtuple("Column", "ns held live reserved")
-
-
-def words_of(group):
-    """What is said of a group of other memory that has no words of its own."""
-    return group.partition("num_")[2].replace("_", " ") or group
 
 
 class Site:
@@ -88,7 +86,8 @@ class Usage:
         # The peak's last block came at peak_ns; then freed, (ns, site, bytes), was the first to go.
         # before, after: the highest moments on both sides.
         self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
-        self.passed = collections.defaultdict(lambda: [0, 0])  # group -> [calls, bytes]
+        self.beside = beside.Beside(self._beside_changed)
+        self.pool_peak = 0   # of `reserved`, without what is beside the pool
         self.driver_ns = 0   # in calls that took or gave device memory
         self.levels = collections.Counter()  # MiB of live memory -> ns
         self.floors = []     # of each window: site -> least bytes
@@ -96,6 +95,7 @@ class Usage:
         self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
         self._level_ns = self._held_ns = lead_ns
         self._live_area = self._held_time = 0  # bytes times ns; of blocks that were freed
+        self._beside_area = 0
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
@@ -119,8 +119,10 @@ class Usage:
         self.moments.at_end(self.span_ns, "the end", self.blocks)
         self.blocks = {addr: Block(*block[:3]) for addr, block in self.blocks.items()}
         blocks = collections.Counter(block.site for block in self.blocks.values())
+        beside_blocks = self.beside.num_live()
         for site, found in self.sites.items():
             found.count(blocks[site])
+            found.blocks += beside_blocks[site]
         if not self.sites and not self.reserved_peak:
             self.columns = []
         self._find_peak()
@@ -210,6 +212,8 @@ class Usage:
             self._alloc(ns, first, second, site, kind)
         elif kind == FREE or kind == FREE_ASYNC and first in self.blocks:
             self._free(ns, first)
+        elif kind == FREE_ASYNC:
+            self.beside.free(ns, first)
         elif kind in self._others:
             aux, said, context = wide
             self._others[kind](self, Event(ns, kind, first, second, aux, site, context, 0, said))
@@ -236,12 +240,16 @@ class Usage:
 
     def live_time(self):
         """Bytes times ns, of the whole time."""
-        return self._live_area + sum(block.bytes * (self._level_ns - block.ns)
-                                     for block in self.blocks.values())
+        return self._live_area + self._beside_time() + sum(
+            block.bytes * (self._level_ns - block.ns) for block in self.blocks.values())
+
+    def _beside_time(self):
+        return self._beside_area + self.beside.live * self._level_ns
 
     def _new_best(self, ns, live):
         self._moment += 1
         self._best_ns, self._best_reserved = ns, self.reserved
+        self.beside.since.clear()
         if live > self.peak:
             self.before, self.peak, self.peak_ns = self.peak, live, ns
             self.freed, self.after, self._peak_is_open = None, 0, True
@@ -261,6 +269,7 @@ class Usage:
             self.columns.append(Column(self._end_ns, self._most(held), self.live, self.reserved))
         if self._peak_is_new:
             self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
+            self.beside.note_peak()
             self._peak_is_new = False
         self._after_peak()
         self._windows(ns)
@@ -270,6 +279,7 @@ class Usage:
         self._moment += 1
         self._has_changed, self._notes_changes = False, self._peak_is_open
         self._changes.clear()
+        self.beside.since.clear()
 
     def _after_peak(self):
         if not self._peak_is_open:
@@ -318,6 +328,8 @@ class Usage:
         if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
             return
         block = self.blocks.pop(addr, None)
+        if block is None and self.beside.free(ns, addr):
+            return
         if block is None:
             self.num_unknown_frees += 1
             self._unknown.add(addr)
@@ -340,6 +352,8 @@ class Usage:
 
     def _free_failed(self, event):
         """The free was none."""
+        if self.beside.failed(event):
+            return
         addr, ns, block = self._freed
         if not block or addr != event.a or addr in self.blocks:
             return
@@ -354,6 +368,7 @@ class Usage:
         self._held_ns = max(ns, self._held_ns)
         self.reserved += change
         self.reserved_peak = max(self.reserved_peak, self.reserved)
+        self.pool_peak = max(self.pool_peak, self.reserved - self.beside.live)
         if self.live == self._best and not self._has_changed and \
                 self.reserved > self._best_reserved:
             self._best_ns, self._best_reserved = ns, self.reserved
@@ -394,11 +409,21 @@ class Usage:
         """The peak, had its last block come after the first free that followed it."""
         return max(self.before, self.after) if self.freed else self.peak
 
-    def _other_memory(self, event):
-        group = GROUPS[event.aux] if event.aux < len(GROUPS) else "other"
-        entry = self.passed[group]
-        entry[0] += 1
-        entry[1] += event.b
+    def _beside_changed(self, ns, site, change):
+        """Device memory beside the pool is live and held. It is not in the map of blocks."""
+        its = self.sites[site]
+        self._beside_area -= change * ns
+        self._hold(ns, change)
+        self._change(ns, its, site, change, None)
+        its.most = max(its.most, its.live)
+        its.floor = min(its.floor, its.live)
+
+    def _beside(self, event):
+        BESIDE[event.kind](self.beside, event)
+
+    def mean_pool(self):
+        """mean_held, without what is beside the pool."""
+        return self.mean_held() - self._beside_time() // self.own_ns
 
     def _out_of_memory(self, event):
         self.oom = event
@@ -432,6 +457,7 @@ class Usage:
         if not self._contexts:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
+            self.beside.context_ended(event.ns)
             self.moments.forget()
         self._change_held(event, -self._reserved[event.context])  # segments go with their context
 
@@ -448,7 +474,7 @@ class Usage:
         KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["GPU"]: _whole_gpu,
         KIND["PROCESS"]: _process,
         KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
-        KIND["PASSED"]: _other_memory, KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
+        **dict.fromkeys(BESIDE, _beside), KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["CONTEXT_END"]: _context_end,
         KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park

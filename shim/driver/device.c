@@ -273,10 +273,10 @@ static bool init_arena(struct device_backend *d)
         d->prop.allocFlags.usage |= CU_MEM_CREATE_USAGE_HW_DECOMPRESS;
 #endif
     if (!attribute(d->device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ||
-        !real.cuMemAddressReserve || !real.cuMemRelease || !real.cuMemGetAllocationGranularity ||
+        !real.cuMemAddressReserve || !real.cuMemGetAllocationGranularity ||
         !hooks_present(HOOK_cuMemAddressFree) || !hooks_present(HOOK_cuMemMap) ||
         !hooks_present(HOOK_cuMemUnmap) || !hooks_present(HOOK_cuMemSetAccess) ||
-        !hooks_present(HOOK_cuMemCreate))
+        !hooks_present(HOOK_cuMemCreate) || !hooks_present(HOOK_cuMemRelease))
         return false;
     CUresult rc = real.cuMemGetAllocationGranularity(&granularity, &d->prop,
                                                      CU_MEM_ALLOC_GRANULARITY_MINIMUM);

@@ -54,10 +54,8 @@ static inline bool waits(enum hook_id hook)
 #define BYTES_OF_cuMemCreate size
 #define BYTES_OF_cuArrayCreate_v2                                                                  \
     array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, 1)
-#define BYTES_OF_cuArray3DCreate_v2                                                                \
-    array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, desc->Depth)
-#define BYTES_OF_cuMipmappedArrayCreate                                                            \
-    array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, desc->Depth)
+#define BYTES_OF_cuArray3DCreate_v2 array3d_bytes(desc)
+#define BYTES_OF_cuMipmappedArrayCreate array3d_bytes(desc)
 #define BYTES_OF_cuMemHostAlloc bytesize
 #define BYTES_OF_cuMemAllocHost_v2 bytesize
 #define BYTES_OF_cuMemHostRegister_v2 bytesize
@@ -75,6 +73,37 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
     return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * channels * each;
 }
 
+/* The same. To some arrays the program maps memory of its own. */
+static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
+{
+    if (desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+        return 0;
+    return array_bytes(desc->Format, desc->NumChannels, desc->Width, desc->Height, desc->Depth);
+}
+
+/* By what the program names it. */
+#define NAME_OF_cuMemAllocAsync *dptr
+#define NAME_OF_cuMemAllocAsync_ptsz *dptr
+#define NAME_OF_cuMemAllocFromPoolAsync *dptr
+#define NAME_OF_cuMemAllocFromPoolAsync_ptsz *dptr
+#define NAME_OF_cuMemAllocManaged *dptr
+#define NAME_OF_cuMemCreate *handle
+#define NAME_OF_cuArrayCreate_v2 *array
+#define NAME_OF_cuArray3DCreate_v2 *array
+#define NAME_OF_cuMipmappedArrayCreate *array
+#define NAME_OF_cuMemHostAlloc *p
+#define NAME_OF_cuMemAllocHost_v2 *p
+#define NAME_OF_cuMemHostRegister_v2 p
+#define NAMED(name) ((uint64_t)(uintptr_t)(name))
+
+/* The kind of memory for a trace. cuMemCreate gives memory of the host, too. */
+#define KIND_OF_ASYNC COUNTER_ASYNC
+#define KIND_OF_MANAGED COUNTER_MANAGED
+#define KIND_OF_ARRAY COUNTER_ARRAY
+#define KIND_OF_HOST COUNTER_HOST
+#define KIND_OF_VMM                                                                                \
+    (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? COUNTER_VMM : COUNTER_HOST)
+
 #define HOOK_COUNTED(symbol, pfn, params, args, counter, devices)                                  \
     CUresult symbol params                                                                         \
     {                                                                                              \
@@ -83,8 +112,8 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
         CUresult rc = retry_##symbol args;                                                         \
         if (rc == CUDA_SUCCESS) {                                                                  \
             counter_add(COUNTER_##counter, 1);                                                     \
-            TRACE_CALL(PASSED, .b = BYTES_OF_##symbol, .aux = COUNTER_##counter,                   \
-                       .caller = __builtin_return_address(0));                                     \
+            TRACE_CALL(PASSED, .a = NAMED(NAME_OF_##symbol), .b = BYTES_OF_##symbol,               \
+                       .aux = KIND_OF_##counter, .caller = __builtin_return_address(0));           \
         } else if (COUNTER_##counter != COUNTER_HOST && rc == CUDA_ERROR_OUT_OF_MEMORY &&          \
                    trace_is_on()) {                                                                \
             oom_note(rc, BYTES_OF_##symbol, __builtin_return_address(0), 0);                       \
@@ -99,6 +128,17 @@ static uint64_t array_bytes(CUarray_format format, unsigned channels, size_t wid
         atomic_fetch_add(&call_scope_program_waits, 1);                                            \
         CUresult rc = retry_##symbol args;                                                         \
         atomic_fetch_sub(&call_scope_program_waits, 1);                                            \
+        return rc;                                                                                 \
+    }
+#define HOOK_RELEASED(symbol, pfn, params, args, named)                                            \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        LONG_PROLOGUE();                                                                           \
+        TRACE(PASSED_FREE, .a = NAMED(named));                                                     \
+        CUresult rc = retry_##symbol args;                                                         \
+        if (rc != CUDA_SUCCESS)                                                                    \
+            TRACE_CALL(FREE_FAILED, .a = NAMED(named), .b = (uint64_t)rc,                          \
+                       .caller = __builtin_return_address(0));                                     \
         return rc;                                                                                 \
     }
 /* No mark is held while memory goes back. */

@@ -9,6 +9,7 @@
 #include "shim/driver/reservation.h"
 #include "shim/entry/retry.h"
 #include "shim/process/state.h"
+#include "shim/trace/trace.h"
 
 /* Segments are memory of cuMemAlloc, so the driver gets their addresses. */
 static CUdeviceptr hide_reserved(CUdeviceptr ptr, size_t size)
@@ -19,11 +20,16 @@ static CUdeviceptr hide_reserved(CUdeviceptr ptr, size_t size)
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
 {
-    return retry_cuMemMap(hide_reserved(ptr, size), size, offset, handle, flags);
+    CUresult rc = retry_cuMemMap(hide_reserved(ptr, size), size, offset, handle, flags);
+    if (rc == CUDA_SUCCESS)
+        TRACE(PASSED_MAP, .a = ptr, .b = handle);
+    return rc;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
+    /* Before it, as for a free: the number of a handle may be another's at once. */
+    TRACE(PASSED_UNMAP, .a = ptr, .b = size);
     return real.cuMemUnmap(hide_reserved(ptr, size), size);
 }
 
@@ -58,5 +64,8 @@ CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice de
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
     CUdeviceptr at = hide_reserved((CUdeviceptr)(uintptr_t)addr, 1);
-    return real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)at);
+    CUresult rc = real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)at);
+    if (rc == CUDA_SUCCESS)
+        TRACE(PASSED_HOLD, .a = *handle);
+    return rc;
 }

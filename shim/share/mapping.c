@@ -213,6 +213,6 @@ bool mapping_is_supported(void)
 {
     return hooks_present(HOOK_cuMemImportFromShareableHandle) && real.cuMemAddressReserve &&
            hooks_present(HOOK_cuMemMap) && hooks_present(HOOK_cuMemSetAccess) &&
-           hooks_present(HOOK_cuMemUnmap) && real.cuMemRelease &&
+           hooks_present(HOOK_cuMemUnmap) && hooks_present(HOOK_cuMemRelease) &&
            hooks_present(HOOK_cuMemAddressFree);
 }

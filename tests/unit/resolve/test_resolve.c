@@ -408,6 +408,7 @@ TEST(a_call_without_memory_is_made_again_once_some_went_back)
     check_retry(#symbol, HOOK_##symbol, true);
 #define HOOK_PASSED(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
 #define HOOK_NAMES(symbol, pfn, params, args, devices) check_retry(#symbol, HOOK_##symbol, true);
+#define HOOK_RELEASED(symbol, pfn, params, args, named) check_retry(#symbol, HOOK_##symbol, true);
 #include "shim/driver/hooks.def"
     /* Once the pool watches submissions, and once only the answers are looked at. */
     for (unsigned watch = 1; watch <= POOL_WATCH_ERRORS; watch *= POOL_WATCH_ERRORS) {
