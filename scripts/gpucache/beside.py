@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Memory that the driver served beside the pool, as a trace tells it: of which kind, and how much of
-it there was at once. A part has a name: its address, or its handle. Memory of cuMemCreate is there
+"""Memory that the driver served beside the pool, as a trace tells it: of which kind, and how much
+there was at once. A part has a name: its address, or its handle. Memory of cuMemCreate is there
 until it was given up as often as it was taken, and has no address any more."""
 import collections
 

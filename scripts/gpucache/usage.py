@@ -7,6 +7,7 @@ import gc
 import os
 
 from gpucache import beside, block_map
+from gpucache.site import Site
 from gpucache.trace import KIND, OTHERS, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -33,34 +34,6 @@ Mark = collections.namedtuple("Mark", "ns kind bytes text site")
 # ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
 # of blocks that the driver served, then.
 Column = collections.namedtuple("Column", "ns held live reserved")
-
-
-class Site:
-    """Code that asks for memory, by its address."""
-    __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
-                 "blocks", "most", "floor", "lives", "then", "moment")
-
-    def __init__(self):
-        self.num_driver = self.num_before = self.bytes_total = 0
-        self.live = self.most = 0
-        self.num_allocs = self.num_frees = self.blocks = 0  # known at the end
-        self.floor = 0          # the least of a window
-        self.then, self.moment = 0, -1  # what was live at this moment of Usage
-        self.lives = [0] * 80   # by the binary digits of the life in ns
-
-    def count(self, blocks):
-        """All is known; blocks: those that are live."""
-        self.num_frees, self.blocks = sum(self.lives), blocks
-        self.num_allocs = self.num_frees + blocks - self.num_before
-
-    def median_life_ns(self):
-        """Half of its blocks lived no longer; to a factor of two. None: none was freed."""
-        half, seen = sum(self.lives) / 2, 0
-        for digits, number in enumerate(self.lives):
-            seen += number
-            if number and seen >= half:
-                return 3 << digits >> 2
-        return None
 
 
 class Usage:
