@@ -11,6 +11,7 @@
 #include "shim/process/proc_text.h"
 #include "shim/trace/trace.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -49,17 +50,31 @@ void trace_object_note(const struct trace_object *o)
     TRACE(OBJECT, .a = o->start, .b = o->end - o->start, .text = text);
 }
 
+/* Behind the hexadecimal number at p and the character `end`, or NULL. sscanf has a symbol version
+ * of the building machine's C library. */
+static const char *read_hex(const char *p, char end, uint64_t *out)
+{
+    const char *digits = p;
+    for (*out = 0; isxdigit((unsigned char)*p); p++)
+        *out = *out << 4 | (unsigned)(*p <= '9' ? *p - '0' : (*p | 0x20) - 'a' + 10);
+    return p > digits && *p == end ? p + 1 : NULL;
+}
+
 /* "7f00-7f10 r-xp 00001000 08:01 1234    /usr/lib/libc.so.6" */
 static void take_line(const char *line, trace_object_do *f)
 {
     uint64_t start, end, offset;
-    char rights[5];
-    int at = 0;
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %*s %*s %n", &start, &end, rights,
-               &offset, &at) != 4 ||
-        !at || rights[2] != 'x' || line[at] != '/')
+    const char *p = read_hex(line, '-', &start);
+    p = p ? read_hex(p, ' ', &end) : NULL;
+    if (!p || strnlen(p, 5) < 5 || p[2] != 'x')
         return;
-    f(&(const struct trace_object){start, end, offset, line + at}, line);
+    p = read_hex(p + 5, ' ', &offset);
+    for (int word = 0; p && word < 2; word++) { /* device, inode */
+        p += strcspn(p, " ");
+        p += strspn(p, " ");
+    }
+    if (p && *p == '/')
+        f(&(const struct trace_object){start, end, offset, p}, line);
 }
 
 static void read_lines(int fd, trace_object_do *f)
