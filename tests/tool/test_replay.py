@@ -276,14 +276,14 @@ class Reports(Traces):
 
     def test_whoever_is_killed_leaves_nothing_behind(self):
         """The processes in which it replays have its pipe."""
-        subprocess.run([WRITER, "threads", self.path], timeout=100, check=True)
+        subprocess.run([WRITER, "large:200000", self.path], timeout=100, check=True)
         with subprocess.Popen([replay.program(), "60", "0", self.path, "MAX_RESERVED=least"],
                               stdout=subprocess.PIPE) as program:
             program.stdout.readline()
-            time.sleep(0.2)
-            with open(f"/proc/{program.pid}/task/{program.pid}/children",
-                      encoding="ascii") as file:
-                child = int(file.read())
+            children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
+            while not children.read_text(encoding="ascii") and program.poll() is None:
+                time.sleep(0.001)
+            child = int(children.read_text(encoding="ascii"))
             os.kill(child, signal.SIGSTOP)
             program.kill()
             try:
