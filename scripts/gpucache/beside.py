@@ -7,11 +7,9 @@ import collections
 from gpucache import tables
 
 GROUPS = [row["name"] for row in tables.COUNTERS]
-NAMES = {"num_async_allocs": "stream-ordered (cudaMallocAsync)",
-         "num_managed_allocs": "managed (cudaMallocManaged)",
-         "num_vmm_allocs": "the program's own cuMemCreate",
-         "num_array_allocs": "arrays and mipmapped arrays",
-         "num_host_allocs": "pinned host memory"}
+NAMES = {"num_async_allocs": "cudaMallocAsync", "num_managed_allocs": "managed memory",
+         "num_vmm_allocs": "cuMemCreate", "num_array_allocs": "arrays",
+         "num_host_allocs": "pinned memory"}
 DEVICE = ("num_async_allocs", "num_vmm_allocs", "num_array_allocs")  # in device memory
 BY_ADDRESS = ("num_async_allocs", "num_managed_allocs")  # FREE and FREE_ASYNC free them
 

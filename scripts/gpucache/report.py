@@ -176,18 +176,19 @@ class Report:
             told.append(("Who held the peak?", ", ".join(
                 f"{owner} {size / whole:.0%}" for owner, size in
                 used.by_owner(used.at_peak)[:4])))
-        told.append(("What did it need?", f"{text.size(used.peak)} at once; the library took "
-                     f"{text.size(used.reserved_peak)} from the driver at most"))
+        told.append(("What did it need?", f"{text.size(used.peak)} at once; at most "
+                     f"{text.size(used.reserved_peak)} were held on the device"))
         told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
         grows = used.grows()
         told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
             f"{self.symbols[site]} grew by {text.size(size)} in the last half"
             for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3])))
         pairs = sum(its.num_frees for its in used.sites.values())
-        told.append(("What did it cost?", f"{text.duration(used.driver_ns)} in calls that took or "
-                     f"gave device memory; without the library {text.count(pairs)} pairs of "
-                     f"cudaMalloc and cudaFree take some "
-                     f"{text.duration(pairs * usage.NATIVE_PAIR_NS)}"))
+        cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
+        if pairs:
+            cost += f"; without the library {text.count(pairs)} pairs of cudaMalloc and cudaFree " \
+                    f"take some {text.duration(pairs * usage.NATIVE_PAIR_NS)}"
+        told.append(("What did it cost?", cost))
         return told
 
     def churn(self):

@@ -245,9 +245,10 @@ class Page:
 
     def _cost(self):
         pairs = sum(its.num_frees for its in self.usage.sites.values())
+        natively = f"; natively some {_duration(pairs * NATIVE_PAIR_NS)} for " \
+                   f"{text.count(pairs)} pairs" if pairs else ""
         return f"<strong>{_duration(self.usage.driver_ns)}</strong><p>in driver calls that " \
-               f"took or gave device memory; natively some " \
-               f"{_duration(pairs * NATIVE_PAIR_NS)} for {text.count(pairs)} pairs</p>"
+               f"took or gave device memory{natively}</p>"
 
     def churn(self):
         rows = self.report.churn()
