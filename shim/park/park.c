@@ -372,10 +372,10 @@ static int run_wake(bool is_asked)
     counter_add(COUNTER_WAKE_NS, ns);
     atomic_store(&publish_park.parked_unix_ns, 0);
     atomic_fetch_add(&park_last.cost_ns, ns);
-    atomic_store(&park_last.woke_ns, clock_now_ns()); /* who sees the gate open sees it */
+    atomic_store(&park_last.woke_ns, clock_now_ns());
+    TRACE(WAKE, .a = bytes, .b = ns); /* who sees the gate open sees both */
     gate_open();
     move_finish();
-    TRACE(WAKE, .a = bytes, .b = ns);
     log_info("woke in %s ms: %s GiB are on the device again", text_fixed(ns, MS_NS, 1).text,
              text_fixed(bytes, GIB, 2).text);
     publish_soon();
