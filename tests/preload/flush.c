@@ -82,7 +82,7 @@ static int a_signal_gives_idle_memory_back(void)
             REQUIRE(raise(SIGUSR1));
         size_t want = full + (IDLE * 64 - 32) * MIB;
         int waits = 0;
-        while (observer_free_bytes(&observer) < want && waits++ < 3000)
+        while (observer_free_bytes(&observer) < want && waits++ < 1200)
             scene_sleep_ms(10);
         back = observer_free_bytes(&observer) >= want;
         printf("round %d: others see it %s", round, back ? "free" : "taken");

@@ -438,7 +438,7 @@ static int reset_or_flush(int index, void *unused)
 {
     if (index == 0)
         return cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS;
-    flush_until_held(in_segments() ? 2 : 1);
+    flush_until_held(scene_preloaded() && in_segments() ? 2 : 1);
     simLetGo("cuMemFreeAsync");
     scene_sleep_ms(50); /* for the rest of the flush */
     simLetGo("cuDevicePrimaryCtxReset_v2");
