@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What is counted of the code that asks for memory, while a trace is read."""
+"""What usage.Usage tells: of the code that asks for memory, of blocks, moments and columns."""
+import collections
+
+Block = collections.namedtuple("Block", "bytes site ns")
+# Something that happened at a moment. kind: the name of a row of kinds.def.
+Mark = collections.namedtuple("Mark", "ns kind bytes text site")
+# ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
+# of blocks that the driver served, then.
+Column = collections.namedtuple("Column", "ns held live reserved")
 
 
 class Site:
@@ -15,9 +23,9 @@ class Site:
         self.then, self.moment = 0, -1  # what was live at this moment of Usage
         self.lives = [0] * 80   # by the binary digits of the life in ns
 
-    def count(self, blocks):
-        """All is known; blocks: those that are live."""
-        self.num_frees, self.blocks = sum(self.lives), blocks
+    def count(self, blocks, beside):
+        """All is known; blocks: those that are live; beside: parts beside the pool."""
+        self.num_frees, self.blocks = sum(self.lives), blocks + beside
         self.num_allocs = self.num_frees + blocks - self.num_before
 
     def median_life_ns(self):

@@ -7,7 +7,7 @@ import gc
 import os
 
 from gpucache import beside, block_map
-from gpucache.site import Site
+from gpucache.site import Block, Column, Mark, Site
 from gpucache.trace import KIND, OTHERS, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -28,13 +28,6 @@ BESIDE = {KIND[name]: how for name, how in (
     ("PASSED_HOLD", beside.Beside.retained), ("PASSED_MAP", beside.Beside.mapped),
     ("PASSED_UNMAP", beside.Beside.unmapped))}
 
-Block = collections.namedtuple("Block", "bytes site ns")
-# Something that happened at a moment. kind: the name of a row of kinds.def.
-Mark = collections.namedtuple("Mark", "ns kind bytes text site")
-# ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
-# of blocks that the driver served, then.
-Column = collections.namedtuple("Column", "ns held live reserved")
-
 
 class Usage:
     """All that is known of a trace after one pass."""
@@ -54,21 +47,22 @@ class Usage:
         self.whole = {}         # device -> [(ns, bytes that are not free)] of the GPU
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
-        self.peak = self.reserved_peak = self.peak_ns = 0
+        self.peak = self.peak_ns = 0
+        self.reserved_peak = self.pool_peak = 0  # pool: without what is beside it
         self.at_peak = {}
         # The peak's last block came at peak_ns; then freed, (ns, site, bytes), was the first to go.
         # before, after: the highest moments on both sides.
         self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
         self.beside = beside.Beside(self._beside_changed)
-        self.pool_peak = 0   # of `reserved`, without what is beside the pool
         self.driver_ns = 0   # in calls that took or gave device memory
         self.levels = collections.Counter()  # MiB of live memory -> ns
         self.floors = []     # of each window: site -> least bytes
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
         self._level_ns = self._held_ns = lead_ns
-        self._live_area = self._held_time = 0  # bytes times ns; of blocks that were freed
-        self._beside_area = 0
+        # Bytes times ns; of live memory that of blocks that were freed.
+        self._live_area = self._held_time = self._beside_area = 0
+        self._came, self._created = {}, 0  # address -> bytes; bytes without an address so far
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
@@ -94,8 +88,7 @@ class Usage:
         blocks = collections.Counter(block.site for block in self.blocks.values())
         beside_blocks = self.beside.num_live()
         for site, found in self.sites.items():
-            found.count(blocks[site])
-            found.blocks += beside_blocks[site]
+            found.count(blocks[site], beside_blocks[site])
         if not self.sites and not self.reserved_peak:
             self.columns = []
         self._find_peak()
@@ -109,8 +102,7 @@ class Usage:
             if progress and self.num_events >= told + PROGRESS:
                 told = self.num_events
                 progress(told)
-        if self.num_events:
-            self._level(ns)
+        self._level(ns)
 
     def _take_batch(self, batch):
         """A trace may have ten million events: what is frequent is written out here, with local
@@ -352,10 +344,17 @@ class Usage:
         self._hold(event.ns, change)
 
     def _took(self, event):
+        size = event.b
+        if event.kind == KIND["HELD"]:  # but for what came while the trace began
+            size -= sum(its for at, its in self._came.items() if event.a <= at < event.a + size)
+        elif event.kind == KIND["SEGMENT"]:
+            self._came[event.a] = size
+        else:
+            self._created += size
         self._owned[event.a] = event.b
         if event.kind != KIND["CREATE"] and event.a:  # a dump says only how much it was
             self.moments.take(False, event.a, event.b)
-        self._change_held(event, event.b)
+        self._change_held(event, size)
 
     def _gave(self, event):
         """RELEASE says how much, SEGMENT_FREE where."""
@@ -365,6 +364,9 @@ class Usage:
                           if event.kind == KIND["SEGMENT_FREE"] else -event.b)
 
     def _mapped(self, event):
+        if event.kind == KIND["MAP"] and self._created >= event.b:
+            self._created -= event.b
+            self._came[event.a] = event.b
         self.moments.take(event.kind == KIND["UNMAP"], event.a, event.b)
 
     def mean_held(self):

@@ -472,6 +472,22 @@ class Words(unittest.TestCase):
                           used.sites[1].num_before), (1, 0, 0))
         self.assertTrue(tables.TRACE_KINDS)
 
+    def test_what_came_while_the_trace_began_is_held_once(self):
+        """It is in a record of its own and in the list of what was held at the start."""
+        def held(*rows):
+            events = [trace.Event(ns, trace.KIND[kind], a, b, 0, 0, 1, 1, "")
+                      for ns, (kind, a, b) in enumerate(rows)]
+            used = usage.Usage(Given(events))
+            return used.reserved, used.reserved_peak
+        self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64), ("HELD", 0x80000, 512),
+                              ("HELD", 1 << 20, 64)), (576, 576))
+        self.assertEqual(held(("SEGMENT", 1 << 20, 64), ("HELD", 1 << 20, 64)), (64, 64))
+        # A chunk that moved then was there before.
+        self.assertEqual(held(("MAP", 1 << 20, 64), ("HELD", 1 << 20, 64)), (64, 64))
+        # The list has a chunk's parts as one.
+        self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64),
+                              ("HELD", (1 << 20) - 64, 128)), (128, 128))
+
 
 if __name__ == "__main__":
     del sys.argv[1:3]
