@@ -2,6 +2,7 @@
 """gpucache-replay on programs whose figures are known, and what a report says of it.
 
 test_replay.py TOOL WRITER"""
+import contextlib
 import json
 import os
 import pathlib
@@ -11,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import unittest.mock
 
@@ -274,16 +274,26 @@ class Reports(Traces):
         with unittest.mock.patch.object(replay, "SECONDS", 0):
             self.assertIn("there was no time to replay it", self.report())
 
+    @staticmethod
+    def working_child(pid):
+        """A child that has worked for some time; None: it ended before."""
+        with contextlib.suppress(OSError, IndexError):
+            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+            child = int(children.read_text(encoding="ascii").split()[0])
+            its = pathlib.Path(f"/proc/{child}/stat").read_text(encoding="ascii")
+            return child if int(its.rpartition(")")[2].split()[11]) > 2 else None  # ticks of 10 ms
+        return None
+
     def test_whoever_is_killed_leaves_nothing_behind(self):
         """The processes in which it replays have its pipe."""
-        subprocess.run([WRITER, "large:200000", self.path], timeout=100, check=True)
+        subprocess.run([WRITER, "large:500000", self.path], timeout=100, check=True)
         with subprocess.Popen([replay.program(), "60", "0", self.path, "MAX_RESERVED=least"],
                               stdout=subprocess.PIPE) as program:
             program.stdout.readline()
-            children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
-            while not children.read_text(encoding="ascii") and program.poll() is None:
-                time.sleep(0.001)
-            child = int(children.read_text(encoding="ascii"))
+            child = None
+            while not child and program.poll() is None:
+                child = self.working_child(program.pid)
+            self.assertTrue(child)
             os.kill(child, signal.SIGSTOP)
             program.kill()
             try:
