@@ -9,6 +9,7 @@ import math
 import os
 import re
 import struct
+import weakref
 
 from gpucache import batch, tables, text
 from gpucache.batch import KIND, WORD
@@ -43,12 +44,13 @@ class Trace:
         self.path = path
         try:
             # Not mapped: where the file ends meanwhile, or has a hole on a full tmpfs, that kills.
-            self._file = open(path, "rb", buffering=0)
+            self._fd = os.open(path, os.O_RDONLY)
+            self._close = weakref.finalize(self, os.close, self._fd)
             try:
-                self._size = os.fstat(self._file.fileno()).st_size
+                self._size = os.fstat(self._fd).st_size
                 self._read_header(self._bytes(0, tables.TRACE_HEADER_BYTES))
             except BaseException:
-                self._file.close()
+                self.close()
                 raise
         except (OSError, ValueError) as error:
             raise Fault(f"{path}: {reason(error)}") from None
@@ -62,7 +64,7 @@ class Trace:
 
     def _bytes(self, offset, size):
         """What is there of them."""
-        return os.pread(self._file.fileno(), size, offset)
+        return os.pread(self._fd, size, offset)
 
     def _field(self, head, name):
         offset, form = tables.TRACE_HEADER[name]
@@ -121,7 +123,7 @@ class Trace:
         return struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, first, rows[0][0], 0) + made
 
     def close(self):
-        self._file.close()
+        self._close()  # once, and at the latest with the object
 
     def __enter__(self):
         return self
