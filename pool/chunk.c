@@ -290,8 +290,8 @@ static void forget(struct pool *p, struct chunk *c)
     p->stats.num_device_free++;
 }
 
-/* A seized chunk that stays. The dead memory in it is never handed out. Memory that was to go back
- * with its work waits for it now. */
+/* A seized chunk that stays. Nobody misses it in the map meanwhile: it has no live block. The dead
+ * memory in it is never handed out. Memory that was to go back with its work waits for it now. */
 static void put_back(struct pool *p, struct chunk *c)
 {
     if (p->arena)

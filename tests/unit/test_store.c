@@ -16,6 +16,7 @@
 
 #include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
+#include "tests/unit/resident.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -308,17 +309,6 @@ static bool memory_can_stay_here(void)
     bool stays = !child_has(page);
     munmap(page, 4096);
     return stays;
-}
-
-/* What the process has in memory, in bytes. */
-static uint64_t resident_bytes(void)
-{
-    unsigned long long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-
-    assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
-    fclose(file);
-    return pages * 4096;
 }
 
 TEST(a_locked_process_keeps_no_more_than_it_needs)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "tests/unit/cases.h"
+#include "tests/unit/resident.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -369,17 +370,6 @@ TEST_WITH(more_than_was_awaited_gets_another_file, make_folder, remove_folder)
     assert_true(store_file_put(s.bytes + row->offset + 30 * MIB, pattern, MIB));
     assert_int_equal(s.num_files, 2);
     assert_true(s.usable_bytes >= 32 * MIB);
-}
-
-/* What the process has in memory, in bytes. */
-static uint64_t resident_bytes(void)
-{
-    unsigned long long pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-
-    assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
-    fclose(file);
-    return pages * 4096;
 }
 
 TEST_WITH(a_locked_process_keeps_no_bytes_in_memory, make_folder, remove_folder)
