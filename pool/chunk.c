@@ -290,12 +290,10 @@ static void forget(struct pool *p, struct chunk *c)
     p->stats.num_device_free++;
 }
 
-/* A seized chunk that stays. Nobody misses it in the map meanwhile: it has no live block. The dead
- * memory in it is never handed out. Memory that was to go back with its work waits for it now. */
+/* A segment that stays. The dead memory in it is never handed out. Memory that was to go back with
+ * its work waits for it now. */
 static void put_back(struct pool *p, struct chunk *c)
 {
-    if (p->arena)
-        map_claim(c, p);
     if (c->in_use_by_gpu)
         c->busy_block->item.epoch = fence_join(p, 0);
     (c->exposed ? zone_bury : zone_give)(c->busy_block);
@@ -314,7 +312,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     p->unlocked_jobs++;
     state_unlock(p);
     if (p->arena)
-        bytes = chunk_give_memory(p->backend, list, true);
+        bytes = chunk_give_memory(p->backend, list, false);
     else
         for (struct chunk *c = list; c;)
             c = release_segment(p, c, &bytes);

@@ -81,8 +81,8 @@ uint64_t chunk_behind_work_bytes(struct zone *z);
 void chunk_release_dead(struct pool *p);
 /* Puts back seized chunks that were not needed. */
 void chunk_unseize(struct chunk *list);
-/* Gives seized chunks back to the driver, but for segments whose context may be ending, and what it
- * does not unmap. Returns their bytes. Drops the lock. */
+/* Gives seized chunks back to the driver, but for segments whose context may be ending. Returns
+ * their bytes. Drops the lock. */
 uint64_t chunk_release(struct pool *p, struct chunk *list);
 /* Only the driver's part of that: unmaps and releases the memory of an arena's chunks. may_stay:
  * one that the driver does not unmap keeps its memory, and its outcome is CHUNK_STAYED. Returns the

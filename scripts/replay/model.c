@@ -273,7 +273,7 @@ static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
             break;
         addr += taken_bytes;
     }
-    return leave(m, 0);
+    return leave(m, m->work_code);
 }
 
 static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)

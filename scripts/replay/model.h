@@ -99,6 +99,7 @@ struct model {
     uint64_t calls[MODEL_ROWS + 1];
     uint64_t unmaps; /* that took memory away */
     int unmap_code;  /* 0, or unmap answers this and does nothing */
+    int work_code;   /* 0, or unmap does its own and answers this, an error of other work */
     struct {
         enum model_row row;
         uint64_t at; /* fail call number at of the row; 0: none */
