@@ -336,6 +336,8 @@ class Suite:
         elif bare.rc != shim.rc:
             tail = (shim.err.strip().splitlines() or [""])[-1]
             verdict = f"FAIL: exit {bare.rc} bare, {shim.rc} under the shim ({tail})"
+            if bare.out != shim.out:
+                verdict += "; output, " + first_difference(bare.out, shim.out)
             if (shim.rc or 0) < 0:
                 self.log(f"  {name}, stderr:\n{shim.err[-6000:]}")
         elif bare.out != shim.out:
