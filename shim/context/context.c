@@ -159,8 +159,8 @@ static bool is_meant(const struct context *c, const struct context_end *e)
         return false;
     if (e->ctx)
         return atomic_load(&c->ctx) == e->ctx;
-    return (e->device < 0 || c->device == e->device) && c->primary != CONTEXT_CREATED &&
-           !c->destroyers;
+    return (e->device < 0 || c->device == e->device) &&
+           (e->created || c->primary != CONTEXT_CREATED) && !c->destroyers;
 }
 
 bool context_end_holds(const struct context_end *e, const struct context *c)

@@ -128,6 +128,7 @@ bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primar
 struct context_end {
     CUcontext ctx;                       /* a created context; NULL: primary contexts */
     CUdevice device;                     /* of the primary contexts; -1: any */
+    bool created;                        /* if ctx is NULL: created contexts are asked about, too */
     unsigned long long life;             /* of the created context */
     bool hides;                          /* calls for all pools skip the records meanwhile */
     bool begun;                          /* context_end_over lowers what the beginning has raised */

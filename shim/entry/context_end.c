@@ -253,42 +253,57 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
-/* It may use memory of all pools of its device without one of its own. If the library has a record
- * of its handle, another context had it and ended past the wrappers: maybe another device's. */
+/* A call that makes a context. On a device full of the pools' idle memory the driver answered 999
+ * to it in place of "out of memory" (580.159, H200), so memory goes back then, too. */
+#define MAKE_CONTEXT(rc, dev, call)                                                                \
+    for (struct retry_steps steps = {0}; ((rc) = (call)) == CUDA_ERROR_UNKNOWN && state_is_on() && \
+                                         retry_release(device_bit(dev), &steps);)                  \
+    continue
+
+/* It may use memory of all pools of its device without one of its own. Contexts may have ended past
+ * the wrappers, of any device, and it may have the handle of one of them. Their pools must not
+ * serve it. With a second context, pools make events: in a context that has ended the driver reads
+ * what it has freed then (signal 11, 580.159). It does answer cuCtxGetApiVersion and cuCtxGetId. */
 static CUresult created(CUresult rc, CUcontext *ctx)
 {
-    struct ending last;
+    const struct ending unseen = {.records = {.device = -1, .created = true}};
     if (rc != CUDA_SUCCESS || state_is_off())
         return rc;
-    if (context_find(*ctx)) {
-        int cancel = cancel_forbid();
-        destroy_begins(&last, *ctx);
-        finish(&last, true);
-        cancel_allow(cancel);
-    }
+    int cancel = cancel_forbid();
+    park_context_ends();
+    finish(&unseen, true);
+    cancel_allow(cancel);
     peer_note_context(*ctx);
     return rc;
 }
 
 CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
 {
-    return created(retry_cuCtxCreate(ctx, flags, dev), ctx);
+    CUresult rc;
+    MAKE_CONTEXT(rc, dev, retry_cuCtxCreate(ctx, flags, dev));
+    return created(rc, ctx);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
 {
-    return created(retry_cuCtxCreate_v2(ctx, flags, dev), ctx);
+    CUresult rc;
+    MAKE_CONTEXT(rc, dev, retry_cuCtxCreate_v2(ctx, flags, dev));
+    return created(rc, ctx);
 }
 
 CUresult cuCtxCreate_v3(CUcontext *ctx, CUexecAffinityParam *affinity, int count, unsigned flags,
                         CUdevice dev)
 {
-    return created(retry_cuCtxCreate_v3(ctx, affinity, count, flags, dev), ctx);
+    CUresult rc;
+    MAKE_CONTEXT(rc, dev, retry_cuCtxCreate_v3(ctx, affinity, count, flags, dev));
+    return created(rc, ctx);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *create, unsigned flags, CUdevice dev)
 {
-    return created(retry_cuCtxCreate_v4(ctx, create, flags, dev), ctx);
+    CUresult rc;
+    MAKE_CONTEXT(rc, dev, retry_cuCtxCreate_v4(ctx, create, flags, dev));
+    return created(rc, ctx);
 }
 
 /* A primary context that comes to life again has the same handle. */
@@ -296,7 +311,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     int cancel = cancel_forbid();
     bool counted = context_life_begins(dev);
-    CUresult rc = retry_cuDevicePrimaryCtxRetain(ctx, dev);
+    CUresult rc;
+    MAKE_CONTEXT(rc, dev, retry_cuDevicePrimaryCtxRetain(ctx, dev));
     if (counted)
         context_life_begun(dev);
     if (rc == CUDA_SUCCESS)
@@ -365,7 +381,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice de
     green_context_expect();
     int cancel = cancel_forbid();
     bool counted = context_life_begins(dev);
-    CUresult rc = retry_cuGreenCtxCreate(green, desc, dev, flags);
+    CUresult rc;
+    MAKE_CONTEXT(rc, dev, retry_cuGreenCtxCreate(green, desc, dev, flags));
     if (counted)
         context_life_begun(dev);
     cancel_allow(cancel);

@@ -6,13 +6,14 @@
  *
  * This file: what an error of a call of the program's means to the pools, and the same call again.
  *
- * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY, its only code for that). Without us the
- *    memory that the pools hold idle would be free. So the library gives the idle memory of the
- *    devices in question back and makes the call again, in steps. The first step gives back memory
- *    that is idle already. If there is none, or the call fails again, the second step gives back
- *    memory that the program freed while work was in flight. It waits for that work as the frees
- *    would have waited. Then other processes are asked for theirs, in several steps
- *    (shim/share/lend.h). The program gets the last failure as it is.
+ * 1. The driver has no memory (CUDA_ERROR_OUT_OF_MEMORY; for a context that is made also
+ *    CUDA_ERROR_UNKNOWN, see context_end.c). Without us the memory that the pools hold idle would
+ *    be free. So the library gives the idle memory of the devices in question back and makes the
+ *    call again, in steps. The first step gives back memory that is idle already. If there is none,
+ *    or the call fails again, the second step gives back memory that the program freed while work
+ *    was in flight. It waits for that work as the frees would have waited. Then other processes are
+ *    asked for theirs, in several steps (shim/share/lend.h). The program gets the last failure as
+ *    it is.
  * 2. The context is lost for good. The first call after that gives the driver's error. Without us
  *    each further allocation and free would give the same error, so the context's pool must not
  *    serve any more.

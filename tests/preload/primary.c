@@ -261,9 +261,10 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
     return wrong != 0;
 }
 
-/* ---- a context that ended unseen serves nothing under its handle
- * A context is destroyed past every wrapper. The next one, of another device, has the same handle
- * where the driver uses handles again. Its memory is its own device's.
+/* ---- contexts that ended unseen serve nothing, and are not used
+ * Contexts of both devices are destroyed past every wrapper. The next one may have the handle of
+ * any of them, or none of theirs. Its memory is its own device's. The library must use no event of
+ * one that ended: a driver reads what it has freed then.
  */
 
 static int device_of(CUdeviceptr at)
@@ -273,12 +274,12 @@ static int device_of(CUdeviceptr at)
     return device;
 }
 
-static int a_context_that_ended_unseen_serves_nothing_under_its_handle(void)
+static int contexts_end_unseen(const char *sim_reuse)
 {
     int wrong = 0, count = 0;
     scene_watchdog(60);
     if (scene_simulated()) {
-        REQUIRE(setenv("SIM_CTX_REUSE", "2", 1));
+        REQUIRE(setenv("SIM_CTX_REUSE", sim_reuse, 1));
         REQUIRE(setenv("SIM_DEVICES", "2", 1));
     }
     if (gpu_device_count(&count) != 0 || count < 1)
@@ -301,6 +302,16 @@ static int a_context_that_ended_unseen_serves_nothing_under_its_handle(void)
     }
     printf("%d wrong\n", wrong);
     return wrong != 0;
+}
+
+static int a_context_that_ended_unseen_serves_nothing_under_its_handle(void)
+{
+    return contexts_end_unseen("2");
+}
+
+static int a_context_that_ended_unseen_is_not_used(void)
+{
+    return contexts_end_unseen("0");
 }
 
 static bool in_segments(void)
@@ -486,6 +497,7 @@ SCENE_ACTS(ACT(the_primary_context_ends_with_its_last_user),
            ACT(a_reset_beside_first_allocations_harms_no_later_life),
            ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
            ACT(a_context_that_ended_unseen_serves_nothing_under_its_handle),
+           ACT(a_context_that_ended_unseen_is_not_used),
            ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
            ACT(threads_beside_resets_meet_no_error_that_lasts),
            ACT(a_reset_that_fails_leaves_no_memory_behind))

@@ -3,6 +3,7 @@
  * cuCtxWaitEvent puts all its future work behind an event. */
 #include "tests/sim/event.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "tests/sim/api.h"
@@ -18,12 +19,22 @@
 
 static struct handles events = {.size = sizeof(struct CUevent_st)};
 
+/* What makes a real driver read memory that it has freed: signal 11 (580.159). */
+static _Noreturn void die(const char *what)
+{
+    fprintf(stderr, "sim: %s\n", what);
+    abort();
+}
+
 CUresult event_check(CUevent event)
 {
     if ((uintptr_t)event < 4096 || event->magic != MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
-    return context_is(event->context, event->context_id) ? event->context->error
-                                                         : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (context_is(event->context, event->context_id))
+        return event->context->error;
+    if (!event->context->primary)
+        die("an event of a context that has ended is used");
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
@@ -170,9 +181,9 @@ static CUresult named(CUcontext *context)
 
 static CUresult record_context(CUcontext context, CUevent event)
 {
-    CUresult rc = named(&context);
+    CUresult rc = event_check(event);
     if (rc == CUDA_SUCCESS)
-        rc = event_check(event);
+        rc = named(&context);
     if (rc == CUDA_SUCCESS && event->context != context)
         rc = CUDA_ERROR_INVALID_HANDLE;
     if (rc == CUDA_SUCCESS)
@@ -211,7 +222,15 @@ static CUresult wait_context(CUcontext context, CUevent event)
     return CUDA_SUCCESS;
 }
 
-API(cuEventCreate, (CUevent * out, unsigned flags), event_create(thread_current(), flags, out))
+static CUresult create(unsigned flags, CUevent *out)
+{
+    if (thread_current_is_stale())
+        die("an event is made in a context that had ended before it was made current");
+    CUresult rc = context_usable(thread_current());
+    return rc == CUDA_SUCCESS ? event_create(thread_current(), flags, out) : rc;
+}
+
+API(cuEventCreate, (CUevent * out, unsigned flags), create(flags, out))
 API(cuEventDestroy_v2, (CUevent event), destroy(event))
 API(cuEventQuery, (CUevent event), query(event))
 API(cuEventSynchronize, (CUevent event), synchronize(event))

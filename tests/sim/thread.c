@@ -75,15 +75,28 @@ CUresult thread_stream(CUcontext context, CUstream *out)
     return CUDA_SUCCESS;
 }
 
+/* The driver takes the handle of a context that has ended, and answers 0 (580.159). It reads what
+ * it has freed in cuEventCreate, then. A context that was current when it ended stays harmless. */
+static void note_stale(struct thread *thread, CUcontext context)
+{
+    if (!context->alive && !context->primary && thread_current() != context)
+        thread->stale = context;
+}
+
+bool thread_current_is_stale(void)
+{
+    CUcontext now = thread_current();
+    return now != NULL && !now->alive && thread_self()->stale == now;
+}
+
 static CUresult push_current(CUcontext context)
 {
     struct thread *thread = thread_self();
     if (context == NULL || !context_known(context))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive && !context->primary)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (thread->depth == THREAD_CONTEXTS_MAX)
         return CUDA_ERROR_INVALID_VALUE;
+    note_stale(thread, context);
     thread->stack[thread->depth++] = context;
     return CUDA_SUCCESS;
 }
@@ -109,6 +122,7 @@ static CUresult set_current(CUcontext context)
     }
     if (!context_known(context))
         return CUDA_ERROR_INVALID_CONTEXT;
+    note_stale(thread, context);
     if (thread->depth == 0)
         thread->depth = 1;
     thread->stack[thread->depth - 1] = context;

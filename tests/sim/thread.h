@@ -14,6 +14,7 @@ struct thread {
     unsigned depth;
     CUstreamCaptureMode mode;
     uint64_t id;
+    CUcontext stale; /* made current after it had ended; or NULL */
     struct thread_stream {
         CUcontext context;
         uint64_t context_id;
@@ -27,6 +28,9 @@ struct thread *thread_self(void);
 
 /* The current context, or NULL. It may be destroyed: see context_usable. */
 CUcontext thread_current(void);
+
+/* Had the current context ended before the thread made it current? */
+bool thread_current_is_stale(void);
 
 /* The default stream of the calling thread in the context. The first use creates it. Driver
  * lock. */
