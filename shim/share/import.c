@@ -113,7 +113,8 @@ static void unmap_closed(void *data)
     const struct opened *o = d->entry;
     struct pushed pushed;
     d->native = pushed_begin(&pushed, o->ctx);
-    d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    /* The end of a context waits for its work. */
+    d->refused = d->native && device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     forget_entry(d); /* before the driver may give its addresses to others */
     if (!d->refused)
         mapping_destroy(&o->mapping, !d->native);

@@ -32,7 +32,7 @@ CUresult event_check(CUevent event)
         return CUDA_ERROR_INVALID_HANDLE;
     if (context_is(event->context, event->context_id))
         return event->context->error;
-    if (!event->context->primary)
+    if (!event->context->primary && !thread_keeps(event->context))
         die("an event of a context that has ended is used");
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
