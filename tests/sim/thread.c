@@ -83,15 +83,6 @@ static void note_stale(struct thread *thread, CUcontext context)
         thread->stale = context;
 }
 
-bool thread_keeps(CUcontext context)
-{
-    const struct thread *thread = thread_self();
-    for (unsigned i = 0; i < thread->depth; i++)
-        if (thread->stack[i] == context && thread->stale != context)
-            return true;
-    return false;
-}
-
 bool thread_current_is_stale(void)
 {
     CUcontext now = thread_current();

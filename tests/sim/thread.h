@@ -29,9 +29,6 @@ struct thread *thread_self(void);
 /* The current context, or NULL. It may be destroyed: see context_usable. */
 CUcontext thread_current(void);
 
-/* Has the thread had the context on its stack since before it ended? Then it only gives errors. */
-bool thread_keeps(CUcontext context);
-
 /* Had the current context ended before the thread made it current? */
 bool thread_current_is_stale(void);
 
