@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What usage.Usage tells: of the code that asks for memory, of blocks, moments and columns."""
 import collections
+import heapq
+
+from gpucache.trace import OTHERS
+
+SITES_MOST = 300    # of a column; the others count as OTHERS
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
@@ -36,3 +41,74 @@ class Site:
             if number and seen >= half:
                 return 3 << digits >> 2
         return None
+
+
+class Largest:
+    """The sites with most live bytes, and the sum of the others. A change of a site takes the same
+    time with few sites and with many, and so does a question, but for the logarithm."""
+
+    def __init__(self):
+        self._sizes, self._whole = {}, 0
+        # _rest: a heap of (-bytes, site) with those that are not kept, and more that is no longer
+        # so; None: it is to be made.
+        self._kept, self._rest = {}, None
+
+    def held(self, changes):
+        """{site: bytes}, with OTHERS if these are not all. changes: [(site, bytes)] since the last
+        question, each site once."""
+        self._take(changes)
+        if len(self._sizes) <= SITES_MOST:
+            self._kept, self._rest = dict(self._sizes), None
+        elif self._rest is None:
+            self._kept = {site: size for size, site in heapq.nlargest(
+                SITES_MOST, zip(self._sizes.values(), self._sizes))}
+        else:
+            self._exchange()
+        found = dict(self._kept)
+        if len(found) < len(self._sizes):
+            found[OTHERS] = self._whole - sum(found.values())
+        return found
+
+    def _take(self, changes):
+        sizes, kept = self._sizes, self._kept
+        if 4 * len(changes) > len(sizes):
+            self._rest = None  # to look at all takes no longer
+        elif len(sizes) > SITES_MOST and (self._rest is None or
+                                          len(self._rest) > 4 * len(sizes)):
+            self._rest = [(-size, site) for site, size in sizes.items() if site not in kept]
+            heapq.heapify(self._rest)
+        rest = self._rest
+        for site, size in changes:
+            self._whole += size - sizes.pop(site, 0)
+            if size:
+                sizes[site] = size
+            if rest is None:
+                continue
+            if kept.pop(site, 0) and size:
+                kept[site] = size
+            elif size:
+                heapq.heappush(rest, (-size, site))
+
+    def _next(self):
+        """(bytes, site): the largest that is not kept."""
+        rest = self._rest
+        while rest and (rest[0][1] in self._kept or
+                        self._sizes.get(rest[0][1]) != -rest[0][0]):
+            heapq.heappop(rest)
+        return (-rest[0][0], rest[0][1]) if rest else (0, 0)
+
+    def _exchange(self):
+        """What is kept are the largest again."""
+        kept = self._kept
+        while len(kept) < SITES_MOST:
+            size, site = self._next()
+            kept[site] = size
+        least = [(size, site) for site, size in kept.items()]
+        heapq.heapify(least)
+        found = self._next()
+        while found > least[0]:
+            size, site = heapq.heapreplace(least, found)
+            del kept[site]
+            kept[found[1]] = found[0]
+            heapq.heappush(self._rest, (-size, site))
+            found = self._next()

@@ -7,11 +7,10 @@ import gc
 import os
 
 from gpucache import beside, block_map
-from gpucache.site import Block, Column, Mark, Site
-from gpucache.trace import KIND, OTHERS, Event
+from gpucache.site import Block, Column, Largest, Mark, Site
+from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
-SITES_MOST = 300    # of a column; the others count as OTHERS
 ENOUGH = 0.98       # of the time
 WINDOWS = 24        # for growth: the least of each is compared
 LATE_FREE_NS = 1_000_000
@@ -70,6 +69,9 @@ class Usage:
         # Of the column: its highest moment, which has a number. has_changed: live memory, since.
         self._best, self._best_ns, self._best_reserved, self._moment = 0, 0, 0, 0
         self._has_changed, self._end_ns = False, self.column_ns
+        # site -> Site of those that changed since the highest moment of the column before.
+        self._largest, self._touched = Largest(), {}
+        self._owners = {}       # site -> owner
         # (ns, site, bytes, address) of what changed since a column's highest moment, while that is
         # the highest of all, too.
         self._changes, self._notes_changes = [], False
@@ -109,6 +111,7 @@ class Usage:
         names. _take does the same and all the rest."""
         blocks, sites, levels, pop = self.blocks, self.sites, self.levels, self.blocks.pop
         late, by_driver, change = self._late, self._by_driver, self._changes.append
+        touched = self._touched
         live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
         level, end_ns, notes = live >> 20, self._end_ns, self._notes_changes
         for ns, kind, addr, size, site, wide in zip(batch.ns, batch.kind, batch.a, batch.b,
@@ -126,7 +129,7 @@ class Usage:
                 its.lives[life.bit_length()] += 1
                 held = its.live
                 if its.moment != moment:
-                    its.moment, its.then = moment, held
+                    its.moment, its.then, touched[site] = moment, held, its
                 its.live = held = held - size
                 if held < its.floor:
                     its.floor = held
@@ -137,7 +140,7 @@ class Usage:
                 its.bytes_total += size
                 held = its.live
                 if its.moment != moment:
-                    its.moment, its.then = moment, held
+                    its.moment, its.then, touched[site] = moment, held, its
                 its.live = held = held + size
                 if held > its.most:
                     its.most = held
@@ -185,7 +188,7 @@ class Usage:
 
     def _change(self, ns, its, site, change, addr):
         if its.moment != self._moment:
-            its.moment, its.then = self._moment, its.live
+            its.moment, its.then, self._touched[site] = self._moment, its.live, its
         its.live += change
         self._level(ns)
         self.live += change
@@ -224,14 +227,17 @@ class Usage:
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be."""
-        moment = self._moment
-        held = {site: its.then if its.moment == moment else its.live
-                for site, its in self.sites.items()}
-        self.columns.append(Column(self._best_ns, self._most(held), self._best,
-                                   self._best_reserved))
+        moment, touched = self._moment, self._touched
+        held = self._largest.held([(site, its.then if its.moment == moment else its.live)
+                                   for site, its in touched.items()])
+        self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved))
+        since = {site: its for site, its in touched.items() if its.moment == moment}
+        touched.clear()
+        touched.update(since)
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
-            held = {site: its.live for site, its in self.sites.items()}
-            self.columns.append(Column(self._end_ns, self._most(held), self.live, self.reserved))
+            held = self._largest.held([(site, its.live) for site, its in touched.items()])
+            self.columns.append(Column(self._end_ns, held, self.live, self.reserved))
+            touched.clear()
         if self._peak_is_new:
             self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
             self.beside.note_peak()
@@ -258,18 +264,6 @@ class Usage:
                 self.freed, self._peak_is_open = change[:3], False
             if self.freed:
                 self.after = max(self.after, level)
-
-    @staticmethod
-    def _most(held):
-        held = {site: size for site, size in held.items() if size > 0}
-        if len(held) <= SITES_MOST:
-            return held
-        least = sorted(held.values())[-SITES_MOST]
-        kept = {site: size for site, size in held.items() if size > least}
-        kept.update([(site, size) for site, size in held.items() if size == least]
-                    [:SITES_MOST - len(kept)])
-        kept[OTHERS] = sum(held.values()) - sum(kept.values())
-        return kept
 
     def _alloc(self, ns, addr, size, site, kind):
         if kind == LIVE and (addr in self.blocks or addr in self._unknown):
@@ -485,8 +479,10 @@ class Usage:
 
     def owner(self, site):
         """The library, or the program itself, whose code asked."""
-        its = self.trace.object_of(site) if site else None
-        return os.path.basename(its.path) if its else "not known"
+        if site not in self._owners:
+            its = self.trace.object_of(site) if site else None
+            self._owners[site] = os.path.basename(its.path) if its else "not known"
+        return self._owners[site]
 
     def held_at_end(self):
         """{site: bytes} of what is live at the end."""
