@@ -6,6 +6,7 @@ import heapq
 from gpucache.trace import OTHERS
 
 SITES_MOST = 300    # of a column; the others count as OTHERS
+WINDOWS = 24        # for growth: the least of each is compared
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
@@ -41,6 +42,32 @@ class Site:
             if number and seen >= half:
                 return 3 << digits >> 2
         return None
+
+
+class Floors:
+    """The least of each site in each window of the time."""
+
+    def __init__(self, begin_ns, span_ns):
+        self._begin_ns, self._span_ns, self._found = begin_ns, span_ns, []
+
+    def take(self, ns, sites):
+        """A window ends with a column, which ends at ns. sites: address -> Site."""
+        while (ns - self._begin_ns) * WINDOWS >= (len(self._found) + 1) * self._span_ns and \
+                len(self._found) < WINDOWS:
+            self._found.append({site: its.floor for site, its in sites.items() if its.floor})
+            for its in sites.values():
+                its.floor = its.live
+
+    def grows(self, sites):
+        """{site: bytes} by which the floor of a site rose in the last half of the time. Only of
+        those whose floor never fell there, and rose in most windows."""
+        found, floors = {}, self._found[len(self._found) // 2:]
+        for site in sites if len(floors) > 3 else ():
+            past = [floor.get(site, 0) for floor in floors]
+            rises = sum(b > a for a, b in zip(past, past[1:]))
+            if all(b >= a for a, b in zip(past, past[1:])) and 2 * rises > len(past):
+                found[site] = past[-1] - past[0]
+        return found
 
 
 class Largest:

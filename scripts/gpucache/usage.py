@@ -7,12 +7,11 @@ import gc
 import os
 
 from gpucache import beside, block_map
-from gpucache.site import Block, Column, Largest, Mark, Site
+from gpucache.site import Block, Column, Floors, Largest, Mark, Site
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
 ENOUGH = 0.98       # of the time
-WINDOWS = 24        # for growth: the least of each is compared
 LATE_FREE_NS = 1_000_000
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
@@ -39,6 +38,7 @@ class Usage:
         self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
         lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
         self.own_ns = max(1, self.span_ns - lead_ns)
+        self._floors = Floors(lead_ns, self.own_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
@@ -55,9 +55,9 @@ class Usage:
         self.beside = beside.Beside(self._beside_changed)
         self.driver_ns = 0   # in calls that took or gave device memory
         self.levels = collections.Counter()  # MiB of live memory -> ns
-        self.floors = []     # of each window: site -> least bytes
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
+        self._driver_freed = NONE_FREED[:2]  # address, ns and bytes, of what the driver had served
         self._level_ns = self._held_ns = lead_ns
         # Bytes times ns; of live memory that of blocks that were freed.
         self._live_area = self._held_time = self._beside_area = 0
@@ -181,7 +181,7 @@ class Usage:
         elif kind == FREE or kind == FREE_ASYNC and first in self.blocks:
             self._free(ns, first)
         elif kind == FREE_ASYNC:
-            self.beside.free(ns, first)
+            self._free_beside(ns, first)
         elif kind in self._others:
             aux, said, context = wide
             self._others[kind](self, Event(ns, kind, first, second, aux, site, context, 0, said))
@@ -243,7 +243,7 @@ class Usage:
             self.beside.note_peak()
             self._peak_is_new = False
         self._after_peak()
-        self._windows(ns)
+        self._floors.take(ns, self.sites)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
         self._best_reserved = self.reserved
@@ -287,11 +287,10 @@ class Usage:
         if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
             return
         block = self.blocks.pop(addr, None)
-        if block is None and self.beside.free(ns, addr):
-            return
         if block is None:
-            self.num_unknown_frees += 1
-            self._unknown.add(addr)
+            if not self._free_beside(ns, addr):
+                self.num_unknown_frees += 1
+                self._unknown.add(addr)
             return
         size, site, since, its = block
         self._freed = addr, ns, block
@@ -299,25 +298,28 @@ class Usage:
         its.lives[(ns - since).bit_length()] += 1
         self._change(ns, its, site, -size, addr)
         its.floor = min(its.floor, its.live)
-        self._hold(ns, -self._by_driver.pop(addr, 0))
+        if addr in self._by_driver:
+            self._driver_freed = addr, ns, self._by_driver.pop(addr)
+            self._hold(ns, -self._driver_freed[2])
 
-    def _windows(self, ns):
-        """The least of each site in each window, which ends with a column."""
-        while (ns - self.lead_ns) * WINDOWS >= (len(self.floors) + 1) * self.own_ns and \
-                len(self.floors) < WINDOWS:
-            self.floors.append({site: its.floor for site, its in self.sites.items() if its.floor})
-            for its in self.sites.values():
-                its.floor = its.live
+    def _free_beside(self, ns, addr):
+        """Of what is no block. False: it is no memory that is known."""
+        if self._freed[0] == addr:  # a second free, which fails
+            self._freed = NONE_FREED
+        return self.beside.free(ns, addr)
 
     def _free_failed(self, event):
         """The free was none."""
-        if self.beside.failed(event):
-            return
         addr, ns, block = self._freed
+        if self.beside.failed(event, ns if block and addr == event.a else -1):
+            return
         if not block or addr != event.a or addr in self.blocks:
             return
         size, site, since, its = self.blocks[addr] = block
         self._freed = NONE_FREED
+        if self._driver_freed[:2] == (addr, ns):
+            self._by_driver[addr] = self._driver_freed[2]
+            self._hold(event.ns, self._driver_freed[2])
         self._live_area -= size * (ns - since)
         its.lives[(ns - since).bit_length()] -= 1
         self._change(event.ns, its, site, size, addr)
@@ -467,15 +469,8 @@ class Usage:
         return self.levels[self.peak >> 20]
 
     def grows(self):
-        """{site: bytes} by which the floor of a site rose in the last half of the time. Only of
-        those whose floor never fell there, and rose in most windows."""
-        found, floors = {}, self.floors[len(self.floors) // 2:]
-        for site in self.sites if len(floors) > 3 else ():
-            past = [floor.get(site, 0) for floor in floors]
-            rises = sum(b > a for a, b in zip(past, past[1:]))
-            if all(b >= a for a, b in zip(past, past[1:])) and 2 * rises > len(past):
-                found[site] = past[-1] - past[0]
-        return found
+        """{site: bytes} by which the floor of a site rose in the last half of the time."""
+        return self._floors.grows(self.sites)
 
     def owner(self, site):
         """The library, or the program itself, whose code asked."""

@@ -2,7 +2,7 @@
 """Writes traces (shim/trace/format.h) whose times are known: a tick is a nanosecond."""
 import struct
 
-from gpucache import tables
+from gpucache import batch, tables
 from gpucache.trace import KIND
 
 MIB = 1 << 20
@@ -101,3 +101,18 @@ def write_sites(path, events, objects=1):
                 file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
                 chunk = b""
     return len(events)
+
+
+class Given:
+    """A trace of these events."""
+    def __init__(self, events, span_ns=100):
+        self.events, self.span = events, span_ns
+
+    def span_ns(self):
+        return self.span
+
+    def batches(self):
+        found = batch.new()
+        batch.put(found, [(its.ns, its.kind, its.a, its.b, its.site, its.context, its.tid,
+                           (its.aux, its.text, its.context)) for its in self.events])
+        yield found

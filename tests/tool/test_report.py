@@ -275,6 +275,16 @@ class Viewed(unittest.TestCase):
                               for block in segment["blocks"] if block["requested_size"]], [base])
             self.taken_back(found)
 
+    def test_a_second_free_that_failed_brings_nothing_back(self):
+        base = self.BASE
+        found = self.snapshot((5, "MAP", base, 2 * MIB), (10, "ALLOC", base, 2 * MIB),
+                              (20, "FREE", base, 0), (30, "FREE", base, 0),
+                              (31, "FREE_FAILED", base, 1))
+        self.assertEqual([block["requested_size"] for segment in found["segments"]
+                          for block in segment["blocks"]], [0])
+        self.assertEqual([its["action"] for its in found["device_traces"][0]].count("alloc"), 1)
+        self.taken_back(found)
+
     def test_a_context_takes_its_memory_along(self):
         base = self.BASE
         found = self.snapshot((10, "MAP", base, 8 * MIB), (20, "ALLOC", base, MIB),
@@ -367,21 +377,6 @@ class Paths(unittest.TestCase):
                          (["middle", "loads"], ["middle", "middle", "trains"], 1))
 
 
-class Given:
-    """A trace of these events."""
-    def __init__(self, events, span_ns=100):
-        self.events, self.span = events, span_ns
-
-    def span_ns(self):
-        return self.span
-
-    def batches(self):
-        found = batch.new()
-        batch.put(found, [(its.ns, its.kind, its.a, its.b, its.site, its.context, its.tid,
-                           (its.aux, its.text, its.context)) for its in self.events])
-        yield found
-
-
 class Words(unittest.TestCase):
     def test_bad_files_and_arguments(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -423,7 +418,7 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.ALLOCS[0], 512, 200, 0, 2, 0, 1, ""),
                   trace.Event(21, usage.FREE, 512, 0, 0, 1, 0, 2, "")]
-        used.__init__(Given(events))
+        used.__init__(gct.Given(events))
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
     def test_columns_without_events_have_what_was_left(self):
@@ -433,7 +428,7 @@ class Words(unittest.TestCase):
                   trace.Event(5001, usage.FREE, 1024, 0, 0, 1, 0, 1, ""),
                   trace.Event(5002, usage.ALLOCS[0], 2048, 1, 0, 3, 0, 1, ""),
                   trace.Event(30000, usage.FREE, 512, 0, 0, 1, 0, 1, "")]
-        used = usage.Usage(Given(events, 40000))
+        used = usage.Usage(gct.Given(events, 40000))
         found = [(column.ns // used.column_ns, column.held) for column in used.columns]
         self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
                                  (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
@@ -448,7 +443,7 @@ class Words(unittest.TestCase):
                   trace.Event(0, kind["ALLOC_DRIVER"], 512, 300, 9, 1, 0, 1, ""),
                   trace.Event(50, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
                   trace.Event(50, kind["SEGMENT_FREE"], 1 << 30, 0, 9, 0, 1, 1, "")]
-        used = usage.Usage(Given(events))
+        used = usage.Usage(gct.Given(events))
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
@@ -457,7 +452,7 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
                   trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
         its = report.Report.__new__(report.Report)
-        its.usage, its.symbols = usage.Usage(Given(events)), {0: ""}
+        its.usage, its.symbols = usage.Usage(gct.Given(events)), {0: ""}
         self.assertEqual([its.mark(mark) for mark in its.usage.marks],
                          [("parked", "3 MiB went to the host"),
                           ("woken", "2 MiB came back from the host")])
@@ -466,7 +461,7 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
                   trace.Event(21, trace.KIND["FREE_FAILED"], 512, 1, 0, 1, 0, 1, "")]
-        used = usage.Usage(Given(events))
+        used = usage.Usage(gct.Given(events))
         self.assertEqual((used.live, used.live_time()), (100, 100 * 90))
         self.assertEqual((used.sites[1].num_allocs, used.sites[1].num_frees,
                           used.sites[1].num_before), (1, 0, 0))
@@ -477,7 +472,7 @@ class Words(unittest.TestCase):
         def held(*rows):
             events = [trace.Event(ns, trace.KIND[kind], a, b, 0, 0, 1, 1, "")
                       for ns, (kind, a, b) in enumerate(rows)]
-            used = usage.Usage(Given(events))
+            used = usage.Usage(gct.Given(events))
             return used.reserved, used.reserved_peak
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64), ("HELD", 0x80000, 512),
                               ("HELD", 1 << 20, 64)), (576, 576))
