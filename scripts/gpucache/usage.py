@@ -269,8 +269,8 @@ class Usage:
         if kind == LIVE and (addr in self.blocks or addr in self._unknown):
             return  # it was handed out, or came back, while the trace began
         if addr in self.blocks:  # another thread's free has an older clock
-            self._free(ns, addr)
-            self._late[addr] = ns
+            self._free_block(ns, addr)
+            self._late.setdefault(addr, []).append(ns)
         its = self.sites[site]
         if kind != LIVE:
             its.bytes_total += size
@@ -284,16 +284,20 @@ class Usage:
         its.most = max(its.most, its.live)
 
     def _free(self, ns, addr):
-        if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
+        late = [since for since in self._late.pop(addr, ()) if ns - since < LATE_FREE_NS]
+        if late[1:]:
+            self._late[addr] = late[1:]
+        if late:
             return
-        block = self.blocks.pop(addr, None)
-        if block is None:
-            if not self._free_beside(ns, addr):
-                self.num_unknown_frees += 1
-                self._unknown.add(addr)
-            return
-        size, site, since, its = block
-        self._freed = addr, ns, block
+        if addr in self.blocks:
+            self._free_block(ns, addr)
+        elif not self._free_beside(ns, addr):
+            self.num_unknown_frees += 1
+            self._unknown.add(addr)
+
+    def _free_block(self, ns, addr):
+        size, site, since, its = self.blocks.pop(addr)
+        self._freed = addr, ns, (size, site, since, its)
         self._live_area += size * (ns - since)
         its.lives[(ns - since).bit_length()] += 1
         self._change(ns, its, site, -size, addr)

@@ -421,6 +421,16 @@ class Words(unittest.TestCase):
         used.__init__(gct.Given(events))
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
+    def test_several_frees_of_other_threads_with_older_clocks(self):
+        alloc = usage.ALLOCS[0]
+        events = [trace.Event(ns, kind, 512, size, 0, 1, 0, 1, "") for ns, kind, size in (
+            (10, alloc, 100), (20, alloc, 200), (21, alloc, 300), (22, usage.FREE, 0),
+            (23, usage.FREE, 0))]
+        used = usage.Usage(gct.Given(events))
+        self.assertEqual((used.live, used.blocks[512].bytes, used.num_unknown_frees), (300, 300, 0))
+        used = usage.Usage(gct.Given([*events, events[-1]._replace(ns=24)]))
+        self.assertEqual((used.live, used.blocks, used.num_unknown_frees), (0, {}, 0))
+
     def test_columns_without_events_have_what_was_left(self):
         """A peak is no longer than it was."""
         events = [trace.Event(100, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
