@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import re
+import stat
 import struct
 import weakref
 
@@ -45,10 +46,13 @@ class Trace:
         self.path = path
         try:
             # Not mapped: where the file ends meanwhile, or has a hole on a full tmpfs, that kills.
-            self._fd = os.open(path, os.O_RDONLY)
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe may have no writer
             self._close = weakref.finalize(self, os.close, self._fd)
             try:
-                self._size = os.fstat(self._fd).st_size
+                found = os.fstat(self._fd)
+                if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                    raise Fault(f"{path}: it is no file")
+                self._size = found.st_size
                 self._read_header(self._bytes(0, tables.TRACE_HEADER_BYTES))
             except BaseException:
                 self.close()

@@ -389,7 +389,24 @@ class Words(unittest.TestCase):
             self.assertEqual(tool("report", path + ".no").status, 1)
             self.assertEqual(tool("report", path, path, "--format", "csv").status, 2)
             self.assertEqual(tool("report", path, "-o", folder).status, 1)
+            os.mkfifo(path + ".fifo")
+            done = tool("report", path + ".fifo")
+            self.assertEqual((done.status, done.out), (1, ""))
+            self.assertIn(".fifo: it is no file", done.err)
         self.assertEqual(tool("trace", "0x1").status, 2)
+
+    def test_a_machine_without_room_is_told_in_a_sentence(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.gct")
+            gct.write(path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
+            for form in "text", "html", "csv", "perfetto", "collapsed", "pytorch":
+                done = tool("report", path, "--format", form, "-o", "/dev/full")
+                self.assertEqual((done.status, done.out, done.err), (
+                    1, "", "gpucache: /dev/full: no space left on device\n"))
+            with unittest.mock.patch.object(report, "Report", side_effect=MemoryError):
+                done = tool("report", path)
+            self.assertEqual((done.status, done.out, done.err), (
+                1, "", "gpucache: there is not enough memory for it\n"))
 
     def test_a_number_that_is_no_device_makes_no_lists(self):
         with tempfile.TemporaryDirectory() as folder:
