@@ -13,6 +13,7 @@ NAMES = {"num_async_allocs": "cudaMallocAsync", "num_managed_allocs": "managed m
          "num_host_allocs": "pinned memory"}
 DEVICE = ("num_async_allocs", "num_vmm_allocs", "num_array_allocs")  # in device memory
 BY_ADDRESS = ("num_async_allocs", "num_managed_allocs")  # FREE and FREE_ASYNC free them
+LASTING = ("num_vmm_allocs", "num_host_allocs")  # though no context is left
 CALLS_KEPT = 64  # of the latest that gave something up: they may have failed
 
 
@@ -114,8 +115,8 @@ class Beside:
 
     def context_ended(self, ns):
         """No context is left. Memory of cuMemCreate and of the host does not end with one."""
-        for part in list(self._parts.values()):
-            if part.group not in ("num_vmm_allocs", "num_host_allocs"):
+        if any(kind.live for group, kind in self.kinds.items() if group not in LASTING):
+            for part in [its for its in self._parts.values() if its.group not in LASTING]:
                 self._set(ns, part, 0)
 
     def note_peak(self):

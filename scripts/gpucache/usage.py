@@ -12,7 +12,7 @@ from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
 ENOUGH = 0.98       # of the time
-LATE_FREE_NS = 1_000_000
+LATE_FREE_NS, LATE_MOST = 1_000_000, 8  # of one address
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
 OUT_OF_MEMORY = 2   # CUresult
@@ -61,7 +61,8 @@ class Usage:
         self._level_ns = self._held_ns = lead_ns
         # Bytes times ns; of live memory that of blocks that were freed.
         self._live_area = self._held_time = self._beside_area = 0
-        self._came, self._created = {}, 0  # address -> bytes; bytes without an address so far
+        # What has come, with its address; bytes that have none so far.
+        self._came, self._created = block_map.Moments(), 0
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
@@ -270,7 +271,7 @@ class Usage:
             return  # it was handed out, or came back, while the trace began
         if addr in self.blocks:  # another thread's free has an older clock
             self._free_block(ns, addr)
-            self._late.setdefault(addr, []).append(ns)
+            self._late[addr] = [*self._late.get(addr, ())[1 - LATE_MOST:], ns]
         its = self.sites[site]
         if kind != LIVE:
             its.bytes_total += size
@@ -346,9 +347,9 @@ class Usage:
     def _took(self, event):
         size = event.b
         if event.kind == KIND["HELD"]:  # but for what came while the trace began
-            size -= sum(its for at, its in self._came.items() if event.a <= at < event.a + size)
+            size -= sum(its for _, its in self._came.within(event.a, size))
         elif event.kind == KIND["SEGMENT"]:
-            self._came[event.a] = size
+            self._came.take(False, event.a, size)
         else:
             self._created += size
         self._owned[event.a] = event.b
@@ -366,7 +367,7 @@ class Usage:
     def _mapped(self, event):
         if event.kind == KIND["MAP"] and self._created >= event.b:
             self._created -= event.b
-            self._came[event.a] = event.b
+            self._came.take(False, event.a, event.b)
         self.moments.take(event.kind == KIND["UNMAP"], event.a, event.b)
 
     def mean_held(self):
