@@ -2,6 +2,7 @@
 """What usage.Usage tells: of the code that asks for memory, of blocks, moments and columns."""
 import collections
 import heapq
+import os
 
 from gpucache.trace import OTHERS
 
@@ -42,6 +43,39 @@ class Site:
             if number and seen >= half:
                 return 3 << digits >> 2
         return None
+
+
+class Owners:
+    """The libraries, or the program itself, whose code asked."""
+
+    def __init__(self, trace):
+        self._trace, self._known = trace, {}
+
+    def of(self, site):
+        if site not in self._known:
+            its = self._trace.object_of(site) if site else None
+            self._known[site] = os.path.basename(its.path) if its else "not known"
+        return self._known[site]
+
+    def sums(self, held):
+        """Counter: owner -> bytes, of site -> bytes."""
+        sums = collections.Counter()
+        for site, size in held.items():
+            sums[self.of(site)] += size
+        return sums
+
+
+class Levels(collections.Counter):
+    """MiB of live memory -> ns for which as much was live."""
+
+    def enough(self, part):
+        """Bytes that were enough for this part of the time."""
+        whole, seen, level = sum(self.values()), 0, 0
+        for level in sorted(self):
+            seen += self[level]
+            if seen >= part * whole:
+                break
+        return (level + 1) << 20
 
 
 class Floors:

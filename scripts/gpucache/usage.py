@@ -4,10 +4,9 @@ what grows, and what went on beside it. Bytes are those that the program asked f
 held for them is `reserved`."""
 import collections
 import gc
-import os
 
 from gpucache import beside, block_map
-from gpucache.site import Block, Column, Floors, Largest, Mark, Site
+from gpucache.site import Block, Column, Floors, Largest, Levels, Mark, Owners, Site
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -54,7 +53,7 @@ class Usage:
         self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
         self.beside = beside.Beside(self._beside_changed)
         self.driver_ns = 0   # in calls that took or gave device memory
-        self.levels = collections.Counter()  # MiB of live memory -> ns
+        self.levels = Levels()
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
         self._driver_freed = NONE_FREED[:2]  # address, ns and bytes, of what the driver had served
@@ -67,14 +66,15 @@ class Usage:
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
         self.moments, self._peak_is_new = block_map.Moments(), False
+        self._peak_ranges = None  # of the peak, whose blocks are to be kept
         # Of the column: its highest moment, which has a number. has_changed: live memory, since.
         self._best, self._best_ns, self._best_reserved, self._moment = 0, 0, 0, 0
         self._has_changed, self._end_ns = False, self.column_ns
         # site -> Site of those that changed since the highest moment of the column before.
         self._largest, self._touched = Largest(), {}
-        self._owners = {}       # site -> owner
-        # (ns, site, bytes, address) of what changed since a column's highest moment, while that is
-        # the highest of all, too.
+        self._owners = Owners(its)
+        # (ns, site, bytes, address) of what changed since the highest moment of all, in its column
+        # and the next one.
         self._changes, self._notes_changes = [], False
         collects = gc.isenabled()
         gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
@@ -86,6 +86,7 @@ class Usage:
         self._level(self.span_ns)
         self._hold(self.span_ns, 0)
         self._finish_column(self.span_ns)
+        self._keep_peak()
         self.moments.at_end(self.span_ns, "the end", self.blocks)
         self.blocks = {addr: Block(*block[:3]) for addr, block in self.blocks.items()}
         blocks = collections.Counter(block.site for block in self.blocks.values())
@@ -157,14 +158,14 @@ class Usage:
             if live >> 20 != level:
                 levels[level] += ns - level_ns
                 level, level_ns = live >> 20, ns
+            if notes:
+                change((ns, site, size, addr))
             if live > best:
                 best, has_changed = live, False
                 self._new_best(ns, live)
                 moment, notes = self._moment, self._notes_changes
             else:
                 has_changed = True
-                if notes:
-                    change((ns, site, size, addr))
         self._set(live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed)
 
     def _state(self):
@@ -193,13 +194,13 @@ class Usage:
         its.live += change
         self._level(ns)
         self.live += change
+        if self._notes_changes:
+            self._changes.append((ns, site, change, addr))
         if self.live > self._best:
             self._best, self._has_changed = self.live, False
             self._new_best(ns, self.live)
         else:
             self._has_changed = True
-            if self._notes_changes:
-                self._changes.append((ns, site, change, addr))
 
     def _level(self, ns):
         """As much was live until now."""
@@ -240,18 +241,29 @@ class Usage:
             self.columns.append(Column(self._end_ns, held, self.live, self.reserved))
             touched.clear()
         if self._peak_is_new:
-            self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
+            self._peak_ranges = dict(self.moments.ranges)
             self.beside.note_peak()
-            self._peak_is_new = False
+        else:
+            self._keep_peak()
         self._after_peak()
         self._floors.take(ns, self.sites)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
         self._best_reserved = self.reserved
         self._moment += 1
-        self._has_changed, self._notes_changes = False, self._peak_is_open
-        self._changes.clear()
+        self._has_changed = False
+        self._notes_changes = self._peak_is_open or self._peak_is_new
+        if not self._peak_is_new:
+            self._changes.clear()
+        self._peak_is_new = False
         self.beside.since.clear()
+
+    def _keep_peak(self):
+        """The map of the blocks then, unless a higher moment came in the next column: where memory
+        rises all the time there are no copies of all blocks."""
+        if self._peak_ranges is not None:
+            self.moments.at_peak(self.peak_ns, self.blocks, self._changes, self._peak_ranges)
+            self._peak_ranges = None
 
     def _after_peak(self):
         if not self._peak_is_open:
@@ -462,12 +474,7 @@ class Usage:
 
     def enough(self):
         """Bytes of live memory that were enough for ENOUGH of the time."""
-        whole, seen = sum(self.levels.values()), 0
-        for level in sorted(self.levels):
-            seen += self.levels[level]
-            if seen >= ENOUGH * whole:
-                return min(self.peak, (level + 1) << 20)
-        return self.peak
+        return min(self.peak, self.levels.enough(ENOUGH))
 
     def peak_lasted_ns(self):
         """How long as much was live as at the peak, to a MiB."""
@@ -479,10 +486,7 @@ class Usage:
 
     def owner(self, site):
         """The library, or the program itself, whose code asked."""
-        if site not in self._owners:
-            its = self.trace.object_of(site) if site else None
-            self._owners[site] = os.path.basename(its.path) if its else "not known"
-        return self._owners[site]
+        return self._owners.of(site)
 
     def held_at_end(self):
         """{site: bytes} of what is live at the end."""
@@ -490,7 +494,4 @@ class Usage:
 
     def by_owner(self, held):
         """[(owner, bytes)] of site -> bytes, the most first."""
-        sums = collections.Counter()
-        for site, size in held.items():
-            sums[self.owner(site)] += size
-        return sums.most_common()
+        return self._owners.sums(held).most_common()

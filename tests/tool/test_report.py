@@ -315,7 +315,7 @@ class Maps(unittest.TestCase):
         its = block_map.Moments()
         its.at_peak(5, {512: (7, 1, 0), 1024: (9, 2, 0)},
                     [(6, 1, -3, 2048), (7, 2, 9, 1024), (8, 1, -2, 4096), (9, 1, 2, 4096),
-                     (10, 1, -2, 4096)])
+                     (10, 1, -2, 4096)], {})
         its.take(False, 0, 8192)
         self.assertEqual(its.all()[0].blocks, [(512, 7, 1), (2048, 3, 1), (4096, 2, 1)])
 

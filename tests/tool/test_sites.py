@@ -13,7 +13,7 @@ import unittest.mock
 from fake import tool
 
 import gct
-from gpucache import report, report_page, site, trace, usage
+from gpucache import block_map, report, report_page, site, trace, usage
 
 MIB = 1 << 20
 LINES_MOST = 120  # of Python, for an event: some 90 are
@@ -49,6 +49,15 @@ class Sites(unittest.TestCase):
             (few, few_events), (many, many_events) = (
                 self.lines(number, objects) for number in (500, 1500))
             self.assertLess((many - few) / (many_events - few_events), LINES_MOST, objects)
+
+    def test_memory_that_rises_is_not_copied_in_each_column(self):
+        gct.write_sites(self.path, gct.site_events(3000, 1))
+        with trace.Trace(self.path) as its, unittest.mock.patch.object(
+                block_map.Moments, "at_peak", autospec=True,
+                side_effect=block_map.Moments.at_peak) as copies:
+            used = usage.Usage(its)
+        self.assertEqual(copies.call_count, 1)
+        self.assertEqual([len(moment.blocks) for moment in used.moments.all()], [3000, 3000])
 
     def test_each_column_has_the_largest_and_all_sums(self):
         gct.write_sites(self.path, gct.site_events(1000, 3))
