@@ -7,8 +7,8 @@ import shutil
 import sys
 import textwrap
 
-from gpucache import (options, replay, report_page, snapshot, symbols, tensors, text, together,
-                      trace, usage)
+from gpucache import (frame, options, replay, report_page, snapshot, symbols, tensors, text,
+                      together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
@@ -20,17 +20,27 @@ ROWS = 10
 BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
 CALLERS = 3         # of a path, in a row
+PIPE_COLUMNS = 120  # of a table that goes to no terminal
+NAME_MOST, SENTENCE_MOST = 100, 200  # letters of a name in a sentence, and of that of the peak
+# Columns whose cells may be cut, and whether their ends are kept: of code that is a line number.
+CUTS = {"CODE": True, "IN": False, "MOST OF IT": True, "WHAT": False, "": False, "KIND": True}
 
 
 seconds = text.seconds  # since the trace began
 
 
+def columns():
+    """Of the terminal; 0: there is none."""
+    return max(40, shutil.get_terminal_size().columns) \
+        if sys.stdout.isatty() or "COLUMNS" in os.environ else 0
+
+
 def folded(words, before=""):
     """Lines of a sentence, as wide as the terminal; one line in a file or a pipe, where programs
     look for words. before: of the first line; the others have blanks there."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+    width = columns()
+    if not width:
         return [before + words]
-    width = max(40, shutil.get_terminal_size().columns)
     return textwrap.wrap(words, width, initial_indent=before, subsequent_indent=" " * len(before),
                          break_long_words=False, break_on_hyphens=False)
 
@@ -114,7 +124,7 @@ class Report:
     def _out_of_memory(self):
         used, oom = self.usage, self.usage.oom
         others = sum(size for _, _, size in used.neighbours)
-        said = f"Out of memory: {self.where(oom.site)[0]} asked for {text.size(oom.b)}, while " \
+        said = f"Out of memory: {self._name(oom.site)} asked for {text.size(oom.b)}, while " \
                f"{text.size(oom.a)} of the GPU were free and this process had " \
                f"{text.size(used.live)} live"
         number = len(used.neighbours)
@@ -151,14 +161,14 @@ class Report:
             return ""
         site, size = max((row for row in used.at_peak.items() if row[0] != trace.OTHERS),
                          key=lambda row: row[1])
-        name, where = self.where(site)
-        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by {name} " \
-               f"({where})."
+        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by " \
+               f"{self._name(site)} ("
+        said += text.cut(self.where(site)[1], SENTENCE_MOST - len(said) - len(").")) + ")."
         less = used.in_the_other_order()
         if used.freed and less < 0.99 * used.peak:
             ns, site, change = used.freed
             said += f" The last block came {text.duration(ns - used.peak_ns)} before the next " \
-                    f"free, of {text.size(-change)} by {self.symbols[site]}; in the other order " \
+                    f"free, of {text.size(-change)} by {self._name(site)}; in the other order " \
                     f"the peak is {text.size(less)}."
         highest = max(used.columns, key=lambda column: column.live)
         idle = highest.reserved - highest.live
@@ -181,7 +191,7 @@ class Report:
         told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
         grows = used.grows()
         told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
-            f"{self.symbols[site]} grew by {text.size(size)} in the last half"
+            f"{self._name(site)} grew by {text.size(size)} in the last half"
             for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3])))
         pairs = sum(its.num_frees for its in used.sites.values())
         cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
@@ -201,14 +211,23 @@ class Report:
         return sorted(rows, key=lambda row: -row[1].live)
 
     def where(self, site):
-        """function, object line, and who called it."""
+        """(function, the rest) of the code that asked: the rest is its object and line, the library
+        through which it asked, and who called it."""
         place, *callers = self.symbols.path(site)
-        where = f"{place.object} {place.line}".strip()
-        callers = [its for its in callers if isinstance(its, symbols.PythonPlace)] or callers
+        through = self.symbols.through(site)
+        said = [f"{place.object} {place.line}".strip()] if not place.is_python else []
+        if through:
+            said.append(f"through {through.object}")
+        callers = [its for its in callers if its.is_python] or \
+            [its for its in callers if not frame.is_plumbing(its.function)]
         if callers:
             more = ", .." * (len(callers) > CALLERS)
-            where += f", called by {', '.join(map(str, callers[:CALLERS]))}{more}"
-        return str(place), where
+            said.append(f"called by {', '.join(map(str, callers[:CALLERS]))}{more}")
+        return str(place), ", ".join(said) or place.object
+
+    def _name(self, site):
+        """In a sentence."""
+        return text.cut(str(self.symbols[site]), NAME_MOST, keep_end=True)
 
     def lines(self):
         used = self.usage
@@ -284,14 +303,14 @@ class Report:
         if rows:
             yield ""
             yield title
-            yield text.table(heads, rows, left=("CODE", "IN", "WHAT", "", "KIND",
-                                                         "SETTING", "FAILED", "MOST OF IT"))
+            rows = text.fitted(heads, rows, CUTS, columns() or PIPE_COLUMNS)
+            yield text.table(heads, rows, left=(*CUTS, "SETTING", "FAILED"))
 
     def mark(self, mark):
         size = text.size(mark.bytes)
         return {"FLUSH": ("flush", f"{size} went back ({mark.text})"),
                 "ALLOC_FAILED": ("out of memory" if mark.text == "2" else f"error {mark.text}",
-                                 f"{size} were asked for by {self.symbols[mark.site]}"),
+                                 f"{size} were asked for by {self._name(mark.site)}"),
                 "OOM_STEP": ("the GPU was full", mark.text),
                 "LEND_ASK": ("other processes were asked", size),
                 "PARK": ("parked", f"{size} went to the host"),
@@ -300,8 +319,8 @@ class Report:
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
     def _names(self, site):
-        """Of a path, outwards."""
-        return " < ".join(map(str, self.symbols.path(site)))
+        """Of a whole path, outwards."""
+        return " < ".join(place.whole() for place in self.symbols.whole_path(site))
 
     def html(self, out):
         report_page.write(self, out)
@@ -349,9 +368,9 @@ class Report:
         """Bytes at the peak, for flame graphs: owner;code bytes, or main;..;code bytes."""
         for site, size in sorted(self.usage.at_peak.items(), key=lambda item: -item[1]):
             path = self.symbols.path(site)
-            names = [str(place) for place in reversed(path)]
+            names = [place.whole() for place in reversed(path)]
             if len(path) == 1:
-                names.insert(0, path[0].object)
+                names.insert(0, (self.symbols.through(site) or path[0]).object)
             out.write(f"{';'.join(name.replace(';', ':') for name in names)} {size}\n")
 
     def pytorch(self, out):

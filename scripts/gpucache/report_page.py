@@ -22,6 +22,7 @@ COLOURS = 8         # libraries with a colour of their own
 BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
 OWNERS_MOST = 60    # of the page; the others count as one
+DETAIL_MOST = 500   # letters of a whole name
 OTHER_OWNERS = "other libraries"
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
          "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
@@ -137,8 +138,16 @@ class Page:
             owner, (shown, where) = self._owner(name), self.report.where(name)
         path = [] if isinstance(name, tuple) else \
             [str(place) for place in reversed(self.report.symbols.path(name)[1:])]
+        detail = "" if isinstance(name, tuple) else self._detail(name)
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
-                "held": _steps(held), **({"callers": path} if path else {})}
+                "held": _steps(held), **({"callers": path} if path else {}),
+                **({"detail": detail} if detail else {})}
+
+    def _detail(self, site):
+        """The whole names of all frames, the innermost first; "": the short name says as much."""
+        found = [place.whole() for place in self.report.symbols.whole_path(site)]
+        return "\n".join(text.cut(its, DETAIL_MOST) for its in found) \
+            if found != [str(self.report.symbols[site])] else ""
 
     def _told(self, marks):
         told = []
@@ -195,7 +204,9 @@ class Page:
 
     def _where(self, site):
         name, where = self.report.where(site)
-        return f'{self._dot(self.usage.owner(site))}{escape(name)}' \
+        detail = escape(self._detail(site))
+        words = f'<span title="{detail}">{escape(name)}</span>' if detail else escape(name)
+        return f'{self._dot(self.usage.owner(site))}{words}' \
                f'<small title="{escape(where)}">{escape(where)}</small>'
 
     def _dot(self, owner):
