@@ -61,16 +61,20 @@ class Report:
             self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
             self.beside = [together.Process(its, self.whole_ns) for its in others]
             self.gpus = together.gpus([self, *self.beside]) if others else {}
-            self.tensors = self._tensors(path, pytorch) if pytorch else None
+            self.tensors, self.unfit = self._tensors(path, pytorch) if pytorch else (None, "")
         except BaseException:
             self.close()
             raise
         self.symbols = symbols.Symbols(self.trace, self._shown())
 
     def _tensors(self, path, pytorch):
+        """Tensors, or a sentence that says why there are none."""
         with trace.Trace(path) as its:
             its.begin_at(self.trace.lead_ns)
-            return tensors.Tensors(its, pytorch)
+            try:
+                return tensors.Tensors(its, pytorch), ""
+            except tensors.Unfit as unfit:
+                return None, str(unfit)
 
     def _shown(self):
         """The sites that the report may name: those of marks, and the largest in any respect."""
@@ -263,6 +267,9 @@ class Report:
         yield from self.what_if()
 
     def _in_pytorch(self):
+        if self.unfit:
+            yield ""
+            yield from folded(self.unfit + ".")
         if self.tensors:
             yield ""
             for words in self.tensors.sentences():
@@ -270,7 +277,7 @@ class Report:
             yield from self._table("What PyTorch keeps in its blocks",
                                    ("BYTES", "PART", "BLOCKS", "CODE", "IN"),
                                    self.tensors.rows(ROWS))
-            yield from self._table("Blocks with PyTorch's segments",
+            yield from self._table("Where PyTorch's segments lie",
                                    ("BYTES", "ADDRESS", "ALLOCATED", "INACTIVE", "MOST OF IT"),
                                    self.tensors.block_rows(ROWS))
 
@@ -433,6 +440,8 @@ def show(args):
     own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
     what_if = made in ("text", "html")
     first = Report(own[0], beside, what_if, args.snapshot)
+    if first.unfit:
+        complain(first.unfit)
     if made in BINARY and not args.output:
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:

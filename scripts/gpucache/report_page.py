@@ -303,7 +303,8 @@ class Page:
     def tensors(self):
         its = self.report.tensors
         if not its:
-            return ""
+            return f'<section class="card" id="tensors"><p>{escape(self.report.unfit)}.</p>' \
+                   "</section>" if self.report.unfit else ""
         sites, blocks = its.rows(2 * ROWS), its.block_rows(ROWS)
         rows = [[f'{escape(where)}<small title="{escape(called)}">{escape(called)}</small>', size,
                  part, number] for size, part, number, where, called in sites]
@@ -311,7 +312,7 @@ class Page:
         made = _table("What PyTorch keeps in its blocks", "bytes of its snapshot's parts, by the "
                       "code that asked PyTorch for them", (("call site", ""), ("bytes", "n"),
                                                           ("part", "n"), ("parts", "n")), rows)
-        made += _table("Blocks with PyTorch's segments", "the largest first",
+        made += _table("Where PyTorch's segments lie", "the largest first",
                        (("bytes", "n"), ("address", "n"), ("allocated", "n"), ("inactive", "n"),
                         ("most of it", "by")), [list(map(escape, row)) for row in blocks])
         return f'<section class="card" id="tensors">{made}{said}</section>'
