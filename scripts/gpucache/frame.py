@@ -12,7 +12,10 @@ for all that is shown:
   it exports.
 - If all frames are plumbing, as on a path that was cut off, it is the innermost frame.
 A function with a name, in a library that the table does not know, is never left out: in a program
-that is made of libraries such functions are the program."""
+that is made of libraries such functions are the program.
+
+Of the callers no plumbing is told, and of those in Python none of a framework's own functions, such
+as Module._call_impl, if there are others."""
 import functools
 import re
 
@@ -54,7 +57,7 @@ def _behind(words, at):
     return len(words)
 
 
-@functools.lru_cache(maxsize=1 << 14)
+@functools.lru_cache(maxsize=1 << 12)
 def parts(function):
     """The parts of a qualified name, without arguments, what it returns, and unnamed namespaces."""
     words, found, at = RUST_HASH.sub("", function[:READ_MOST]), [""], 0
@@ -97,8 +100,21 @@ def short(function):
     return words if len(words) <= NAME_MOST else words[:NAME_MOST - 1] + "…"
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def is_plumbing(function):
     return PLUMBING.match("::".join(parts(function))) is not None
+
+
+def callers(places):
+    """Those of the places, from the caller of the code that asked outwards, that are told."""
+    python = [its for its in places if its.is_python]
+    return [its for its in python if not is_framework(its.path)] or python or \
+        [its for its in places if not is_plumbing(its.function)]
+
+
+def is_framework(file):
+    """Of Python."""
+    return "/torch/" in file
 
 
 def asked(places):

@@ -66,6 +66,7 @@ class Report:
             self.close()
             raise
         self.symbols = symbols.Symbols(self.trace, self._shown())
+        self._firsts = {}  # of first(), by site and by path
 
     def _tensors(self, path, pytorch):
         """Tensors, or a sentence that says why there are none."""
@@ -163,7 +164,8 @@ class Report:
             return self._who_holds()
         if not used.peak:
             return ""
-        site, size = max((row for row in used.at_peak.items() if row[0] != trace.OTHERS),
+        site, size = max((row for row in self.told(used.at_peak).items()
+                          if row[0] != trace.OTHERS),
                          key=lambda row: row[1])
         said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by " \
                f"{self._name(site)} ("
@@ -193,7 +195,7 @@ class Report:
         told.append(("What did it need?", f"{text.size(used.peak)} at once; at most "
                      f"{text.size(used.reserved_peak)} were held on the device"))
         told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
-        grows = used.grows()
+        grows = self.grows()
         told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
             f"{self._name(site)} grew by {text.size(size)} in the last half"
             for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3])))
@@ -207,12 +209,34 @@ class Report:
 
     def churn(self):
         """[(site, Site)] that free what they ask for again and again, the most first."""
-        rows = [row for row in self.usage.sites.items() if row[1].num_frees > 1]
+        rows = [row for row in self.told(self.usage.sites).items() if row[1].num_frees > 1]
         return sorted(rows, key=lambda row: -row[1].num_frees)
 
     def live_at_end(self):
-        rows = [row for row in self.usage.sites.items() if row[1].live > 0]
+        rows = [row for row in self.told(self.usage.sites).items() if row[1].live > 0]
         return sorted(rows, key=lambda row: -row[1].live)
+
+    def first(self, site):
+        """The first site that was told whose path differs from this one's in plumbing alone."""
+        if site < trace.FIRST_PATH:
+            return site
+        if site not in self._firsts:
+            through = self.symbols.through(site)
+            path = through and through.object, *map(id, self.symbols.path(site))
+            self._firsts[site] = self._firsts.setdefault(path, site)
+        return self._firsts[site]
+
+    def told(self, figures):
+        """{site: figure} of {site: figure}, as a table has it: call paths that differ in plumbing
+        alone are one, with the sum."""
+        found = {}
+        for site, figure in figures.items():
+            first = self.first(site)
+            found[first] = found[first] + figure if first in found else figure
+        return found
+
+    def grows(self):
+        return self.told(self.usage.grows())
 
     def where(self, site):
         """(function, the rest) of the code that asked: the rest is its object and line, the library
@@ -222,8 +246,7 @@ class Report:
         said = [f"{place.object} {place.line}".strip()] if not place.is_python else []
         if through:
             said.append(f"through {through.object}")
-        callers = [its for its in callers if its.is_python] or \
-            [its for its in callers if not frame.is_plumbing(its.function)]
+        callers = frame.callers(callers)
         if callers:
             more = ", .." * (len(callers) > CALLERS)
             said.append(f"called by {', '.join(map(str, callers[:CALLERS]))}{more}")
@@ -245,7 +268,8 @@ class Report:
         for question, answer in self.answers():
             yield from folded(answer, f"{question:<20}")
         rows = [[text.size(size), f"{size / used.peak:.0%}", *self.where(site)]
-                for site, size in sorted(used.at_peak.items(), key=lambda item: -item[1])[:ROWS]]
+                for site, size in sorted(self.told(used.at_peak).items(),
+                                         key=lambda item: -item[1])[:ROWS]]
         yield from self._table("Live at the peak", ("BYTES", "PART", "CODE", "IN"), rows)
         rows = [[text.count(its.num_frees), text.duration(its.median_life_ns() or 0),
                  text.size(its.bytes_total // max(1, its.num_allocs)), *self.where(site)]

@@ -108,7 +108,7 @@ class Page:
         found, sites = self.usage.sites, {}
         largest = set(sorted(found, key=lambda site: -found[site].most)[:SERIES])
         for site in [*found, 0, OTHERS]:
-            sites[site] = site if site in largest else (self._owner(site),)
+            sites[site] = self.report.first(site) if site in largest else (self._owner(site),)
         names = sorted({*sites.values()}, key=lambda key: (isinstance(key, tuple), str(key)))
         held = {name: [0] * len(self.columns) for name in names}
         for number, column in enumerate(self.columns):
@@ -255,7 +255,7 @@ class Page:
                f"{text.size(self.usage.mean_held())} held on the device</p>"
 
     def _leak(self):
-        grows = sorted(self.usage.grows().items(), key=lambda item: -item[1])
+        grows = sorted(self.report.grows().items(), key=lambda item: -item[1])
         live = f"{text.size(self.usage.live)} live {self.end}"
         if not grows:
             return f'<strong class="fine">No</strong><p>no call site grows all the time; {live}</p>'
@@ -287,14 +287,15 @@ class Page:
                        ("natively", "wide")), shown, len(rows) - ROWS)
 
     def live_at_end(self):
-        rows, grows = self.report.live_at_end(), self.usage.grows()
+        rows, grows = self.report.live_at_end(), self.report.grows()
         blocks = sum(its.blocks for _, its in rows)
         growing = [site for site, _ in rows if site in grows]
         said = f"{text.count(len(growing))} of these call sites grow" if growing else \
             '<b class="fine">none</b> from a call site that grows'
         shown = [[self._where(site), text.size(its.live), text.count(its.blocks),
-                  text.size(its.most), f'<b class="wastes">{text.change(grows[site])}</b>'
-                  if site in grows else "0"] for site, its in rows[:ROWS]]
+                  "≤ " * its.is_sum + text.size(its.most),
+                  f'<b class="wastes">{text.change(grows[site])}</b>' if site in grows else "0"]
+                 for site, its in rows[:ROWS]]
         return _table(f"Live {self.end}", f"{text.count(blocks)} blocks, "
                       f"{text.size(self.usage.live)}; {said}",
                       (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),

@@ -182,7 +182,7 @@ def site_of(frames):
     frame.py says it of native ones. frames: (function, file, line), the innermost first."""
     python = [its for its in frames if is_python(its)]
     found = python or [its for its in frames if not frame.is_plumbing(its[0])] or frames
-    at = next((n for n, its in enumerate(python) if "/torch/" not in its[1]), 0)
+    at = next((n for n, its in enumerate(python) if not frame.is_framework(its[1])), 0)
     shown = [_shown(*its) for its in found[at:at + 5]]
     more = ", .." * (len(shown) > 4)
     return shown[0], f"called by {', '.join(shown[1:4])}{more}" if shown[1:] else ""

@@ -16,6 +16,7 @@ import unittest.mock
 
 from fake import tool
 
+import browser
 import gct
 from gpucache import frame, report, report_page, symbols
 
@@ -182,9 +183,9 @@ class Reports(unittest.TestCase):
     def test_the_text_names_the_code_that_asked(self):
         for words in (
                 r"\n40 MiB of it, 53%, were asked for by Block.forward \(model.py:29\) \(through "
-                r"libc10_cuda.so, called by Module._call_impl \(module.py:1790\), <module> ",
+                r"libc10_cuda.so, called by <module> \(train.py:7\)\)",
                 r"\n *40 MiB +53% +Block.forward \(model.py:29\) +through libc10_cuda.so, called "
-                r"by Module._call_impl \(module.py:1790\), ",
+                r"by <module> \(train.py:7\)\n",
                 r"\n *20 MiB +27% +native::clone +libtorch_cpu.so, through libc10_cuda.so, called "
                 r"by Engine::evaluate_function",
                 r"\n *10 MiB +13% +blas::gemm_and_bias +libtorch_cuda.so, through libcublas.so.13, "
@@ -193,6 +194,16 @@ class Reports(unittest.TestCase):
                 r"\n *40 MiB +1 +Block.forward \(model.py:29\) +through libc10_cuda.so, ",
                 r"Who held the peak\? +libc10_cuda.so 80%, libcublas.so.13 13%, train 7%\n"):
             self.assertRegex(self.text, words)
+
+    def test_a_framework_called_if_nobody_else_did(self):
+        self.write([(MIB, [ALLOCATE, CALL, CALL])])
+        self.assertIn("by Module._call_impl (module.py:1790) (through libc10_cuda.so, called by "
+                      "Module._call_impl (module.py:1790))", self.text)
+
+    def test_plumbing_called_nobody(self):
+        self.write([(MIB, [ALLOCATE, EMPTY, GEMM, WRAPPER, EMPTY, CLONE, ENGINE, MAIN])])
+        self.assertIn("(libtorch_cuda.so, through libc10_cuda.so, called by native::clone, "
+                      "Engine::evaluate_function, main)", self.text)
 
     def test_tables_and_sentences_have_a_width(self):
         long = ("Net." + "layer" * 19, "/me/" + "m" * 40 + ".py", 12345)
@@ -224,11 +235,44 @@ class Reports(unittest.TestCase):
         self.assertIn(f'<span title="{html.escape(found["native::clone"]["detail"])}">native::clone'
                       '</span>', row)
 
+    def test_paths_that_differ_in_plumbing_alone_are_one(self):
+        self.write([*ASKS, (8 * MIB, [ALLOCATE, EMPTY, FORWARD, CALL, TRAIN]),
+                    (MIB, [ALLOCATE, FORWARD, CALL, CALL, TRAIN]),
+                    (2 * MIB, [CUBLAS, FORWARD, CALL, TRAIN])])
+        self.assertRegex(self.text, r"\n48 MiB of it, 56%, were asked for by Block.forward ")
+        for size, blocks in (48, 2), (2, 1), (1, 1):
+            self.assertEqual(len(re.findall(rf"\n *{size} MiB +\d+% +Block.fo", self.text)), 1)
+            self.assertEqual(len(re.findall(rf"\n *{size} MiB +{blocks} +Block.fo", self.text)), 1)
+        page = self.made("html")
+        series = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["series"]
+        self.assertEqual(sorted(its["exit"] // MIB for its in series), [1, 2, 5, 10, 20, 48])
+        row = page.partition("<h2>Live at the end</h2>")[2].partition("Block.forward")[2]
+        self.assertRegex(row.partition("</tr>")[0], r'"n">48 MiB</td><td class="n">2</td>'
+                                                    r'<td class="n">≤ 48 MiB</td>')
+
     def test_a_whole_name_has_a_length(self):
         with unittest.mock.patch.dict(FUNCTIONS, {CLONE: "a" * 9000 + "(int)"}):
             self.write(ASKS)
         self.assertLess(len(self.made("html")), 200_000)
         self.assertLess(report_page.DETAIL_MOST, 9000)
+
+    @unittest.skipUnless(browser.PROGRAM, "no Chromium")
+    def test_titles_of_the_page_have_whole_names(self):
+        self.write([*ASKS[3:] * 20, ASKS[1]])
+        path = self.path + ".html"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(self.made("html"))
+        title = "[...document.querySelectorAll('%s')].find(its => " \
+                "its.textContent.startsWith('native::clone')).title"
+        with browser.Browser() as page:
+            page.open("file://" + path)
+            page.wait("document.querySelectorAll('.flame button').length")
+            for place in ".flame button", "#changes td":
+                said = page.run(title % place)
+                for its in ASKS[1][1]:
+                    self.assertIn("\n" + FUNCTIONS[its], "\n" + said, place)
+            self.assertNotIn("(c10::", page.run("document.querySelector('main').innerText"))
+            self.assertEqual(page.complaints, [])
 
     def test_machines_get_whole_names(self):
         rows = dict(row.rsplit(" ", 1) for row in self.made("collapsed").splitlines())

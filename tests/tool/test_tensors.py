@@ -15,6 +15,7 @@ import unittest
 
 from fake import tool
 
+import browser
 import gct
 from gpucache import tables, tensors, trace
 
@@ -154,7 +155,7 @@ class Tensors(unittest.TestCase):
                       r"\ncuMemCreate +9 +18 MiB +18 MiB +14 MiB +18 MiB\n"):
             self.assertRegex(done.out, words)
 
-    def real(self, only_cpp=False):
+    def real(self, only_cpp=False, *more):
         """The trace and the snapshot of a real program with expandable segments."""
         told = json.loads(pathlib.Path(__file__).with_name("expandable.json").read_text(
             encoding="utf-8"))
@@ -163,7 +164,7 @@ class Tensors(unittest.TestCase):
                   for stack in told["stacks"]]
         return self.report({"segments": [segment(told["address"], *(
             block(size, state, *((name, file, line) for name, file, line in stacks[stack]))
-            for number, size, state, stack in told["blocks"] for _ in range(number)))]})
+            for number, size, state, stack in told["blocks"] for _ in range(number)))]}, *more)
 
     def test_a_real_program_with_expandable_segments(self):
         """PyTorch said of it: 320 MiB reserved, 304 MiB allocated."""
@@ -178,6 +179,18 @@ class Tensors(unittest.TestCase):
                       r"\n *320 MiB +0x302000000 +304 MiB +16 MiB +256 MiB weights ",
                       r"\ncuMemCreate +16 +320 MiB +320 MiB +320 MiB +320 MiB\n"):
             self.assertRegex(done.out, words)
+
+    @unittest.skipUnless(browser.PROGRAM, "no Chromium")
+    def test_the_page_shows_where_they_lie(self):
+        path = self.path + ".html"
+        self.assertEqual(self.real(False, "-o", path).status, 0)
+        with browser.Browser() as page:
+            page.open("file://" + path)
+            cells = page.run("[...document.querySelectorAll('#tensors table ~ table td')].map("
+                             "its => [its.innerText, its.scrollWidth <= its.clientWidth])")
+            self.assertEqual(cells, [[words, True] for words in (
+                "320 MiB", "0x302000000", "304 MiB", "16 MiB", "256 MiB weights (snap.py:4)")])
+            self.assertEqual(page.complaints, [])
 
     def test_names_of_frames_that_are_no_python(self):
         """As in threads of PyTorch's own."""
@@ -238,6 +251,14 @@ class Tensors(unittest.TestCase):
                     (20, "PASSED", 2, 4 * MIB, VMM), (21, "PASSED_MAP", PLACE + 4 * MIB, 2))
         self.assertIn("1 of its 1 segments, 8 MiB",
                       self.report({"segments": [segment(PLACE, block(8 * MIB))]}).out)
+
+    def test_an_address_that_other_memory_got(self):
+        for given_up in (), ((15, "PASSED_FREE", 1, 0),):
+            self.mapped((10, "PASSED", 1, 4 * MIB, VMM), (11, "PASSED_MAP", PLACE, 1),
+                        (12, "PASSED_UNMAP", PLACE, 4 * MIB), *given_up,
+                        (20, "PASSED", 2, 4 * MIB, VMM), (21, "PASSED_MAP", PLACE, 2))
+            self.assertIn("at 2.1e-08 s: 1 of its 1 segments, 4 MiB",
+                          self.report({"segments": [segment(PLACE, block(4 * MIB))]}).out)
 
     def test_the_page_has_it_and_escapes_it(self):
         found = whole()
