@@ -39,12 +39,14 @@ class Part:
 
 
 class Beside:
-    """changed: called with (ns, site, bytes) when there is so much more device memory, or less."""
+    """changed: called with (ns, site, bytes) when there is so much more device memory, or less.
+    moved: called with (ns, address, Part or None) when memory of cuMemCreate has an address, or
+    none there any more."""
 
-    def __init__(self, changed):
+    def __init__(self, changed, moved=lambda *_: None):
         self.kinds = collections.defaultdict(Kind)
         self.live = self.most = 0  # in device memory
-        self._changed = changed
+        self._changed, self._moved = changed, moved
         self._parts, self._mapped, self._starts = {}, {}, []  # address -> Part; the addresses
         # What a call named -> (ns, Part whose handle it gave up or None, [(address, Part)] that it
         # unmapped).
@@ -156,11 +158,13 @@ class Beside:
             self._unmap(ns, addr)
         bisect.insort(self._starts, addr)
         self._mapped[addr] = part
+        self._moved(ns, addr, part)
         self._set(ns, part, part.handles, part.mapped + 1)
 
     def _unmap(self, ns, addr):
         del self._starts[bisect.bisect_left(self._starts, addr)]
         part = self._mapped.pop(addr)
+        self._moved(ns, addr, None)
         self._set(ns, part, part.handles, part.mapped - 1)
 
     def _set(self, ns, part, handles, mapped=None):

@@ -73,8 +73,11 @@ VERBS = {
                "chrome://tracing; collapsed (.folded), bytes at the peak for flame graphs; csv, "
                "as RMM's logging adaptor writes it; pytorch (.pickle), a memory snapshot for "
                "pytorch.org/memory_viz. html and perfetto of several files are of the first "
-               "process, with what the others held of the GPU at the same time. Functions and "
-               "lines come from llvm-symbolizer or addr2line, if one is there."),
+               "process, with what the others held of the GPU at the same time. CODE is the code "
+               "that asked: with call paths (GPUCACHE_TRACE_STACKS) the innermost function of "
+               "Python, or else the innermost that is no part of an allocator; IN says through "
+               "which library, and who called it. Functions and lines come from llvm-symbolizer "
+               "or addr2line, if one is there."),
     "set": ("setting", "change options of running processes",
             "Prints the old and the new value of each option. The library says of an option that "
             "cannot change in a running process why not, and leaves it as it is."),

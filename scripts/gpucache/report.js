@@ -60,7 +60,8 @@ function showChanges(a, b) {
       `${size(total(after))} at ${time(data.at[b])}: `,
     make("b", {}, plus(total(after) - total(before))));
   const shown = rows.slice(0, ROWS).map(([its, x, y, change]) => make("tr", {},
-    make("td", {}, dot(its.owner), its.name, make("small", {title: its.where}, its.where)),
+    make("td", {title: its.detail || its.name}, dot(its.owner), its.name,
+      make("small", {title: its.where}, its.where)),
     make("td", {class: "n"}, x ? size(x) : "–"), make("td", {class: "n"}, y ? size(y) : "–"),
     make("td", {}, make("i", {class: "meter", style: `background:${colour(its.owner)};` +
       `width:${55 * Math.abs(change) / most}%`}), plus(change))));
@@ -91,7 +92,7 @@ function tree(values) {
       above = nodes.get(key);
       above.bytes += values[i];
     }
-    above.where = its.where;
+    above.more = [its.where, its.detail].filter(words => words).join("\n");
   });
   return {root, nodes};
 }
@@ -108,7 +109,7 @@ function showFlame(values, chosen) {
     const share = root.bytes ? (100 * node.bytes / root.bytes).toFixed(1) : 0;
     const its = make("button", {type: "button",
       title: `${node.name} · ${size(node.bytes)} · ${share} %` +
-        (node.where ? "\n" + node.where : ""),
+        (node.more ? "\n" + node.more : ""),
       style: `top:${row * FLAME_ROW}px;left:${100 * left}%;width:${100 * width}%;background:` +
         (node.owner < 0 ? "var(--idle)" : `color-mix(in srgb, ${colour(node.owner)} ` +
           `${row === 1 ? 55 : 32}%, var(--card))`)},

@@ -7,8 +7,8 @@ import shutil
 import sys
 import textwrap
 
-from gpucache import (options, replay, report_page, snapshot, symbols, tensors, text, together,
-                      trace, usage)
+from gpucache import (frame, options, replay, report_page, snapshot, symbols, tensors, text,
+                      together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, reason
 from gpucache.trace import NAME
 
@@ -20,17 +20,27 @@ ROWS = 10
 BEYOND = "all that NVML says beyond what the library held: context, code and other memory"
 PATHS_ENOUGH = 300  # sites that get names
 CALLERS = 3         # of a path, in a row
+PIPE_COLUMNS = 120  # of a table that goes to no terminal
+NAME_MOST, SENTENCE_MOST = 100, 200  # letters of a name in a sentence, and of that of the peak
+# Columns whose cells may be cut, and whether their ends are kept: of code that is a line number.
+CUTS = {"CODE": True, "IN": False, "MOST OF IT": True, "WHAT": False, "": False, "KIND": True}
 
 
 seconds = text.seconds  # since the trace began
 
 
+def columns():
+    """Of the terminal; 0: there is none."""
+    return max(40, shutil.get_terminal_size().columns) \
+        if sys.stdout.isatty() or "COLUMNS" in os.environ else 0
+
+
 def folded(words, before=""):
     """Lines of a sentence, as wide as the terminal; one line in a file or a pipe, where programs
     look for words. before: of the first line; the others have blanks there."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+    width = columns()
+    if not width:
         return [before + words]
-    width = max(40, shutil.get_terminal_size().columns)
     return textwrap.wrap(words, width, initial_indent=before, subsequent_indent=" " * len(before),
                          break_long_words=False, break_on_hyphens=False)
 
@@ -51,16 +61,21 @@ class Report:
             self.usage = usage.Usage(self.trace, whole_ns=self.whole_ns)
             self.beside = [together.Process(its, self.whole_ns) for its in others]
             self.gpus = together.gpus([self, *self.beside]) if others else {}
-            self.tensors = self._tensors(path, pytorch) if pytorch else None
+            self.tensors, self.unfit = self._tensors(path, pytorch) if pytorch else (None, "")
         except BaseException:
             self.close()
             raise
         self.symbols = symbols.Symbols(self.trace, self._shown())
+        self._firsts = {}  # of first(), by site and by path
 
     def _tensors(self, path, pytorch):
+        """Tensors, or a sentence that says why there are none."""
         with trace.Trace(path) as its:
             its.begin_at(self.trace.lead_ns)
-            return tensors.Tensors(its, pytorch)
+            try:
+                return tensors.Tensors(its, pytorch), ""
+            except tensors.Unfit as unfit:
+                return None, str(unfit)
 
     def _shown(self):
         """The sites that the report may name: those of marks, and the largest in any respect."""
@@ -114,7 +129,7 @@ class Report:
     def _out_of_memory(self):
         used, oom = self.usage, self.usage.oom
         others = sum(size for _, _, size in used.neighbours)
-        said = f"Out of memory: {self.where(oom.site)[0]} asked for {text.size(oom.b)}, while " \
+        said = f"Out of memory: {self._name(oom.site)} asked for {text.size(oom.b)}, while " \
                f"{text.size(oom.a)} of the GPU were free and this process had " \
                f"{text.size(used.live)} live"
         number = len(used.neighbours)
@@ -149,16 +164,17 @@ class Report:
             return self._who_holds()
         if not used.peak:
             return ""
-        site, size = max((row for row in used.at_peak.items() if row[0] != trace.OTHERS),
+        site, size = max((row for row in self.told(used.at_peak).items()
+                          if row[0] != trace.OTHERS),
                          key=lambda row: row[1])
-        name, where = self.where(site)
-        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by {name} " \
-               f"({where})."
+        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by " \
+               f"{self._name(site)} ("
+        said += text.cut(self.where(site)[1], SENTENCE_MOST - len(said) - len(").")) + ")."
         less = used.in_the_other_order()
         if used.freed and less < 0.99 * used.peak:
             ns, site, change = used.freed
             said += f" The last block came {text.duration(ns - used.peak_ns)} before the next " \
-                    f"free, of {text.size(-change)} by {self.symbols[site]}; in the other order " \
+                    f"free, of {text.size(-change)} by {self._name(site)}; in the other order " \
                     f"the peak is {text.size(less)}."
         highest = max(used.columns, key=lambda column: column.live)
         idle = highest.reserved - highest.live
@@ -179,9 +195,9 @@ class Report:
         told.append(("What did it need?", f"{text.size(used.peak)} at once; at most "
                      f"{text.size(used.reserved_peak)} were held on the device"))
         told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
-        grows = used.grows()
+        grows = self.grows()
         told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
-            f"{self.symbols[site]} grew by {text.size(size)} in the last half"
+            f"{self._name(site)} grew by {text.size(size)} in the last half"
             for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3])))
         pairs = sum(its.num_frees for its in used.sites.values())
         cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
@@ -193,22 +209,52 @@ class Report:
 
     def churn(self):
         """[(site, Site)] that free what they ask for again and again, the most first."""
-        rows = [row for row in self.usage.sites.items() if row[1].num_frees > 1]
+        rows = [row for row in self.told(self.usage.sites).items() if row[1].num_frees > 1]
         return sorted(rows, key=lambda row: -row[1].num_frees)
 
     def live_at_end(self):
-        rows = [row for row in self.usage.sites.items() if row[1].live > 0]
+        rows = [row for row in self.told(self.usage.sites).items() if row[1].live > 0]
         return sorted(rows, key=lambda row: -row[1].live)
 
+    def first(self, site):
+        """The first site that was told whose path differs from this one's in plumbing alone."""
+        if site < trace.FIRST_PATH:
+            return site
+        if site not in self._firsts:
+            through = self.symbols.through(site)
+            path = through and through.object, *map(id, self.symbols.path(site))
+            self._firsts[site] = self._firsts.setdefault(path, site)
+        return self._firsts[site]
+
+    def told(self, figures):
+        """{site: figure} of {site: figure}, as a table has it: call paths that differ in plumbing
+        alone are one, with the sum."""
+        found = {}
+        for site, figure in figures.items():
+            first = self.first(site)
+            found[first] = found[first] + figure if first in found else figure
+        return found
+
+    def grows(self):
+        return self.told(self.usage.grows())
+
     def where(self, site):
-        """function, object line, and who called it."""
+        """(function, the rest) of the code that asked: the rest is its object and line, the library
+        through which it asked, and who called it."""
         place, *callers = self.symbols.path(site)
-        where = f"{place.object} {place.line}".strip()
-        callers = [its for its in callers if isinstance(its, symbols.PythonPlace)] or callers
+        through = self.symbols.through(site)
+        said = [f"{place.object} {place.line}".strip()] if not place.is_python else []
+        if through:
+            said.append(f"through {through.object}")
+        callers = frame.callers(callers)
         if callers:
             more = ", .." * (len(callers) > CALLERS)
-            where += f", called by {', '.join(map(str, callers[:CALLERS]))}{more}"
-        return str(place), where
+            said.append(f"called by {', '.join(map(str, callers[:CALLERS]))}{more}")
+        return str(place), ", ".join(said) or place.object
+
+    def _name(self, site):
+        """In a sentence."""
+        return text.cut(str(self.symbols[site]), NAME_MOST, keep_end=True)
 
     def lines(self):
         used = self.usage
@@ -222,7 +268,8 @@ class Report:
         for question, answer in self.answers():
             yield from folded(answer, f"{question:<20}")
         rows = [[text.size(size), f"{size / used.peak:.0%}", *self.where(site)]
-                for site, size in sorted(used.at_peak.items(), key=lambda item: -item[1])[:ROWS]]
+                for site, size in sorted(self.told(used.at_peak).items(),
+                                         key=lambda item: -item[1])[:ROWS]]
         yield from self._table("Live at the peak", ("BYTES", "PART", "CODE", "IN"), rows)
         rows = [[text.count(its.num_frees), text.duration(its.median_life_ns() or 0),
                  text.size(its.bytes_total // max(1, its.num_allocs)), *self.where(site)]
@@ -244,6 +291,9 @@ class Report:
         yield from self.what_if()
 
     def _in_pytorch(self):
+        if self.unfit:
+            yield ""
+            yield from folded(self.unfit + ".")
         if self.tensors:
             yield ""
             for words in self.tensors.sentences():
@@ -251,7 +301,7 @@ class Report:
             yield from self._table("What PyTorch keeps in its blocks",
                                    ("BYTES", "PART", "BLOCKS", "CODE", "IN"),
                                    self.tensors.rows(ROWS))
-            yield from self._table("Blocks with PyTorch's segments",
+            yield from self._table("Where PyTorch's segments lie",
                                    ("BYTES", "ADDRESS", "ALLOCATED", "INACTIVE", "MOST OF IT"),
                                    self.tensors.block_rows(ROWS))
 
@@ -284,14 +334,14 @@ class Report:
         if rows:
             yield ""
             yield title
-            yield text.table(heads, rows, left=("CODE", "IN", "WHAT", "", "KIND",
-                                                         "SETTING", "FAILED", "MOST OF IT"))
+            rows = text.fitted(heads, rows, CUTS, columns() or PIPE_COLUMNS)
+            yield text.table(heads, rows, left=(*CUTS, "SETTING", "FAILED"))
 
     def mark(self, mark):
         size = text.size(mark.bytes)
         return {"FLUSH": ("flush", f"{size} went back ({mark.text})"),
                 "ALLOC_FAILED": ("out of memory" if mark.text == "2" else f"error {mark.text}",
-                                 f"{size} were asked for by {self.symbols[mark.site]}"),
+                                 f"{size} were asked for by {self._name(mark.site)}"),
                 "OOM_STEP": ("the GPU was full", mark.text),
                 "LEND_ASK": ("other processes were asked", size),
                 "PARK": ("parked", f"{size} went to the host"),
@@ -300,8 +350,8 @@ class Report:
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
     def _names(self, site):
-        """Of a path, outwards."""
-        return " < ".join(map(str, self.symbols.path(site)))
+        """Of a whole path, outwards."""
+        return " < ".join(place.whole() for place in self.symbols.whole_path(site))
 
     def html(self, out):
         report_page.write(self, out)
@@ -349,9 +399,9 @@ class Report:
         """Bytes at the peak, for flame graphs: owner;code bytes, or main;..;code bytes."""
         for site, size in sorted(self.usage.at_peak.items(), key=lambda item: -item[1]):
             path = self.symbols.path(site)
-            names = [str(place) for place in reversed(path)]
+            names = [place.whole() for place in reversed(path)]
             if len(path) == 1:
-                names.insert(0, path[0].object)
+                names.insert(0, (self.symbols.through(site) or path[0]).object)
             out.write(f"{';'.join(name.replace(';', ':') for name in names)} {size}\n")
 
     def pytorch(self, out):
@@ -414,6 +464,8 @@ def show(args):
     own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
     what_if = made in ("text", "html")
     first = Report(own[0], beside, what_if, args.snapshot)
+    if first.unfit:
+        complain(first.unfit)
     if made in BINARY and not args.output:
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:

@@ -22,6 +22,7 @@ COLOURS = 8         # libraries with a colour of their own
 BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
 OWNERS_MOST = 60    # of the page; the others count as one
+DETAIL_MOST = 500   # letters of a whole name
 OTHER_OWNERS = "other libraries"
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
          "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
@@ -107,7 +108,7 @@ class Page:
         found, sites = self.usage.sites, {}
         largest = set(sorted(found, key=lambda site: -found[site].most)[:SERIES])
         for site in [*found, 0, OTHERS]:
-            sites[site] = site if site in largest else (self._owner(site),)
+            sites[site] = self.report.first(site) if site in largest else (self._owner(site),)
         names = sorted({*sites.values()}, key=lambda key: (isinstance(key, tuple), str(key)))
         held = {name: [0] * len(self.columns) for name in names}
         for number, column in enumerate(self.columns):
@@ -137,8 +138,16 @@ class Page:
             owner, (shown, where) = self._owner(name), self.report.where(name)
         path = [] if isinstance(name, tuple) else \
             [str(place) for place in reversed(self.report.symbols.path(name)[1:])]
+        detail = "" if isinstance(name, tuple) else self._detail(name)
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
-                "held": _steps(held), **({"callers": path} if path else {})}
+                "held": _steps(held), **({"callers": path} if path else {}),
+                **({"detail": detail} if detail else {})}
+
+    def _detail(self, site):
+        """The whole names of all frames, the innermost first; "": the short name says as much."""
+        found = [place.whole() for place in self.report.symbols.whole_path(site)]
+        return "\n".join(text.cut(its, DETAIL_MOST) for its in found) \
+            if found != [str(self.report.symbols[site])] else ""
 
     def _told(self, marks):
         told = []
@@ -195,7 +204,9 @@ class Page:
 
     def _where(self, site):
         name, where = self.report.where(site)
-        return f'{self._dot(self.usage.owner(site))}{escape(name)}' \
+        detail = escape(self._detail(site))
+        words = f'<span title="{detail}">{escape(name)}</span>' if detail else escape(name)
+        return f'{self._dot(self.usage.owner(site))}{words}' \
                f'<small title="{escape(where)}">{escape(where)}</small>'
 
     def _dot(self, owner):
@@ -244,7 +255,7 @@ class Page:
                f"{text.size(self.usage.mean_held())} held on the device</p>"
 
     def _leak(self):
-        grows = sorted(self.usage.grows().items(), key=lambda item: -item[1])
+        grows = sorted(self.report.grows().items(), key=lambda item: -item[1])
         live = f"{text.size(self.usage.live)} live {self.end}"
         if not grows:
             return f'<strong class="fine">No</strong><p>no call site grows all the time; {live}</p>'
@@ -276,14 +287,15 @@ class Page:
                        ("natively", "wide")), shown, len(rows) - ROWS)
 
     def live_at_end(self):
-        rows, grows = self.report.live_at_end(), self.usage.grows()
+        rows, grows = self.report.live_at_end(), self.report.grows()
         blocks = sum(its.blocks for _, its in rows)
         growing = [site for site, _ in rows if site in grows]
         said = f"{text.count(len(growing))} of these call sites grow" if growing else \
             '<b class="fine">none</b> from a call site that grows'
         shown = [[self._where(site), text.size(its.live), text.count(its.blocks),
-                  text.size(its.most), f'<b class="wastes">{text.change(grows[site])}</b>'
-                  if site in grows else "0"] for site, its in rows[:ROWS]]
+                  "≤ " * its.is_sum + text.size(its.most),
+                  f'<b class="wastes">{text.change(grows[site])}</b>' if site in grows else "0"]
+                 for site, its in rows[:ROWS]]
         return _table(f"Live {self.end}", f"{text.count(blocks)} blocks, "
                       f"{text.size(self.usage.live)}; {said}",
                       (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),
@@ -292,7 +304,8 @@ class Page:
     def tensors(self):
         its = self.report.tensors
         if not its:
-            return ""
+            return f'<section class="card" id="tensors"><p>{escape(self.report.unfit)}.</p>' \
+                   "</section>" if self.report.unfit else ""
         sites, blocks = its.rows(2 * ROWS), its.block_rows(ROWS)
         rows = [[f'{escape(where)}<small title="{escape(called)}">{escape(called)}</small>', size,
                  part, number] for size, part, number, where, called in sites]
@@ -300,7 +313,7 @@ class Page:
         made = _table("What PyTorch keeps in its blocks", "bytes of its snapshot's parts, by the "
                       "code that asked PyTorch for them", (("call site", ""), ("bytes", "n"),
                                                           ("part", "n"), ("parts", "n")), rows)
-        made += _table("Blocks with PyTorch's segments", "the largest first",
+        made += _table("Where PyTorch's segments lie", "the largest first",
                        (("bytes", "n"), ("address", "n"), ("allocated", "n"), ("inactive", "n"),
                         ("most of it", "by")), [list(map(escape, row)) for row in blocks])
         return f'<section class="card" id="tensors">{made}{said}</section>'

@@ -20,7 +20,7 @@ Column = collections.namedtuple("Column", "ns held live reserved")
 class Site:
     """Code that asks for memory, by its address."""
     __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
-                 "blocks", "most", "floor", "lives", "then", "moment")
+                 "blocks", "most", "floor", "lives", "then", "moment", "is_sum")
 
     def __init__(self):
         self.num_driver = self.num_before = self.bytes_total = 0
@@ -29,11 +29,21 @@ class Site:
         self.floor = 0          # the least of a window
         self.then, self.moment = 0, -1  # what was live at this moment of Usage
         self.lives = [0] * 80   # by the binary digits of the life in ns
+        self.is_sum = False
 
     def count(self, blocks, beside):
         """All is known; blocks: those that are live; beside: parts beside the pool."""
         self.num_frees, self.blocks = sum(self.lives), blocks + beside
         self.num_allocs = self.num_frees + blocks - self.num_before
+
+    def __add__(self, other):
+        """Of two at the end. The most of both at once is not known: no more than the sum."""
+        its = Site()
+        for name in ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
+                     "blocks", "most"):
+            setattr(its, name, getattr(self, name) + getattr(other, name))
+        its.lives, its.is_sum = [*map(sum, zip(self.lives, other.lives))], True
+        return its
 
     def median_life_ns(self):
         """Half of its blocks lived no longer; to a factor of two. None: none was freed."""

@@ -10,7 +10,7 @@ import bisect
 import collections
 import pickle
 
-from gpucache import block_map, symbols, tables, usage
+from gpucache import block_map, tables, usage
 from gpucache.trace import KIND
 
 EVENTS_MOST = 500_000  # the latest: viewers take them all into their memory
@@ -43,9 +43,9 @@ class Snapshot:
     def frames(self, site):
         if site not in self._frames:
             self._frames[site] = []
-            for place in self.report.symbols.path(site):
+            for place in self.report.symbols.whole_path(site):
                 file, _, line = place.line.rpartition(":")
-                if isinstance(place, symbols.PythonPlace):
+                if place.is_python:
                     file = place.path
                 self._frames[site].append({"filename": file or place.object,
                                            "name": place.function or str(place),

@@ -13,7 +13,7 @@ import shutil
 import struct
 import subprocess
 
-from gpucache import text
+from gpucache import frame, text
 from gpucache.trace import OTHERS, PythonFrame
 
 PROGRAMS = ("llvm-symbolizer", "addr2line")
@@ -64,7 +64,9 @@ def _functions(path):
 
 
 class Place:
-    """Where a site is. path, function, line: "" if not known."""
+    """Where a site is. path, function, line: "" if not known. function: the whole name; str() makes
+    the short one."""
+    is_python = False
 
     def __init__(self, path, offset):
         self.path, self.offset = path, offset
@@ -74,19 +76,26 @@ class Place:
     def __str__(self):
         if not self.path and self.offset in NAMES:
             return NAMES[self.offset]
-        return self.function or f"{self.object}+0x{self.offset:x}"
+        return frame.short(self.function) if self.function else f"{self.object}+0x{self.offset:x}"
+
+    def whole(self):
+        """The name with all that it says."""
+        return self.function or str(self)
 
 
 class PythonPlace:
     """Where a Python function is: the same members."""
+    is_python = True
 
-    def __init__(self, frame):
-        self.path, self.function = frame.file, frame.function
-        self.object = os.path.basename(frame.file)
-        self.line = f"{self.object}:{frame.line}"
+    def __init__(self, its):
+        self.path, self.function = its.file, its.function
+        self.object = os.path.basename(its.file)
+        self.line = f"{self.object}:{its.line}"
 
     def __str__(self):
         return f"{self.function} ({self.line})"
+
+    whole = __str__
 
 
 class Symbols:
@@ -94,20 +103,22 @@ class Symbols:
 
     def __init__(self, its, sites, with_names=True):
         self.places, self.trace, asked = {}, its, {}
-        for frame in {frame for site in sites for frame in its.frames(site)}:
-            place = self._place(frame)
+        for address in {address for site in sites for address in its.frames(site)}:
+            place = self._place(address)
             if isinstance(place, Place) and place.path:
                 asked.setdefault(place.path, []).append(place)
         program = next(filter(shutil.which, PROGRAMS), None) if with_names else None
         for path, places in asked.items() if program else ():
             self._name(program, path, places)
 
-    def _place(self, frame):
-        if frame not in self.places:
-            found = isinstance(frame, int) and frame and self.trace.object_of(frame)
-            self.places[frame] = Place(found.path, frame - found.start + found.offset) if found \
-                else Place("", frame) if isinstance(frame, int) else PythonPlace(frame)
-        return self.places[frame]
+    def _place(self, address):
+        """Of an address, or of a PythonFrame."""
+        if address not in self.places:
+            found = isinstance(address, int) and address and self.trace.object_of(address)
+            self.places[address] = Place(found.path, address - found.start + found.offset) \
+                if found else Place("", address) if isinstance(address, int) \
+                else PythonPlace(address)
+        return self.places[address]
 
     @staticmethod
     def _name(program, path, places):
@@ -153,10 +164,20 @@ class Symbols:
         return self.path(site)[0]
 
     def path(self, site):
+        """The places from the code that asked outwards (frame.py says which that is)."""
+        found = self.whole_path(site)
+        return found[frame.asked(found):]
+
+    def through(self, site):
+        """The place whose call it was, if other code asked for it; or None."""
+        found = self.whole_path(site)
+        return found[0] if frame.asked(found) else None
+
+    def whole_path(self, site):
         """The places of a site's frames, the innermost first, without those before main. Frames of
         Python functions stand in place of those of their interpreter."""
-        found = [self._place(frame) for frame in self.trace.frames(site)]
-        python = [place for place in found if isinstance(place, PythonPlace)]
+        found = [self._place(address) for address in self.trace.frames(site)]
+        python = [place for place in found if place.is_python]
         if python:
             native = found[:len(found) - len(python)]
             return [*itertools.takewhile(lambda its: not INTERPRETER.match(its.object), native),

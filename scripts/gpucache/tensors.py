@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What PyTorch keeps in its blocks. With its own cache on it asks for large segments, so a trace
 sees no tensors. PyTorch's snapshot (torch.cuda.memory._dump_snapshot) knows the parts of each
-segment, and the code that asked for them. Here it is joined to the blocks of a trace, by address.
+segment, and the code that asked for them. Here it is joined to a trace, by address: to its blocks,
+and to what PyTorch maps itself (expandable_segments).
 
 The file is a pickle, which may name any code to run. Here it may name none: numbers, texts, lists
 and the like are all that is in a snapshot. What it says is foreign like all of a trace."""
@@ -13,10 +14,10 @@ import itertools
 import pickle
 import resource
 
-from gpucache import text
+from gpucache import beside, frame, text
 from gpucache.fault import Fault, reason
-from gpucache.trace import KIND
-from gpucache.usage import ALLOCS, FREE, FREE_ASYNC
+from gpucache.trace import KIND, Event
+from gpucache.usage import ALLOCS, BESIDE, FREE, FREE_ASYNC
 
 # The memory that a snapshot may take, in bytes for each of the file, and beside that.
 GROWTH, ROOM = 128, 256 << 20
@@ -31,12 +32,19 @@ KEPT = "inactive: PyTorch keeps it for its next tensors"
 AWAITS = "freed, and waits for work of other streams"
 NAMELESS = "call path not noted", ""
 CONTEXT, CONTEXT_END, FREE_FAILED = map(KIND.get, ("CONTEXT", "CONTEXT_END", "FREE_FAILED"))
+LIES_IN = {(True, False): "blocks of the trace",
+           (False, True): "memory that the program mapped itself",
+           (True, True): "blocks of the trace and in memory that the program mapped itself"}
 
 # A part of a segment. site: (where, who called it) of the code that asked, or else what it is.
 Part = collections.namedtuple("Part", "bytes requested state site")
 Segment = collections.namedtuple("Segment", "address bytes parts")
-# A block of the trace, with the segments in it.
-Joined = collections.namedtuple("Joined", "address bytes site segments")
+# A block of the trace, or what the program mapped itself of a segment, with the segments in it.
+Joined = collections.namedtuple("Joined", "address bytes is_mapped segments")
+
+
+class Unfit(Fault):
+    """It is a snapshot, but none of this trace."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -154,7 +162,7 @@ def read(path):
     except (LookupError, TypeError, ValueError, AttributeError):
         raise Fault(f"{path}: it is no snapshot of PyTorch that this tool knows") from None
     if not segments:
-        raise Fault(f"{path}: it has no segments: PyTorch held no memory of a GPU")
+        raise Unfit(f"{path}: it has no segments: PyTorch held no memory of a GPU")
     return segments
 
 
@@ -162,19 +170,125 @@ def is_python(frame):
     return frame[1].endswith(".py") or frame[1].startswith("<")
 
 
+def _shown(function, file, line):
+    base = file.rpartition("/")[2]
+    if is_python((function, file)):
+        return f"{function} ({base}:{line})"
+    return frame.short(function) + (f" ({base}:{line})" if line else "")
+
+
 def site_of(frames):
-    """(where, who called it): the innermost function of the program's, else of PyTorch's. frames:
-    (function, file, line), the innermost first."""
-    python = [frame for frame in frames if is_python(frame)] or frames
-    at = next((n for n, its in enumerate(python) if "/torch/" not in its[1]), 0)
-    shown = [f"{name} ({file.rpartition('/')[2]}:{line})" for name, file, line in
-             python[at:at + 5]]
+    """(where, who called it): the innermost function of the program's, else of PyTorch's, as
+    frame.py says it of native ones. frames: (function, file, line), the innermost first."""
+    python = [its for its in frames if is_python(its)]
+    found = python or [its for its in frames if not frame.is_plumbing(its[0])] or frames
+    at = next((n for n, its in enumerate(python) if not frame.is_framework(its[1])), 0)
+    shown = [_shown(*its) for its in found[at:at + 5]]
     more = ", .." * (len(shown) > 4)
     return shown[0], f"called by {', '.join(shown[1:4])}{more}" if shown[1:] else ""
 
 
+class _Span:
+    """Memory of the trace that has segments, or parts of them. It may be there several times, from
+    one number of a change to another."""
+    __slots__ = ("key", "address", "bytes", "weight", "is_mapped", "since", "until")
+
+    def __init__(self, key, address, size, weight):
+        self.key, self.address, self.bytes, self.weight = key, address, size, weight
+        self.is_mapped, self.since, self.until = key < 0, 0, None
+
+
+class _Spans:
+    """What is there of the segments, and the moment with the most of them. A block has whole
+    segments. What a program maps by itself may have parts of them: PyTorch's expandable segments
+    grow by a part that has a handle of its own."""
+
+    def __init__(self, segments):
+        self.segments = segments
+        self._starts = [its.address for its in segments]
+        self._ends = [its.address + its.bytes for its in segments]
+        self._sums = [0, *itertools.accumulate(its.bytes for its in segments)]
+        self._edges = {}    # number of a segment -> where its parts begin, and its end
+        # Key -> _Span: a key is an address, or, of what is mapped, -1 minus it.
+        self.live, self.ever = {}, []
+        self._now = self._changes = 0
+        self._best, self._best_change, self.best_ns = -1, 0, 0
+
+    def _within(self, addr, size):
+        """Numbers of the segments that lie wholly there: the first, and the one behind the last."""
+        first = bisect.bisect_left(self._starts, addr)
+        return first, bisect.bisect_right(self._ends, addr + size, first)
+
+    def _below(self, addr):
+        """Bytes of segments."""
+        at = bisect.bisect_left(self._starts, addr) - 1
+        return self._sums[at] + min(addr, self._ends[at]) - self._starts[at] if at >= 0 else 0
+
+    def block(self, ns, addr, size):
+        first, behind = self._within(addr, size)
+        if first < behind:
+            self.begin(ns, _Span(addr, addr, size, self._sums[behind] - self._sums[first]))
+
+    def moved(self, ns, addr, part):
+        """As beside.Beside says it."""
+        weight = self._below(addr + part.bytes) - self._below(addr) if part else 0
+        if weight:
+            self.begin(ns, _Span(-1 - addr, addr, part.bytes, weight))
+        elif not part:
+            self.end(-1 - addr)
+
+    def begin(self, ns, span):
+        self._changes += 1
+        if not span.since:
+            span.since = self._changes
+            self.ever.append(span)
+        span.until = None
+        self.live[span.key] = span
+        self._now += span.weight
+        if self._now >= self._best:
+            self._best, self._best_change, self.best_ns = self._now, self._changes, ns
+
+    def end(self, key):
+        """The span; or None: it is not there."""
+        found = self.live.pop(key, None)
+        if found:
+            self._changes += 1
+            found.until = self._changes
+            self._now -= found.weight
+        return found
+
+    def joined(self):
+        """[Joined] of the moment."""
+        then = [its for its in self.ever if its.since <= self._best_change and
+                (its.until is None or its.until > self._best_change)]
+        runs = []
+        for its in sorted((its for its in then if its.is_mapped), key=lambda its: its.address):
+            if runs and runs[-1][1] == its.address:
+                runs[-1][1] += its.bytes
+            else:
+                runs.append([its.address, its.address + its.bytes])
+        blocks = [Joined(its.address, its.bytes, False, self.segments[slice(*self._within(
+            its.address, its.bytes))]) for its in then if not its.is_mapped]
+        cuts = [cut for run in runs for cut in self._cuts(*run)]
+        return [*blocks, *(Joined(its.address, its.bytes, True, [its]) for its in cuts)]
+
+    def _cuts(self, start, end):
+        """The segments of a range, each with those of its parts that lie in it."""
+        at = max(0, bisect.bisect_right(self._starts, start) - 1)
+        for number in range(at, bisect.bisect_left(self._starts, end)):
+            its = self.segments[number]
+            if number not in self._edges:
+                self._edges[number] = [*itertools.accumulate((part.bytes for part in its.parts),
+                                                             initial=its.address)]
+            edges = self._edges[number]
+            first = bisect.bisect_left(edges, start)
+            behind = bisect.bisect_right(edges, end) - 1
+            if first < behind:
+                yield Segment(edges[first], edges[behind] - edges[first], its.parts[first:behind])
+
+
 class Tensors:
-    """A snapshot and a trace. Faults if they have nothing in common."""
+    """A snapshot and a trace. Unfit if they have nothing in common."""
 
     def __init__(self, its, path):
         """its: a Trace that is read by nobody else."""
@@ -184,59 +298,46 @@ class Tensors:
 
     def _join(self, its, path):
         """The moment of the trace that has most of the segments, and [Joined] then."""
-        starts = [its.address for its in self.segments]
-        ends = [its.address + its.bytes for its in self.segments]
-        sums = [0, *itertools.accumulate(its.bytes for its in self.segments)]
-        # Address -> [begin, end or None, address, bytes, site, first segment, behind the last]; a
-        # begin and an end are numbers of changes.
-        live, ever, gone, contexts = {}, [], (0, None), set()
-        now, changes, best, best_change, best_ns = 0, 0, -1, 0, 0
+        spans, contexts, gone = _Spans(self.segments), set(), (0, 0, None)
+        mapped = beside.Beside(lambda *_: None, spans.moved)
 
-        def end(addr):
-            nonlocal now, changes, gone
-            found = live.pop(addr, None)
-            if found:
-                changes += 1
-                found[1] = changes
-                now -= sums[found[6]] - sums[found[5]]
+        def end(ns, addr):
+            nonlocal gone
+            found = spans.end(addr)
             if found or addr == gone[0]:  # a second free fails, and brings nothing back
-                gone = addr, found
-
-        def begin(ns, found):
-            nonlocal now, changes, best, best_change, best_ns
-            changes += 1
-            found[:2] = found[0] or changes, None
-            live[found[2]] = found
-            now += sums[found[6]] - sums[found[5]]
-            if now >= best:
-                best, best_change, best_ns = now, changes, ns
+                gone = addr, ns, found
+            return found
         for batch in its.batches():
-            for ns, kind, addr, size, site, context in zip(*batch[:6]):
+            mapped.since.clear()
+            for ns, kind, addr, size, site, context, tid, wide in zip(*batch):
                 if kind in ALLOCS:
-                    first = bisect.bisect_left(starts, addr)
-                    behind = bisect.bisect_right(ends, addr + size, first)
-                    end(addr)  # its free has an older clock
-                    if first < behind:
-                        ever.append([0, None, addr, size, site, first, behind])
-                        begin(ns, ever[-1])
+                    end(ns, addr)  # its free has an older clock
+                    spans.block(ns, addr, size)
                 elif kind in (FREE, FREE_ASYNC):
-                    end(addr)
-                elif kind == FREE_FAILED and addr == gone[0] and gone[1] and addr not in live:
-                    begin(ns, gone[1])
-                    gone = 0, None
+                    if not end(ns, addr):
+                        mapped.free(ns, addr)
+                elif kind in BESIDE:
+                    BESIDE[kind](mapped, Event(ns, kind, addr, size, wide[0], site, context, tid,
+                                               wide[1]))
+                elif kind == FREE_FAILED:
+                    event = Event(ns, kind, addr, size, 0, site, context, tid, "")
+                    its_free = gone[2] if gone[0] == addr else None
+                    if not mapped.failed(event, gone[1] if its_free else -1) and its_free and \
+                            addr not in spans.live:
+                        spans.begin(ns, its_free)
+                        gone = 0, 0, None
                 elif kind == CONTEXT:
                     contexts.add(context)
                 elif kind == CONTEXT_END:
                     contexts.discard(context)
-                    for each in [] if contexts else list(live):  # as usage does
-                        end(each)
-        if not ever:
-            raise Fault(f"{path}: none of its {text.count(len(starts))} segments lies in a block "
-                        "of the trace: it is of another process or of another time, or PyTorch "
-                        "maps memory itself (expandable_segments)")
-        return best_ns, [Joined(addr, size, site, self.segments[first:behind])
-                         for since, until, addr, size, site, first, behind in ever
-                         if since <= best_change and (until is None or until > best_change)]
+                    for each in [] if contexts else [*spans.live]:  # as usage does
+                        if each >= 0:
+                            end(ns, each)
+        if not spans.ever:
+            raise Unfit(f"{path}: none of its {text.count(len(self.segments))} segments lies in a "
+                        "block of the trace, or in memory that the program mapped: it is of "
+                        "another process or of another time")
+        return spans.best_ns, spans.joined()
 
     def by_state(self):
         """Counter: state -> bytes of the segments that are found."""
@@ -280,16 +381,22 @@ class Tensors:
                          f"{text.size(size)} {most}"))
         return told
 
+    def _num_found(self):
+        """How many segments are there, or parts of them."""
+        starts = [its.address for its in self.segments]
+        return len({bisect.bisect_right(starts, its.address) for its in self.found})
+
     def sentences(self):
         sums, whole = self.by_state(), sum(its.bytes for its in self.segments)
         held = sum(its.bytes for its in self.found)
         asked = sum(part.requested for its in self.found for part in its.parts
                     if part.state == ALLOCATED)
+        kinds = {block.is_mapped for block in self.blocks}
         yield f"PyTorch's snapshot fits the trace at {text.seconds(self.ns)}: " \
-              f"{text.count(len(self.found))} of its {text.count(len(self.segments))} segments, " \
-              f"{text.size(held)}, lie in blocks of the trace. {text.size(sums[ALLOCATED])} of " \
-              f"it are allocated, for {text.size(asked)} of tensors; {text.size(sums[INACTIVE])} " \
-              "are inactive."
+              f"{text.count(self._num_found())} of its {text.count(len(self.segments))} " \
+              f"segments, {text.size(held)}, lie in {LIES_IN[False in kinds, True in kinds]}. " \
+              f"{text.size(sums[ALLOCATED])} of it are allocated, for {text.size(asked)} of " \
+              f"tensors; {text.size(sums[INACTIVE])} are inactive."
         if held < ENOUGH * whole:
             yield "Most of the snapshot is not in the trace: it may be of another process, or of " \
                   "another time."

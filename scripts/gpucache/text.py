@@ -8,6 +8,7 @@ import time
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+CELL_LEAST = 8  # letters of a cell that is cut
 BARS = "▁▂▃▄▅▆▇█"
 # What stands for a sign where the terminal has ASCII alone; each is one letter.
 ASCII = str.maketrans("█▓▒▚·▁▂▃▄▅▆▇▌│┌┐└┘─┤┬▲▼↑↓…–", "#=-%.._:-=+*>|++++-|+^v^v~-")
@@ -155,3 +156,28 @@ def table(heads, rows, left=()):
             parts.append(cell.ljust(width) if head in left else cell.rjust(width))
         return mark("  ".join(parts).rstrip())
     return "\n".join([line(heads, bold)] + [line(r) for r in rows])
+
+
+def cut(words, most, keep_end=False):
+    """At most so many letters of the words; … stands for what is missing, at the end or, to keep a
+    third of them behind it, in between."""
+    if len(words) <= most:
+        return words
+    end = max(0, most - 1) // 3 if keep_end else 0
+    return words[:max(0, most - 1 - end)] + "…" + words[len(words) - end:]
+
+
+def fitted(heads, rows, cuts, most):
+    """The rows, with cells cut so that their table takes at most so many columns. cuts: {head of a
+    column whose cells may be cut: keep_end}. What such columns have for themselves is shared out:
+    none is cut while another has more than it. None gets less than CELL_LEAST."""
+    widths = {head: max([len(head)] + [len(row[i]) for row in rows])
+              for i, head in enumerate(heads)}
+    narrow = sorted((head for head in widths if head in cuts), key=widths.get)
+    left = most - 2 * (len(heads) - 1) - sum(widths[head] for head in heads if head not in cuts)
+    given = {}
+    for number, head in enumerate(narrow):
+        given[head] = max(CELL_LEAST, min(widths[head], left // (len(narrow) - number)))
+        left -= given[head]
+    return [[cut(cell, given[head], cuts[head]) if head in given else cell
+             for head, cell in zip(heads, row)] for row in rows]

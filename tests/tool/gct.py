@@ -3,7 +3,7 @@
 import struct
 
 from gpucache import batch, tables
-from gpucache.trace import KIND
+from gpucache.trace import FIRST_PATH, KIND
 
 MIB = 1 << 20
 GPU = (0, "CONTEXT", 0, 16 << 30)
@@ -21,24 +21,24 @@ def _header(span_ns, start_unix_ns):
     return bytes(head)
 
 
-def _record(kind, first, second, context=1, said=b""):
-    what = (KIND[kind] | tables.TRACE_WIDE) << 24 | context << 56
+def _record(kind, first, second, context=1, said=b"", aux=0):
+    what = aux | (KIND[kind] | tables.TRACE_WIDE) << 24 | context << 56
     return struct.pack("=QQQQ", len(said) << 32, what, first, second) + \
         said + bytes(-len(said) % 16)
 
 
 def write(path, events, span_ns, start_unix_ns=10**18, more_threads=()):
-    """events: (ns, kind, a, b). Each thread has a chunk of its own."""
+    """events: (ns, kind, a, b), or with aux. Each thread has a chunk of its own."""
     with open(path, "wb") as file:
         file.write(_header(span_ns, start_unix_ns))
         for number, its in enumerate([events, *more_threads]):
             chunk = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, its[0][0], its[0][0],
                                 0)
             chunk += _record("THREAD", number + 1, 0)
-            for ns, kind, first, second in its:
+            for ns, kind, first, second, *aux in its:
                 chunk += _record("TIME", ns, 0)
                 chunk += _record(kind, first, second, first + 1 & 0xff if kind == "CONTEXT" else 1,
-                                 said=b"GPU-%d a GPU" % first if kind == "CONTEXT" else b"")
+                                 b"GPU-%d a GPU" % first if kind == "CONTEXT" else b"", *aux)
             assert len(chunk) <= tables.TRACE_CHUNK_BYTES
             file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
 
@@ -101,6 +101,38 @@ def write_sites(path, events, objects=1):
                 file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
                 chunk = b""
     return len(events)
+
+
+def _site(kind, site, first, said=b""):
+    return struct.pack("=QQQQ", len(said) << 32, (KIND[kind] | tables.TRACE_WIDE) << 24 |
+                       site << 32, first, 0) + said + bytes(-len(said) % 16)
+
+
+def write_paths(path, asks, objects):
+    """A trace of blocks that stay. asks: (bytes, frames), the innermost first; a frame is an
+    address, or (function, file, line) of Python. objects: (address, bytes, file)."""
+    chunk, python = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, 0, 0, 0, 0), {}
+    chunk += _record("THREAD", 1, 0) + _record("CONTEXT", 0, 16 << 30, said=b"GPU-0 a GPU")
+    for start, size, file in objects:
+        chunk += _record("OBJECT", start, size, said=b"0 " + file.encode())
+    for number, (size, frames) in enumerate(asks, 1):
+        words = []
+        for its in frames:
+            if isinstance(its, tuple) and its not in python:
+                python[its] = FIRST_PATH | len(python)
+                chunk += _record("PYTHON_FRAME", len(python) - 1, its[2],
+                                 said=f"{its[0]}\0{its[1]}".encode())
+            words.append(python.get(its, its))
+        chunk += _site("SITE", number, words[0])
+        chunk += _site("STACK", number, len(words[1:]), struct.pack(f"={len(words[1:])}Q",
+                                                                    *words[1:]))
+        chunk += _record("TIME", 10 * number, 0)
+        chunk += struct.pack("=QQQQ", 0, (KIND["ALLOC"] | tables.TRACE_WIDE) << 24 |
+                             number << 32 | 1 << 56, BASE + (number << 30), size)
+    assert len(chunk) <= tables.TRACE_CHUNK_BYTES
+    with open(path, "wb") as file:
+        file.write(_header(10 * len(asks) + 10, 10**18))
+        file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
 
 
 class Given:

@@ -3,6 +3,7 @@
 
 test_tensors.py TOOL"""
 import itertools
+import json
 import os
 import pathlib
 import pickle
@@ -14,8 +15,9 @@ import unittest
 
 from fake import tool
 
+import browser
 import gct
-from gpucache import tensors
+from gpucache import tables, tensors, trace
 
 MIB = 1 << 20
 BASE = 0x7f0000000000
@@ -44,6 +46,8 @@ def segment(address, *blocks):
             "blocks": list(blocks)}
 
 
+PLACE = 0x302000000  # of memory that PyTorch maps
+VMM = [row["name"] for row in tables.COUNTERS].index("num_vmm_allocs")
 LINEAR = ("forward", TORCH, 9), ("mlp", "/me/model.py", 12), ("main", "/me/train.py", 3)
 LOADS = ("??", "CUDACachingAllocator.cpp", 0), ("load", "/me/data.py", 40)
 EVENTS = [gct.GPU, (5, "SEGMENT", BASE, 64 * MIB), (10, "ALLOC", BASE, 20 * MIB),
@@ -127,6 +131,135 @@ class Tensors(unittest.TestCase):
         done = self.report(whole())
         self.assertIn("fits the trace at 1.2e-07 s: 2 of its 2 segments", done.out)
 
+    def mapped(self, *events):
+        gct.write(self.path, [gct.GPU, (2, "SEGMENT", BASE, 64 * MIB),
+                              (3, "ALLOC", BASE + 40 * MIB, 8 * MIB), *events], 200)
+
+    def test_memory_that_pytorch_maps_itself(self):
+        """As expandable_segments does it: each part has a handle, and segments have many."""
+        self.mapped(*((10 + n, *row) for n in range(9) for row in (
+            ("PASSED", n + 1, 2 * MIB, VMM), ("PASSED_MAP", PLACE + 2 * n * MIB, n + 1))),
+                    (40, "PASSED_UNMAP", PLACE + 14 * MIB, 4 * MIB),
+                    (41, "PASSED_FREE", 8, 0), (42, "PASSED_FREE", 9, 0))
+        done = self.report({"segments": [
+            segment(PLACE, block(12 * MIB, ALLOCATED, *LINEAR, requested=11 * MIB),
+                    block(2 * MIB, INACTIVE)),
+            segment(PLACE + 14 * MIB, block(4 * MIB, ALLOCATED, *LOADS))]})
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertIn("fits the trace at 1.8e-08 s: 2 of its 2 segments, 18 MiB, lie in memory "
+                      "that the program mapped itself. 16 MiB of it are allocated, for 15 MiB of "
+                      "tensors; 2 MiB are inactive.", done.out)
+        for words in (r"\n *12 MiB +67% +1 +mlp \(model.py:12\)",
+                      rf"\n *14 MiB +0x{PLACE:x} +12 MiB +2 MiB +12 MiB mlp ",
+                      rf"\n *4 MiB +0x{PLACE + 14 * MIB:x} +4 MiB +0 B +4 MiB load ",
+                      r"\ncuMemCreate +9 +18 MiB +18 MiB +14 MiB +18 MiB\n"):
+            self.assertRegex(done.out, words)
+
+    def real(self, only_cpp=False, *more):
+        """The trace and the snapshot of a real program with expandable segments."""
+        told = json.loads(pathlib.Path(__file__).with_name("expandable.json").read_text(
+            encoding="utf-8"))
+        gct.write(self.path, told["events"], 9 * 10**6)
+        stacks = [[its for its in stack if not only_cpp or not its[1].endswith(".py")]
+                  for stack in told["stacks"]]
+        return self.report({"segments": [segment(told["address"], *(
+            block(size, state, *((name, file, line) for name, file, line in stacks[stack]))
+            for number, size, state, stack in told["blocks"] for _ in range(number)))]}, *more)
+
+    def test_a_real_program_with_expandable_segments(self):
+        """PyTorch said of it: 320 MiB reserved, 304 MiB allocated."""
+        done = self.real()
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertIn("1 of its 1 segments, 320 MiB, lie in memory that the program mapped itself. "
+                      "304 MiB of it are allocated, for 304 MiB of tensors; 16 MiB are inactive.",
+                      done.out)
+        for words in (r"\n *256 MiB +80% +64 +weights \(snap.py:4\) +called by <module> ",
+                      r"\n *36 MiB +11% +2 +<module> \(snap.py:7\)\n",
+                      r"\n *12 MiB +4% +1 +activations \(snap.py:6\) +called by <module> ",
+                      r"\n *320 MiB +0x302000000 +304 MiB +16 MiB +256 MiB weights ",
+                      r"\ncuMemCreate +16 +320 MiB +320 MiB +320 MiB +320 MiB\n"):
+            self.assertRegex(done.out, words)
+
+    @unittest.skipUnless(browser.PROGRAM, "no Chromium")
+    def test_the_page_shows_where_they_lie(self):
+        path = self.path + ".html"
+        self.assertEqual(self.real(False, "-o", path).status, 0)
+        with browser.Browser() as page:
+            page.open("file://" + path)
+            cells = page.run("[...document.querySelectorAll('#tensors table ~ table td')].map("
+                             "its => [its.innerText, its.scrollWidth <= its.clientWidth])")
+            self.assertEqual(cells, [[words, True] for words in (
+                "320 MiB", "0x302000000", "304 MiB", "16 MiB", "256 MiB weights (snap.py:4)")])
+            self.assertEqual(page.complaints, [])
+
+    def test_names_of_frames_that_are_no_python(self):
+        """As in threads of PyTorch's own."""
+        out = self.real(only_cpp=True).out.partition("What PyTorch keeps")[2]
+        for words in (r"\n *268 MiB +84% +65 +autograd::THPVariable_empty\n",
+                      r"\n *32 MiB +10% +1 +cuda::setWorkspaceForHandle +called by cuda::"
+                      r"getCurrentCUDABlasHandle, blas",
+                      r"\n *4 MiB +1% +1 +structured_mm::meta +called by mm::redispatch, Variable"):
+            self.assertRegex(out, words)
+        for words in "unwind", "CapturedTraceback", "malloc", "(unsigned", "??", "c10::":
+            self.assertNotIn(words, out)
+
+    def test_segments_of_both_kinds_and_in_part(self):
+        self.mapped((10, "ALLOC", BASE, 20 * MIB), (11, "PASSED", 1, 4 * MIB, VMM),
+                    (12, "PASSED_MAP", PLACE, 1), (13, "PASSED", 2, 4 * MIB, VMM),
+                    (14, "PASSED_MAP", PLACE + 8 * MIB, 2))
+        done = self.report({"segments": [
+            segment(BASE, block(20 * MIB)),
+            segment(PLACE, block(3 * MIB, ALLOCATED, *LINEAR), block(2 * MIB, ALLOCATED, *LOADS),
+                    block(4 * MIB, ALLOCATED, *LINEAR), block(3 * MIB, ALLOCATED, *LOADS))]})
+        self.assertIn("2 of its 2 segments, 26 MiB, lie in blocks of the trace and in memory that "
+                      "the program mapped itself. 26 MiB of it are allocated", done.out)
+        self.assertRegex(done.out, rf"\n *3 MiB +0x{PLACE:x} +3 MiB +0 B +3 MiB mlp ")
+        self.assertRegex(done.out, rf"\n *3 MiB +0x{PLACE + 9 * MIB:x} +3 MiB +0 B +3 MiB load ")
+
+    def test_many_parts_and_many_mappings_take_little(self):
+        number, count = 400, 0
+        self.mapped(*((10 + n, *row) for n in range(number) for row in (
+            ("PASSED", n + 1, 4096, VMM), ("PASSED_MAP", PLACE + 8192 * n, n + 1))))
+        parts = [block(4096) for _ in range(2 * number)]
+        pathlib.Path(self.pickle).write_bytes(pickle.dumps({"segments": [segment(PLACE, *parts)]}))
+
+        def note(_frame, event, _arg):
+            nonlocal count
+            count += event == "line"
+            return note
+        with trace.Trace(self.path) as its:
+            sys.settrace(note)
+            try:
+                found = tensors.Tensors(its, self.pickle)
+            finally:
+                sys.settrace(None)
+        self.assertEqual(len(found.found), number)
+        self.assertLess(count, 300 * number)
+
+    def test_a_block_that_took_the_place_of_a_freed_one(self):
+        """It has no segments, and its free that fails brings back none."""
+        gct.write(self.path, [gct.GPU, (10, "ALLOC", BASE, 20 * MIB), (20, "FREE", BASE, 0),
+                              (30, "ALLOC", BASE, MIB), (40, "FREE", BASE, 0),
+                              (41, "FREE_FAILED", BASE, 1),
+                              (50, "ALLOC", BASE + 32 * MIB, 2 * MIB)], 100)
+        self.assertIn("1 of its 2 segments, 19 MiB", self.report({"segments": [
+            segment(BASE, block(19 * MIB)), segment(BASE + 32 * MIB, block(2 * MIB))]}).out)
+
+    def test_an_unmapping_that_failed(self):
+        self.mapped((10, "PASSED", 1, 4 * MIB, VMM), (11, "PASSED_MAP", PLACE, 1),
+                    (12, "PASSED_UNMAP", PLACE, 4 * MIB), (13, "FREE_FAILED", PLACE, 1),
+                    (20, "PASSED", 2, 4 * MIB, VMM), (21, "PASSED_MAP", PLACE + 4 * MIB, 2))
+        self.assertIn("1 of its 1 segments, 8 MiB",
+                      self.report({"segments": [segment(PLACE, block(8 * MIB))]}).out)
+
+    def test_an_address_that_other_memory_got(self):
+        for given_up in (), ((15, "PASSED_FREE", 1, 0),):
+            self.mapped((10, "PASSED", 1, 4 * MIB, VMM), (11, "PASSED_MAP", PLACE, 1),
+                        (12, "PASSED_UNMAP", PLACE, 4 * MIB), *given_up,
+                        (20, "PASSED", 2, 4 * MIB, VMM), (21, "PASSED_MAP", PLACE, 2))
+            self.assertIn("at 2.1e-08 s: 1 of its 1 segments, 4 MiB",
+                          self.report({"segments": [segment(PLACE, block(4 * MIB))]}).out)
+
     def test_the_page_has_it_and_escapes_it(self):
         found = whole()
         found["segments"][1]["blocks"][0]["frames"] = frames((BAD, f"/me/{BAD}.py", 1))
@@ -156,11 +289,26 @@ class Tensors(unittest.TestCase):
         self.assertIn("The snapshot has no call paths", done.out)
         self.assertRegex(done.out, r"14 MiB +64% +3 +call path not noted")
 
+    def unfit(self, found, words):
+        """The report is there, with one sentence in place of the tables, and on stderr."""
+        done = self.report(found)
+        self.assertEqual(done.status, 0)
+        self.assertRegex(done.err, rf"^gpucache: \S+a.pickle: {words}[^\n]*\n$")
+        self.assertIn("Live memory peaked at ", done.out)
+        self.assertIn("\n\n" + done.err.partition(": ")[2].strip() + ".\n", done.out)
+        self.assertNotIn("PyTorch's segments", done.out)
+        path = self.path + ".html"
+        again = self.report(found, "-o", path)
+        self.assertEqual((again.status, again.err.count("\n")), (0, 2))
+        section = pathlib.Path(path).read_text(encoding="utf-8").partition('id="tensors"')[2]
+        self.assertRegex(section.partition("</section>")[0], rf"<p>\S+a.pickle: {words}")
+
     def test_what_has_nothing_in_common(self):
-        self.refused({"segments": [segment(1 << 40, block(MIB))]}, "none of its 1 segments lies")
+        words = "none of its 1 segments lies"
+        self.unfit({"segments": [segment(1 << 40, block(MIB))]}, words)
         # The address of a block, but larger than it.
-        self.refused({"segments": [segment(BASE, block(21 * MIB))]}, "none of its 1 segments lies")
-        self.refused({"segments": []}, "it has no segments")
+        self.unfit({"segments": [segment(BASE, block(21 * MIB))]}, words)
+        self.unfit({"segments": []}, "it has no segments")
         found = whole()
         found["segments"].append(segment(1 << 40, block(99 * MIB)))
         self.assertIn("it may be of another process", self.report(found).out)
@@ -210,7 +358,7 @@ class Tensors(unittest.TestCase):
 
     def test_segments_without_memory_say_nothing(self):
         nothing = segment(BASE + MIB)
-        self.refused({"segments": [nothing]}, "it has no segments")
+        self.unfit({"segments": [nothing]}, "it has no segments")
         found = whole()
         found["segments"].append(segment(BASE + 40 * MIB))
         self.assertIn("2 of its 2 segments", self.report(found).out)
