@@ -338,7 +338,7 @@ class Opened(Pages):
     def test_markers_move_and_the_table_follows(self):
         page = self.open()
         self.assertIn("spike", self.words("#changes tbody"))
-        self.assertRegex(self.words("#changed"), r"→ 322 MiB at .*: \+20\d MiB")
+        self.assertRegex(self.words("#changed"), r"→ 322 MiB at .*: \+2\d\d MiB")
         x, _ = self.middle("[data-name=b] rect:last-of-type")
         y = page.run("document.querySelector('#timeline svg').getBoundingClientRect().top") + 10
         page.drag((x, y), (x + 200, y))
