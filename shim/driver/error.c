@@ -13,7 +13,7 @@ bool error_is_loss(CUresult rc)
     switch ((int)rc) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_CONTAINED:
+    case 226: /* CUDA_ERROR_CONTAINED, which headers before 12.8 do not name */
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_ASSERT:
