@@ -176,8 +176,8 @@ def _add_top(add):
         help="time between two looks (default: 1s)")
     add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "GROWS", "ALLOCS",
                            "HITS", "PID", "NAME"),
-        default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
-        "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: LIVE)")
+        default="RESERVED", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
+        "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: RESERVED)")
 
 
 def _add_trace(add):

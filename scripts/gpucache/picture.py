@@ -30,10 +30,10 @@ HELP = (
 )
 LEGEND = ("LIVE is held by the program. CACHED is what its Python packages keep; they are asked "
           "each few seconds, and a figure that is older has its age. IDLE is the library's. A "
-          "flush gives CACHED and IDLE back. PARKED is what of LIVE and IDLE went to the host. "
+          "flush gives CACHED and IDLE back. RESERVED is all that a process takes of the GPU, and "
+          "all that is known of one without the library. PARKED went to the host. "
           "GROWS is by how much the lowest value of LIVE rose from one minute to the next: a leak "
-          "lifts it, a peak does not. '?': a package does not tell. '*': all that the driver "
-          "counts of a process without the library.")
+          "lifts it, a peak does not. '?': a package does not tell.")
 # What the box tells of a process without figures, by its note.
 UNKNOWN = {
     WITHOUT: "It runs without the library: nothing of its memory can be given back. Start it by "
@@ -46,8 +46,8 @@ UNKNOWN = {
     "": "It cannot be known whether it runs under the library: it may not be looked at."}
 LEFT = ("USER", "LIVE, LATELY", "LIMITS", "NAME")
 # On a narrow terminal these columns go, the first one first.
-SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "CACHED", "MAX", "LIVE, LATELY",
-          "GPU", "NAME", "IDLE", "PARKED")
+SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "MAX", "LIVE, LATELY", "CACHED",
+          "IDLE", "NAME", "GPU", "PARKED")
 SPARK, SPARK_LEAST = 18, 12
 MIN_BAR, TWO_IN_A_ROW = 10, 6  # cells of a bar; GPUs
 BOX_LINES, CHART_LEAST, CHART_MOST = 6, 6, 30
@@ -57,8 +57,7 @@ def _cells(holder, spark):
     """Column -> (words, style)."""
     mine = holder.live is not None
     size = text.size
-    star = "" if mine else "*"
-    live = f"{size(holder.held())}{star}" if holder.held() is not None else "?"
+    takes = "?" if holder.takes() is None else size(holder.takes())
     past = [value or 0 for value in holder.history]
     name = holder.name + (f" ({holder.note})" if mine and holder.note else "")
     grows = holder.grows if mine else None
@@ -69,9 +68,10 @@ def _cells(holder, spark):
         return style if value else "dim"
     return {
         "PID": (holder.shown_pid, ""), "USER": (holder.user, ""), "GPU": (holder.gpu, ""),
-        "LIVE": (live, "bold" if mine else "dim"),
+        "LIVE": (size(holder.live), "bold" if mine else "dim"),
         "CACHED": (holder.cached_words(), faint(holder.cached, "cyan")),
         "IDLE": (size(holder.idle), faint(holder.idle, "green")),
+        "RESERVED": (takes, "" if mine else "dim"),
         "PARKED": (size(holder.parked or None), faint(holder.parked, "")),
         "PEAK": (size(holder.peak), ""),
         "GROWS": (text.change(grows), "yellow" if leaks else "dim"),
@@ -86,8 +86,8 @@ def _cells(holder, spark):
 def _widths(rows, width):
     """Column -> its width, of those that fit with two blanks between two. NAME, or else LIMITS,
     takes what the others leave."""
-    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "PARKED", "PEAK", "GROWS", "ALLOCS",
-             "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
+    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "RESERVED", "PARKED", "PEAK", "GROWS",
+             "ALLOCS", "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
     if all(row["PARKED"][0] == "-" for row in rows):
         heads.remove("PARKED")
     needs = {}
@@ -365,7 +365,7 @@ class _Picture:
 
 def render(recorded, width, height, view=None, unicode=True):
     """The picture as a rich renderable. recorded: a Machine, or what its as_json() gave. view: what
-    the user chose; by default the first line, sorted by LIVE. unicode: False draws with ASCII."""
+    the user chose; by default the first line, sorted by RESERVED. unicode: False draws with ASCII."""
     machine = recorded if isinstance(recorded, Machine) else Machine.of_json(recorded)
     rich_text = needed("rich.text", "top").Text
     lines = []

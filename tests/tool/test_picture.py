@@ -16,7 +16,7 @@ from gpucache import chart, machine, text, top, view
 
 class Picture(Two):
     def look(self):
-        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="RESERVED", no_ask=True,
                                                   interval=1.0))
         screen.look()
         return screen
@@ -96,6 +96,23 @@ class Picture(Two):
             self.assertTrue("".join(self.picture(screen, width, height, False)).isascii())
             screen.help = False
 
+    def test_what_takes_most_of_a_gpu_comes_first(self):
+        """A framework's cache, and what a process without the library has, take as much as live
+        memory."""
+        screen = self.look()
+        its = {"user": "me", "gpu": "0", "uuid": "x", "allocs": 9, "hits": 9, "peak": 0}
+        screen.machine.holders = [
+            machine.Holder(key="1", pid=1, shown_pid="1", name="a", live=9 << 30, cached=0,
+                           idle=0, reserved=9 << 30, **its),
+            machine.Holder(key="2", pid=2, shown_pid="2", name="b", live=1 << 30, idle=0,
+                           cached=19 << 30, reserved=20 << 30, **its),
+            machine.Holder(key="3", pid=3, shown_pid="3", name="c", used=12 << 30,
+                           note="without the library", **{**its, "allocs": None, "hits": None})]
+        rows = [line[1:].split() for line in self.picture(screen, 100, 24)
+                if line[:1] in "▌ " and line[1:].split()[:1] in (["1"], ["2"], ["3"])]
+        self.assertEqual([row[0] for row in rows], ["2", "3", "1"])
+        self.assertEqual(" ".join(rows[1][:7]), "3 0 - - - 12 GiB")
+
     def test_the_parts_of_all_gpus_are_told_in_one_way(self):
         """Signs stand before all of them, or before none."""
         screen = self.look()
@@ -150,7 +167,7 @@ class Picture(Two):
             lines = self.picture(screen, width, 24)
             self.assertLessEqual(max(map(len, lines)), width)
             bars = "█" * (18 if width >= 110 else 12)
-            parts = ["1234567*", "32 MiB", "156 MiB", bars, "trainer"]
+            parts = ["1234567*", "32 MiB", "156 MiB", "188 MiB", bars, "trainer"]
             for part in parts + (["LIMITS", "MAX_RESERVE"] if width >= 130 else []):
                 self.assertIn(part, "\n".join(lines), width)
 
@@ -180,7 +197,7 @@ class Lately(unittest.TestCase):
         self.assertEqual(self.grows([0, 120], 120.0), 60)
 
     def test_allocations_are_counted_between_two_states(self):
-        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="RESERVED", no_ask=True,
                                                   interval=1.0))
 
         def rate(at_s, allocs):
