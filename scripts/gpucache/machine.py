@@ -110,13 +110,19 @@ def _holder(found, gpu):
     return holder
 
 
+def in_container():
+    """Are process ids here other numbers than those of the host, which the driver may tell? None:
+    not to be known."""
+    mine = process.namespace("self")
+    return None if mine is None else mine != INITIAL_NAMESPACE
+
+
 def _is_it(pid):
-    """Does the driver mean this process by the number? In a container the driver may tell the
-    numbers of the host; one of them may be another process's here."""
+    """Does the driver mean this process by the number? A number of the host may be another
+    process's here."""
     if process.uid(pid) is None:
         return False
-    return process.namespace("self") in (None, INITIAL_NAMESPACE) \
-        or process.maps(pid, "nvidia") is not False
+    return not in_container() or process.maps(pid, "nvidia") is not False
 
 
 def without_page(gpus, found):
@@ -137,8 +143,7 @@ def without_page(gpus, found):
                        "job": process.job(pid) if seen else "", "gpu_uuid": entry["gpu_uuid"],
                        "gpu": gpus.index(entry["gpu_uuid"]), "used_bytes": entry["used_bytes"],
                        "library": process.has_library(pid) if seen else None,
-                       "ended": process.namespace("self") == INITIAL_NAMESPACE
-                       and process.has_ended(pid)})
+                       "ended": in_container() is False and process.has_ended(pid)})
     return listed
 
 

@@ -17,7 +17,7 @@ from fake import MAPPER, MIB, PIPES, UUID, UUID_B, body, map_page, pool, tool, w
 from test_page import Case
 
 from gpucache import ask as ask_module
-from gpucache import cached, process, tables
+from gpucache import cached, machine, process, tables
 
 
 @contextlib.contextmanager
@@ -204,7 +204,9 @@ def nvmlDeviceGetComputeRunningProcesses(device):
 """)
                 sys.path.insert(0, folder)
                 sys.modules.pop("pynvml", None)
-                done, as_json = tool("ps"), tool("ps", "--json").json
+                # The test may run in a pid namespace.
+                with unittest.mock.patch.object(machine, "in_container", lambda: False):
+                    done, as_json = tool("ps"), tool("ps", "--json").json
             finally:
                 sys.path.remove(folder)
                 sys.modules.pop("pynvml", None)
