@@ -129,7 +129,8 @@ def _driver(found):
     gpus = host.gpus()
     for gpu in gpus:
         size, mode = text.parse_size(gpu.get("memory.total", "")), gpu.get("compute_mode")
-        more = [size and text.size(size), gpu.get("compute_cap") and "compute " + gpu["compute_cap"],
+        more = [size and text.size(size),
+                gpu.get("compute_cap") and "compute " + gpu["compute_cap"],
                 "MIG on" if gpu.get("mig.mode.current") == "Enabled" else "",
                 mode and mode != "Default" and "compute mode " + mode]
         found.fact(f"GPU {gpu['index']}", ", ".join([gpu["name"], *filter(None, more)]))

@@ -127,8 +127,8 @@ def _is_it(pid):
 
 def without_page(gpus, found):
     """Processes on a GPU that have no page that the caller sees, as the driver lists them. user is
-    None of one that is not visible here. library: is it loaded? None: not to be known. ended: it has
-    ended, and the driver still counts its memory; known where the driver's numbers are those
+    None of one that is not visible here. library: is it loaded? None: not to be known. ended: the
+    driver still counts the memory of one that is no more; known where its numbers are those
     here."""
     known = {p.pid for p in found}
     listed = []

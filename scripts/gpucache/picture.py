@@ -365,7 +365,7 @@ class _Picture:
 
 def render(recorded, width, height, view=None, unicode=True):
     """The picture as a rich renderable. recorded: a Machine, or what its as_json() gave. view: what
-    the user chose; by default the first line, sorted by RESERVED. unicode: False draws with ASCII."""
+    the user chose; by default the first line by RESERVED. unicode: False draws with ASCII."""
     machine = recorded if isinstance(recorded, Machine) else Machine.of_json(recorded)
     rich_text = needed("rich.text", "top").Text
     lines = []

@@ -134,7 +134,8 @@ def name(pid):
 def command(pid):
     data = _read(pid, "cmdline", COMMAND_BYTES + 1) or b""
     words = data[:COMMAND_BYTES].decode(errors="replace").rstrip("\0")
-    return text.printable(re.sub("[\0\t\n\r]", " ", words)) + "..." * (len(data) > COMMAND_BYTES) or name(pid)
+    words = text.printable(re.sub("[\0\t\n\r]", " ", words))
+    return words + "..." * (len(data) > COMMAND_BYTES) or name(pid)
 
 
 def environ(pid, variable):
