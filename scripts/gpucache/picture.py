@@ -50,6 +50,7 @@ SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "MAX", "LIVE, LAT
           "IDLE", "NAME", "GPU", "PARKED")
 SPARK, SPARK_LEAST = 18, 12
 MIN_BAR, TWO_IN_A_ROW = 10, 6  # cells of a bar; GPUs
+LAYOUTS = (6, 2), (6, 1), (2, 1), (0, 1)  # blanks before the parts of a GPU, and between them
 BOX_LINES, CHART_LEAST, CHART_MOST = 6, 6, 30
 
 
@@ -182,15 +183,23 @@ class _Picture:
         return [(f"{name} {text.size(size)}", name) for name, size in chart.parts(card)
                 if name != "unknown" and (name != "others" or card.used is not None)]
 
-    def figures(self, card, has_signs):
+    def layout(self, cards):
+        """(blanks before, blanks between, has signs) of the lines of all these GPUs' parts."""
+        for before, between in LAYOUTS:
+            if all(before + sum(len(words) + 2 + between for words, _ in self.parts(card))
+                   - between <= self.width for card in cards):
+                return before, between, True
+        return (*LAYOUTS[0], False)
+
+    def figures(self, card, before, between, has_signs):
         """A line: the parts of a GPU in words."""
-        line, room = [("      ", "")], self.width - 6
+        line, room = [(" " * before, "")], self.width - before
         for words, name in self.parts(card):
             words = (chart.GLYPHS[name] + " " if has_signs else "") + words
             if len(words) > room:
                 break
-            line.append((words + "  ", chart.STYLES[name]))
-            room -= len(words) + 2
+            line.append((words + " " * between, chart.STYLES[name]))
+            room -= len(words) + between
         return line
 
     def cards(self, room):
@@ -210,11 +219,9 @@ class _Picture:
         else:
             rows = [self.card(card, self.width) for card in cards]
             if room >= 2 * len(cards):
-                # Each part has two blanks behind it, too.
-                has_signs = all(sum(len(words) + 4 for words, _ in self.parts(card)) + 4
-                                <= self.width for card in cards)
+                layout = self.layout(cards)
                 rows = [line for row, card in zip(rows, cards) for line in
-                        (row, self.figures(card, has_signs))]
+                        (row, self.figures(card, *layout))]
         if len(rows) > room:
             mine = next((card for card in cards if card.gpu == self.gpu()), cards[0])
             rows = [self.card(mine, self.width)]

@@ -124,6 +124,8 @@ class Picture(Two):
             lines = [line for line in self.picture(screen, width, 24) if " idle " in line]
             self.assertEqual(len(lines), 3)
             self.assertEqual(len({"█ live" in line for line in lines}), 1, lines)
+            if width >= 84:  # they say what the bar's signs mean
+                self.assertTrue(all("█ live" in line and " free " in line for line in lines), lines)
 
     def test_of_what_has_no_figures_the_box_says_why(self):
         screen = self.look()
