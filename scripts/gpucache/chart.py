@@ -12,6 +12,7 @@ STYLES = {"live": "bright_blue", "cached": "cyan", "idle": "green", "others": "d
           "unknown": ""}
 WORDS = {"live": "live", "cached": "cached", "idle": "idle", "others": "others", "free": "free"}
 YELLOW, RED = 0.90, 0.97
+SCALE = len("99.9 GiB")  # the widest that text.size gives
 
 
 def shares(values, width):
@@ -66,8 +67,7 @@ def chart(card, width, height, interval_s):
     stacked like the bar. A scale is at the left. It goes up to the whole GPU, or to a half or a
     quarter of it where that is enough. The times are below."""
     top = card.total or max([sum(past) for past in card.history] or [1]) or 1
-    label = max(len(text.size(top)), 7)
-    width, rows = width - label - 2, height - 1
+    width, rows = width - SCALE - 2, height - 1
     past = card.history[-width:]
     highest = max([sum(sizes) for sizes in past] or [0])
     while 0 < highest <= top / 2:
@@ -81,16 +81,16 @@ def chart(card, width, height, interval_s):
     for row in range(rows - 1, -1, -1):
         scale = {rows - 1: text.size(top), rows // 2: text.size(top / 2) if rows > 4 else "",
                  0: "0"}.get(row, "")
-        line = [(scale.rjust(label) + (" ┤" if scale else " │"), "dim"),
+        line = [(scale.rjust(SCALE) + (" ┤" if scale else " │"), "dim"),
                 (" " * (width - len(past)), "")]
         for column in columns:
             name = names[column[row]] if row < len(column) else None
             line.append((GLYPHS[name], STYLES[name]) if name else (" ", ""))
         lines.append(line)
     oldest = "-" + text.duration(int(len(past) * interval_s * 1e9)) if past else ""
-    start = label + 2 + width - len(past)
+    start = SCALE + 2 + width - len(past)
     times = " " * start + oldest
-    if len(times) < label + width - 3:
-        times = times.ljust(label + 2 + width - 3) + "now"
-    lines.append([(times[:label + 2 + width], "dim")])
+    if len(times) < SCALE + width - 3:
+        times = times.ljust(SCALE + 2 + width - 3) + "now"
+    lines.append([(times[:SCALE + 2 + width], "dim")])
     return lines

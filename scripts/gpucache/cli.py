@@ -27,7 +27,8 @@ VERBS = {
            "program. CACHED is what its Python packages keep of the memory that they took. IDLE is "
            "kept by the library. A flush gives CACHED and IDLE back. RESERVED is taken from the "
            "driver, PEAK is the most of it so far. PARKED went to the host, see gpucache park; "
-           "LIVE counts it too. HITS is the share of allocations that needed no driver call. "
+           "LIVE counts it too. HITS is the share of allocations that needed no driver call; it is "
+           "told once one came after a free. On each GPU, who takes most of it comes first. "
            "Processes without the library have what the driver counts of them in the column "
            "RESERVED. ps removes pages of processes that were killed more than ten minutes ago."),
     "top": ("top", "show GPUs and their processes, live",
@@ -178,8 +179,8 @@ def _add_top(add):
         help="time between two looks (default: 1s)")
     add("--sort", choices=("LIVE", "CACHED", "IDLE", "RESERVED", "PEAK", "GROWS", "ALLOCS",
                            "HITS", "PID", "NAME"),
-        default="LIVE", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
-        "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: LIVE)")
+        default="RESERVED", metavar="COLUMN", help="the column to sort by: LIVE, CACHED, IDLE, "
+        "RESERVED, PEAK, GROWS, ALLOCS, HITS, PID or NAME (default: RESERVED)")
 
 
 def _add_trace(add):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache doctor: one page on this machine, or on a process, for a report of a fault. What is
 wrong or unusual is told at its end, with its remedy."""
+import contextlib
 import json
 import os
 import platform
@@ -10,7 +11,8 @@ import stat
 import sys
 import textwrap
 
-from gpucache import fault, host, library, options, page, process, state, tables, text
+from gpucache import (fault, host, library, options, page, place, process, state, tables,
+                      text)
 from gpucache.fault import DONE, NOT_SHOWN, Fault
 
 WIDTH, NAMES = 100, 13
@@ -74,6 +76,16 @@ def _library(found):
                f"finds it by its full name alone: {use}" if by_path else "does not load it")
 
 
+def _remedy(module):
+    """scripts/install brings the packages of the tool that it installs, unless it has no
+    network."""
+    with contextlib.suppress(Fault):
+        if library.path() == os.path.realpath(place.LIBRARY) and \
+                not place.LIBRARY.startswith("/usr/lib"):
+            return f"scripts/install again; or {fault.remedy(module)}"
+    return fault.remedy(module)
+
+
 def _tool(found):
     tool = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     missing = []
@@ -85,7 +97,7 @@ def _tool(found):
     found.fact("tool", f"{tables.VERSION}, {tool}, Python {platform.python_version()}")
     for module in missing:
         found.warn(f"gpucache {NEEDED[module]} does not work: the Python package {module} is "
-                   "missing", f"{fault.remedy(module)}; or scripts/install again")
+                   "missing", _remedy(module))
 
 
 def _system(found):
@@ -116,9 +128,11 @@ def _driver(found):
         found.warn("the driver is older than CUDA 12", "install driver 525 or newer")
     gpus = host.gpus()
     for gpu in gpus:
-        more = [gpu.get("memory.total"), gpu.get("compute_cap") and "compute " + gpu["compute_cap"],
+        size, mode = text.parse_size(gpu.get("memory.total", "")), gpu.get("compute_mode")
+        more = [size and text.size(size),
+                gpu.get("compute_cap") and "compute " + gpu["compute_cap"],
                 "MIG on" if gpu.get("mig.mode.current") == "Enabled" else "",
-                gpu.get("compute_mode")]
+                mode and mode != "Default" and "compute mode " + mode]
         found.fact(f"GPU {gpu['index']}", ", ".join([gpu["name"], *filter(None, more)]))
         if gpu.get("compute_mode") == "Prohibited":
             found.warn(f"GPU {gpu['index']} takes no compute work (compute mode Prohibited)",

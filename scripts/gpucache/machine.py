@@ -9,6 +9,7 @@ from gpucache import cached, process, state, text
 #   live: held by the program. cached: kept by its Python packages. idle: the library's.
 #   parked: of live and idle, what is on the host.
 #   used: all that the driver counts; known for processes without the library alone.
+#   hits: None as well where nothing could be used again yet.
 #   rate: allocations a second between the last two states that it published; None: not known yet.
 FIELDS = ("key", "pid", "shown_pid", "user", "gpu", "uuid", "name", "note", "command", "job",
           "limits", "live", "cached", "cached_age_s", "idle", "reserved", "parked", "peak",
@@ -20,6 +21,9 @@ CARD_FIELDS = ("gpu", "uuid", "name", "total", "used", "num_holders", "history")
 # rise is not made larger for that.
 FLOOR_S, FLOOR_LEAST_S = 60.0, 15.0
 INITIAL_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
+# Notes on processes without a page.
+WITHOUT, NO_FIGURES, HIDDEN, ENDED = ("without the library", "with the library, no figures",
+                                      "not visible here", "has ended")
 
 
 class _Record:
@@ -44,6 +48,10 @@ class Holder(_Record):
     def held(self):
         """What is seen of it in the column LIVE."""
         return self.used if self.live is None else self.live
+
+    def takes(self):
+        """Of the GPU's memory, in all."""
+        return self.used if self.live is None else self.reserved
 
     @property
     def grows(self):
@@ -95,25 +103,33 @@ def _holder(found, gpu):
         cached_age_s=answer.age_s() if answer and (answer.names or answer.late) else None,
         idle=gpu.idle(), reserved=gpu.reserved(), parked=gpu["away_bytes"],
         peak=gpu["reserved_peak_bytes"],
-        allocs=gpu["num_allocs"], hits=gpu["num_hits"], options=found.changed_options(),
+        allocs=gpu["num_allocs"], hits=gpu.hits(), options=found.changed_options(),
         flush=found.body.get("flush"), started_unix_ns=found.contents.started_unix_ns,
         published_unix_ns=found.contents.published_unix_ns)
     holder.process, holder.kept, holder.gpu_known = found, kept, bool(found.gpus)
     return holder
 
 
+def in_container():
+    """Are process ids here other numbers than those of the host, which the driver may tell? None:
+    not to be known."""
+    mine = process.namespace("self")
+    return None if mine is None else mine != INITIAL_NAMESPACE
+
+
 def _is_it(pid):
-    """Does the driver mean this process by the number? In a container the driver may tell the
-    numbers of the host; one of them may be another process's here."""
+    """Does the driver mean this process by the number? A number of the host may be another
+    process's here."""
     if process.uid(pid) is None:
         return False
-    return process.namespace("self") in (None, INITIAL_NAMESPACE) \
-        or process.maps(pid, "nvidia") is not False
+    return not in_container() or process.maps(pid, "nvidia") is not False
 
 
 def without_page(gpus, found):
     """Processes on a GPU that have no page that the caller sees, as the driver lists them. user is
-    None of one that is not visible here. library: is it loaded? None: not to be known."""
+    None of one that is not visible here. library: is it loaded? None: not to be known. ended: the
+    driver still counts the memory of one that is no more; known where its numbers are those
+    here."""
     known = {p.pid for p in found}
     listed = []
     for entry in gpus.processes:
@@ -126,16 +142,19 @@ def without_page(gpus, found):
                        "name": (process.name(pid) if seen else None) or "?",
                        "job": process.job(pid) if seen else "", "gpu_uuid": entry["gpu_uuid"],
                        "gpu": gpus.index(entry["gpu_uuid"]), "used_bytes": entry["used_bytes"],
-                       "library": process.has_library(pid) if seen else None})
+                       "library": process.has_library(pid) if seen else None,
+                       "ended": in_container() is False and process.has_ended(pid)})
     return listed
 
 
 def _stranger(entry):
     """A holder without a page."""
-    if entry["user"] is None:
-        note = "not visible here"
+    if entry["ended"]:
+        note = ENDED
+    elif entry["user"] is None:
+        note = HIDDEN
     else:
-        note = {True: "no page", False: "without the library"}.get(entry["library"], "")
+        note = {True: NO_FIGURES, False: WITHOUT}.get(entry["library"], "")
     shown = "?" if entry["gpu"] is None else str(entry["gpu"])
     return Holder(key=f"{entry['pid']}/{entry['gpu_uuid']}", pid=entry["pid"],
                   shown_pid=str(entry["pid"]), user=entry["user"] or "?", gpu=shown,

@@ -39,6 +39,7 @@ NVML = (
     "If the driver does not answer within three seconds, they go on without it, and say so.",
     "In a container the driver may tell process ids of the host.",
     "What is no process here with the driver's files mapped is shown as not visible here.",
+    "One that has ended is shown until the driver counts its memory no longer.",
 )
 
 

@@ -8,7 +8,7 @@ import time
 
 from gpucache import chart, state, terminal, text
 from gpucache.fault import needed
-from gpucache.machine import Machine
+from gpucache.machine import ENDED, HIDDEN, NO_FIGURES, WITHOUT, Machine
 from gpucache.view import SORTS, View
 
 # The last line: the first of these that there is room for.
@@ -30,16 +30,27 @@ HELP = (
 )
 LEGEND = ("LIVE is held by the program. CACHED is what its Python packages keep; they are asked "
           "each few seconds, and a figure that is older has its age. IDLE is the library's. A "
-          "flush gives CACHED and IDLE back. PARKED is what of LIVE and IDLE went to the host. "
+          "flush gives CACHED and IDLE back. RESERVED is all that a process takes of the GPU, and "
+          "all that is known of one without the library. PARKED went to the host. "
           "GROWS is by how much the lowest value of LIVE rose from one minute to the next: a leak "
-          "lifts it, a peak does not. '?': a package does not tell. '*': all that the driver "
-          "counts of a process without the library.")
+          "lifts it, a peak does not. '?': a package does not tell.")
+# What the box tells of a process without figures, by its note.
+UNKNOWN = {
+    WITHOUT: "It runs without the library: nothing of its memory can be given back. Start it by "
+             "gpucache run.",
+    NO_FIGURES: "It runs under the library, and its figures are not known here: gpucache stat {} "
+                "says why.",
+    HIDDEN: "The driver names it by a number that is none here: it runs in another container or on "
+            "the host, or has just ended.",
+    ENDED: "It has ended, and the driver still counts its memory.",
+    "": "It cannot be known whether it runs under the library: it may not be looked at."}
 LEFT = ("USER", "LIVE, LATELY", "LIMITS", "NAME")
 # On a narrow terminal these columns go, the first one first.
-SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "CACHED", "MAX", "LIVE, LATELY",
-          "GPU", "NAME", "IDLE", "PARKED")
+SPARED = ("PEAK", "LIMITS", "USER", "ALLOCS", "GROWS", "HITS", "MAX", "LIVE, LATELY", "CACHED",
+          "IDLE", "NAME", "GPU", "PARKED")
 SPARK, SPARK_LEAST = 18, 12
 MIN_BAR, TWO_IN_A_ROW = 10, 6  # cells of a bar; GPUs
+LAYOUTS = (6, 2), (6, 1), (2, 1), (0, 1)  # blanks before the parts of a GPU, and between them
 BOX_LINES, CHART_LEAST, CHART_MOST = 6, 6, 30
 
 
@@ -47,26 +58,26 @@ def _cells(holder, spark):
     """Column -> (words, style)."""
     mine = holder.live is not None
     size = text.size
-    star = "" if mine else "*"
-    live = f"{size(holder.held())}{star}" if holder.held() is not None else "?"
+    takes = "?" if holder.takes() is None else size(holder.takes())
     past = [value or 0 for value in holder.history]
     name = holder.name + (f" ({holder.note})" if mine and holder.note else "")
     grows = holder.grows if mine else None
     leaks = (grows or 0) > 0.01 * (holder.live or 0)
-    hits = (holder.hits or 0) / holder.allocs if holder.allocs else 1
+    hits = holder.hits / holder.allocs if holder.allocs and holder.hits is not None else 1
 
     def faint(value, style):
         return style if value else "dim"
     return {
         "PID": (holder.shown_pid, ""), "USER": (holder.user, ""), "GPU": (holder.gpu, ""),
-        "LIVE": (live, "bold" if mine else "dim"),
+        "LIVE": (size(holder.live), "bold" if mine else "dim"),
         "CACHED": (holder.cached_words(), faint(holder.cached, "cyan")),
         "IDLE": (size(holder.idle), faint(holder.idle, "green")),
+        "RESERVED": (takes, "" if mine else "dim"),
         "PARKED": (size(holder.parked or None), faint(holder.parked, "")),
         "PEAK": (size(holder.peak), ""),
         "GROWS": (text.change(grows), "yellow" if leaks else "dim"),
         "ALLOCS": (text.rate(holder.rate), faint(holder.rate, "")),
-        "HITS": (text.share(holder.hits or 0, holder.allocs or 0), "yellow" if hits < 0.9 else ""),
+        "HITS": (text.share(holder.hits, holder.allocs), "yellow" if hits < 0.9 else ""),
         "LIVE, LATELY": (chart.spark(past, spark) if any(past) else "", chart.STYLES["live"]),
         "MAX": (size(max(past)) if any(past) else "", "dim"),
         "LIMITS": (holder.limits or "-", ""), "NAME": (name, ""),
@@ -76,8 +87,8 @@ def _cells(holder, spark):
 def _widths(rows, width):
     """Column -> its width, of those that fit with two blanks between two. NAME, or else LIMITS,
     takes what the others leave."""
-    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "PARKED", "PEAK", "GROWS", "ALLOCS",
-             "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
+    heads = ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "RESERVED", "PARKED", "PEAK", "GROWS",
+             "ALLOCS", "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"]
     if all(row["PARKED"][0] == "-" for row in rows):
         heads.remove("PARKED")
     needs = {}
@@ -166,20 +177,29 @@ class _Picture:
         return [(head, "bold"), *chart.bar(card, room),
                 (terminal.fit(tail, width - len(head) - room), chart.fill_style(card))]
 
-    def figures(self, card):
+    @staticmethod
+    def parts(card):
+        """[(name and size, name)] of the parts of a GPU."""
+        return [(f"{name} {text.size(size)}", name) for name, size in chart.parts(card)
+                if name != "unknown" and (name != "others" or card.used is not None)]
+
+    def layout(self, cards):
+        """(blanks before, blanks between, has signs) of the lines of all these GPUs' parts."""
+        for before, between in LAYOUTS:
+            if all(before + sum(len(words) + 2 + between for words, _ in self.parts(card))
+                   - between <= self.width for card in cards):
+                return before, between, True
+        return (*LAYOUTS[0], False)
+
+    def figures(self, card, before, between, has_signs):
         """A line: the parts of a GPU in words."""
-        told = [(name, size) for name, size in chart.parts(card) if name != "unknown"]
-        if card.used is None:
-            told = [(name, size) for name, size in told if name != "others"]
-        told = [(f"{name} {text.size(size)}", name) for name, size in told]
-        has_room = sum(len(words) + 4 for words, _ in told) + 4 <= self.width
-        line, room = [("      ", "")], self.width - 6
-        for words, name in told:
-            words = (chart.GLYPHS[name] + " " if has_room else "") + words
+        line, room = [(" " * before, "")], self.width - before
+        for words, name in self.parts(card):
+            words = (chart.GLYPHS[name] + " " if has_signs else "") + words
             if len(words) > room:
                 break
-            line.append((words + "  ", chart.STYLES[name]))
-            room -= len(words) + 2
+            line.append((words + " " * between, chart.STYLES[name]))
+            room -= len(words) + between
         return line
 
     def cards(self, room):
@@ -199,8 +219,9 @@ class _Picture:
         else:
             rows = [self.card(card, self.width) for card in cards]
             if room >= 2 * len(cards):
+                layout = self.layout(cards)
                 rows = [line for row, card in zip(rows, cards) for line in
-                        (row, self.figures(card))]
+                        (row, self.figures(card, *layout))]
         if len(rows) > room:
             mine = next((card for card in cards if card.gpu == self.gpu()), cards[0])
             rows = [self.card(mine, self.width)]
@@ -237,6 +258,14 @@ class _Picture:
             lines.append(line)
         return lines
 
+    @staticmethod
+    def hits(holder):
+        number = text.count(holder.allocs)
+        if holder.allocs and holder.hits is None:
+            return f"{number} allocations, none of them after a free"
+        return f"of {number} allocations {text.share(holder.hits, holder.allocs)} needed no " \
+               "driver call"
+
     def box(self):
         """What is known of the chosen process, in a frame."""
         holder = self.lines[self.view.index(self.lines)]
@@ -249,18 +278,14 @@ class _Picture:
                 f"   {', '.join(who)} "
         title = terminal.cut(title, self.width - 2)
         if holder.live is None:
-            told = ["It runs without the library: nothing of its memory can be given back. Start "
-                    "it by gpucache run."] if not holder.note.startswith("not") else \
-                   ["The driver names it by a number that is none here: it runs in another "
-                    "container, or on the host."]
+            told = [UNKNOWN[holder.note].format(holder.shown_pid)]
         else:
             cached = holder.cached or 0
             back = holder.idle + cached
             told = [f"flush now   {text.size(back)} back at most: {text.size(holder.idle)} idle"
                     f" and {text.size(cached)} cached by packages",
                     f"reserved    {text.size(holder.reserved)}, at most "
-                    f"{text.size(holder.peak)}; of {text.count(holder.allocs)} allocations "
-                    f"{text.share(holder.hits, holder.allocs)} needed no driver call",
+                    f"{text.size(holder.peak)}; {self.hits(holder)}",
                     "options     " + (" ".join(f"{n}={v}" for n, v in
                                                (holder.options or {}).items())
                                       or "all at their defaults"),
@@ -347,7 +372,7 @@ class _Picture:
 
 def render(recorded, width, height, view=None, unicode=True):
     """The picture as a rich renderable. recorded: a Machine, or what its as_json() gave. view: what
-    the user chose; by default the first line, sorted by LIVE. unicode: False draws with ASCII."""
+    the user chose; by default the first line by RESERVED. unicode: False draws with ASCII."""
     machine = recorded if isinstance(recorded, Machine) else Machine.of_json(recorded)
     rich_text = needed("rich.text", "top").Text
     lines = []

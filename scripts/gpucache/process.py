@@ -133,8 +133,9 @@ def name(pid):
 
 def command(pid):
     data = _read(pid, "cmdline", COMMAND_BYTES + 1) or b""
-    words = data[:COMMAND_BYTES].decode(errors="replace").rstrip("\0").replace("\0", " ")
-    return text.printable(words) + "..." * (len(data) > COMMAND_BYTES) or name(pid)
+    words = data[:COMMAND_BYTES].decode(errors="replace").rstrip("\0")
+    words = text.printable(re.sub("[\0\t\n\r]", " ", words))
+    return words + "..." * (len(data) > COMMAND_BYTES) or name(pid)
 
 
 def environ(pid, variable):

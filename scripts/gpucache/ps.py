@@ -66,13 +66,16 @@ def _table(rows):
 def _print(now, found, args):
     for card in now.cards:
         print(card_line(card))
-    holders = sorted(now.holders, key=lambda h: (machine.place(h.gpu), -(h.held() or 0)))
+    holders = sorted(now.holders, key=lambda h: (machine.place(h.gpu), -(h.takes() or 0)))
     if holders:
         print(*[""] * bool(now.cards), _table([row_of(holder) for holder in holders]), sep="\n")
     else:
         whose = "" if args.all_users else f" of {process.user_name(os.geteuid())}"
         print(f"no process{whose} is under libgpucache" +
               ("" if now.why else ", and none is on a GPU"))
+    silent = [holder.shown_pid for holder in holders if holder.note == machine.NO_FIGURES]
+    if silent:
+        print(f"no figures: gpucache stat {silent[0]} says why")
     if any(p.status == "elsewhere" for p in found):
         print("* a pid in another pid namespace, which is not visible here")
     if now.why and (args.verbose or not holders):

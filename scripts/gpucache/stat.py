@@ -92,7 +92,7 @@ def _gpu_lines(its_gpu, answer):
         if row["kind"] == "COUNTER" and its_gpu[row["name"]]:
             yield _line(COUNTS, label(row["name"]), figure(its_gpu[row["name"]], row["unit"]))
     if its_gpu["num_allocs"]:
-        yield _line(RATE, "hit rate", text.share(its_gpu["num_hits"], its_gpu["num_allocs"]))
+        yield _line(RATE, "hit rate", text.share(its_gpu.hits(), its_gpu["num_allocs"]))
         yield _line(COUNTS, "driver calls saved", text.count(its_gpu["num_driver_calls_saved"]))
         yield _line(COUNTS, "time saved, at least", text.duration(its_gpu["saved_ns"]))
 

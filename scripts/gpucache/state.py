@@ -70,6 +70,11 @@ class Gpu:
         """Device memory: without what is parked."""
         return max(0, self["reserved_bytes"] - self["away_bytes"]) + self["async_reserved_bytes"]
 
+    def hits(self):
+        """None: no allocation came after a free, so there was nothing that could be used again."""
+        return self["num_hits"] if self["num_hits"] or \
+            self["live_blocks_peak"] < self["num_allocs"] else None
+
     def shown(self):
         """The number of the machine if NVML tells it, else the number in the process."""
         return str(self.device if self.index is None else self.index)

@@ -84,8 +84,8 @@ def moment(unix_ns):
 
 
 def share(part, whole):
-    """98.5 %"""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    """98.5 %; - where a number is not known, or the whole is nothing."""
+    return f"{100 * part / whole:.1f} %" if whole and part is not None else "-"
 
 
 def parse_size(words):

@@ -36,6 +36,15 @@ MOUSE_ON, MOUSE_OFF = b"\033[?1000h\033[?1006h", b"\033[?1006l\033[?1000l"
 STOP = "\x1a"  # ctrl-Z
 
 
+def _why_not(holder):
+    """Why nothing can be asked of a process without a page."""
+    if holder.note == machine.WITHOUT:
+        return "it runs without libgpucache"
+    if holder.note == machine.NO_FIGURES:
+        return f"top cannot ask it; gpucache flush {holder.shown_pid} asks it by its signal"
+    return "nothing is known of it"
+
+
 class Screen(View):
     """What is shown, and what a key does to it. Knows no terminal."""
 
@@ -187,7 +196,7 @@ class Screen(View):
             if len(holders) == 1:
                 holder = holders[0]
                 if holder.process is None:
-                    raise Fault("it runs without libgpucache")
+                    raise Fault(_why_not(holder))
                 receipt = flush.by_page(holder.process, args, holder.uuid or None)
                 said = list(receipt.lines({holder.uuid: holder.gpu}))
                 if receipt.status in ("failed", "partly"):
@@ -225,7 +234,7 @@ class Screen(View):
             if holder is None:
                 raise Fault("it has ended")
             if holder.process is None:
-                raise Fault("it runs without libgpucache")
+                raise Fault(_why_not(holder))
             pairs = []
             for word in words.split():
                 name, equals, value = word.partition("=")

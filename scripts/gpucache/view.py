@@ -4,10 +4,10 @@ terminal."""
 
 # Column -> what it sorts by; a process without the library has no figures but one.
 SORTS = {
-    "LIVE": lambda holder: holder.held() or 0,
+    "RESERVED": lambda holder: holder.takes() or 0,
+    "LIVE": lambda holder: holder.live or 0,
     "CACHED": lambda holder: holder.cached or 0,
     "IDLE": lambda holder: holder.idle or 0,
-    "RESERVED": lambda holder: holder.reserved or 0,
     "PEAK": lambda holder: holder.peak or 0,
     "GROWS": lambda holder: holder.grows or 0,
     "ALLOCS": lambda holder: holder.rate or 0,
@@ -21,7 +21,7 @@ class View:
     """first, room: of the lines that the terminal has room for. typed: the text after a question;
     None: there is none. message: what the last key led to."""
 
-    def __init__(self, sort="LIVE"):
+    def __init__(self, sort="RESERVED"):
         self.sort, self.reverse = sort, False
         self.chosen, self.first, self.room = None, 0, 1
         self.filter, self.gpu = "", None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What README.md, other pages for users and those below scripts/ name exists: each option, the
 target of each relative link, and the heading that a link points at. The index of the recipes links
-every page. Each row of SECURITY.md's table names a test that is there."""
+every page. Each row of SECURITY.md's table names a test that is there. README.md stays short."""
 
 import pathlib
 import re
@@ -15,6 +15,7 @@ FENCE = re.compile(r'^```.*?^```$', re.MULTILINE | re.DOTALL)
 ROW = re.compile(
     r'^(?:POOL_OPTION\(\s*\w+\s*,\s*(\w+)|SHIM_OPTION\(\s*\w+\s*,\s*"(\w+)")', re.MULTILINE)
 INDEX = 'scripts/recipes/README.md'
+WORDS_MAX = 900  # of README.md, as wc -w counts them
 
 
 def options_of(*tables):
@@ -72,6 +73,11 @@ def check_tests(text, known):
     return found
 
 
+def check_length(text):
+    number = len(text.split())
+    return [f'README.md has {number} words, and {WORDS_MAX} are allowed'] * (number > WORDS_MAX)
+
+
 def check(pages, options, exists):
     """pages: {path from the root: text}. exists: tells whether a path from the root is there."""
     found = []
@@ -105,7 +111,9 @@ def main():
         return check({INDEX: text, **more}, {'GPUCACHE', 'GPUCACHE_STATS'}, {INDEX}.__contains__)
 
     lint.verdict(
-        check(pages, options, exists) + check_tests(pages['SECURITY.md'], known) + doctored('`GPUCACHE=0`, [a](#b-c)\n# B, c\n[d](https://e)\n'),
+        check(pages, options, exists) + check_tests(pages['SECURITY.md'], known)
+        + check_length(pages['README.md']) + check_length('a | ' * (WORDS_MAX // 2))
+        + doctored('`GPUCACHE=0`, [a](#b-c)\n# B, c\n[d](https://e)\n'),
         {'an option that does not exist': doctored('`GPUCACHE_STATISTICS=exit`\n'),
          'an option with another ending': doctored('`GPUCACHE_STAT_FILE`\n'),
          'an option in a block of code': doctored('```sh\nGPUCACHE_STATSX=1 ./a\n```\n'),
@@ -113,6 +121,7 @@ def main():
          'a link to a file beside the folder': doctored('[a](../README.md)\n'),
          'a link to no heading': doctored('# A heading\n[a](#another)\n'),
          'a heading in a block of code': doctored('```sh\n# a\n```\n[a](#a)\n'),
+         'a page that is too long': check_length('a ' * (WORDS_MAX + 1)),
          'a threat without a test': check_tests('| a | b | c | |\n', known),
          'a threat whose test is not there': check_tests('| a | b | c | `x`: no_such_' + 'test |\n',
                                                          known),

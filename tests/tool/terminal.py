@@ -124,7 +124,8 @@ class Two(Case):
 
     def two(self):
         first = self.page(body(pool(), pool(1, UUID_B)), answer=self.answer)
-        second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB}),
+        second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB,
+                                 "reserved_bytes": (5 << 30) + MIB}),
                            pid=self.second[1], start=self.second[2], namespace=self.second[0],
                            answer=self.answer)
         map_page(self.sleeper, second)

@@ -14,7 +14,7 @@ import unittest.mock
 from fake import MAPPER, PIPES, TOOL, map_page, tool
 from test_page import Case
 
-from gpucache import doctor, host, process, tables
+from gpucache import doctor, fault, host, process, tables
 
 # Nothing of the machine that runs the test.
 PLAIN = {"library": "/lib/libcuda.so.1", "version": "580.159.04", "cuda": 13000}
@@ -73,8 +73,11 @@ class Told(Case):
                 ("1", "NVIDIA T4", "15360 MiB", "7.5", "[N/A]", "Prohibited"))
         self.answer("gpus", [dict(zip(host.GPU_FIELDS, row)) for row in rows])
         facts, warnings = self.told()
-        self.assertEqual(facts["GPU 0"], "NVIDIA H200, 143771 MiB, compute 9.0, MIG on, Default")
+        self.assertEqual(facts["GPU 0"], "NVIDIA H200, 140 GiB, compute 9.0, MIG on")
+        self.assertEqual(facts["GPU 1"], "NVIDIA T4, 15 GiB, compute 7.5, compute mode Prohibited")
         self.assertEqual(list(warnings), ["GPU 1 takes no compute work (compute mode Prohibited)"])
+        self.answer("gpus", [{"index": "0", "name": "NVIDIA GB10", "memory.total": "[N/A]"}])
+        self.assertEqual(self.told()[0]["GPU 0"], "NVIDIA GB10")
 
     def test_a_loader_that_finds_the_full_name_alone_or_another_file(self):
         mine = doctor.library.path()
@@ -93,7 +96,17 @@ class Told(Case):
 
     def test_packages_that_verbs_need(self):
         sys.modules["rich"] = None
-        self.warned("gpucache top does not work: the Python package rich is missing")
+        what = "gpucache top does not work: the Python package rich is missing"
+        self.warned(what)
+        self.assertEqual(self.told()[1][what], fault.remedy("rich"))
+
+    def test_packages_of_a_tool_that_scripts_install_put_there(self):
+        """It brings them, unless it had no network."""
+        sys.modules["rich"] = sys.modules["argcomplete"] = None
+        with unittest.mock.patch.object(doctor.place, "LIBRARY", doctor.library.path()):
+            remedies = set(self.told()[1].values())
+        self.assertEqual(remedies, {f"scripts/install again; or {fault.remedy(module)}"
+                                    for module in ("rich", "argcomplete")})
 
     def test_preloads_that_are_not_there_or_in_the_wrong_order(self):
         self.answer("preloads", ["/none/libx.so"])

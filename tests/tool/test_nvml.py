@@ -96,6 +96,12 @@ def nvml(gpus, top=None):
             sys.modules["pynvml"] = before
 
 
+def on_the_host():
+    """The numbers of processes are those that the driver tells, also where the test itself runs in
+    a pid namespace."""
+    return unittest.mock.patch.object(machine, "in_container", lambda: False)
+
+
 class Parts(Case):
     def test_a_part_is_shown_by_the_numbers_of_its_gpu_and_itself(self):
         for uuid in MIG_UUID, OLD_MIG_UUID:
@@ -152,8 +158,8 @@ class Rest(Case):
         with subprocess.Popen(["sleep", "100"]) as other:
             try:
                 for refused in "name", "memory", "processes", "parts":
-                    with nvml({WHOLE: {"refuses": [refused]},
-                               UUID: {"processes": [(other.pid, None)]}}) as module:
+                    with on_the_host(), nvml({WHOLE: {"refuses": [refused]}, UUID: {
+                            "processes": [(other.pid, None)]}}) as module:
                         done, as_json = tool("ps"), tool("ps", "--json").json
                         self.assertEqual((done.status, done.err), (0, ""), refused)
                         self.assertEqual(as_json["nvml"], "ok", refused)
@@ -186,8 +192,9 @@ PLAIN = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
 sys.modules["pynvml"] = None
-from gpucache import cli, gpu, page
+from gpucache import cli, gpu, machine, page
 page.PLACES = ("/proc/none",)
+machine.in_container = lambda: False
 gpu.PATIENCE_S = float(sys.argv.pop(1))
 sys.exit(cli.main())
 """
@@ -236,12 +243,12 @@ class Plain(Case):
                 "up to 156 MiB", ""])
             rows = [line.split() for line in lines[4:]]
             self.assertEqual([(int(row[0]), row[2]) for row in rows],
-                             [(computes, "0"), (draws, "0"), (os.getpid(), "0"),
+                             [(computes, "0"), (os.getpid(), "0"), (draws, "0"),
                               (4194303, "1"), (os.getpid(), "1"), (computes, "1")])
             self.assertIn("512 MiB", lines[4])
             self.assertIn("(without the library)", lines[4])
-            self.assertIn("64 MiB", lines[5])
-            self.assertRegex(lines[7], r"4194303 +\? .* 3 GiB .* \? \(not visible here\)")
+            self.assertIn("64 MiB", lines[6])
+            self.assertRegex(lines[7], r"4194303 +\? .* 3 GiB .* \? \(has ended\)")
             as_json = self.tool("ps", "--json", NVML_PROCESSES=f"1:{computes}:-").stdout
             self.assertIn('"used_bytes": null', as_json)
             self.assertIn('"nvml": "ok"', as_json)
@@ -279,7 +286,7 @@ class Plain(Case):
         many = ",".join(f"0:{4194304 + i}:{1 << 20}" for i in range(500))
         done = self.tool("ps", NVML_PROCESSES=many, NVML_GROWS="1")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertGreaterEqual(done.stdout.count("not visible here"), 500)
+        self.assertGreaterEqual(done.stdout.count("has ended"), 500)
 
     def test_without_the_library_nvidia_smi_is_asked(self):
         pid = self.child()
@@ -308,12 +315,34 @@ else:
         other = self.child()
         gpus = types.SimpleNamespace(
             processes=[{"pid": other, "gpu_uuid": UUID, "used_bytes": MIB}], index=lambda uuid: 0)
-        (entry,) = machine.without_page(gpus, [])
+        with unittest.mock.patch.object(process, "namespace",
+                                        lambda pid: machine.INITIAL_NAMESPACE):
+            (entry,) = machine.without_page(gpus, [])
         self.assertEqual((entry["user"], entry["library"]),
                          (process.user_name(os.geteuid()), False))
         with unittest.mock.patch.object(process, "namespace", lambda pid: 4026532000):
             (entry,) = machine.without_page(gpus, [])
         self.assertEqual((entry["user"], entry["name"]), (None, "?"))
+
+    def test_a_process_that_ended_between_two_looks_is_called_so(self):
+        """The driver gives its memory back later. In a container the number may be the host's."""
+        gpus = types.SimpleNamespace(
+            processes=[{"pid": 4194303, "gpu_uuid": UUID, "used_bytes": MIB}], devices=[], why="",
+            index=lambda uuid: 0)
+        for namespace, note in (machine.INITIAL_NAMESPACE, "has ended"), \
+                (4026532000, "not visible here"), (None, "not visible here"):
+            with unittest.mock.patch.object(process, "namespace", lambda _, ns=namespace: ns):
+                now = machine.Machine()
+                now.add([], gpus)
+            self.assertEqual([holder.note for holder in now.holders], [note], namespace)
+
+    def test_a_process_under_the_library_of_which_no_figures_are_known(self):
+        other = self.child()
+        with nvml({UUID: {"processes": [(other, 512 * MIB)]}}), on_the_host(), \
+                unittest.mock.patch.object(process, "has_library", lambda _: True):
+            out = tool("ps").out
+        self.assertRegex(out, rf"\n{other} .* 512 MiB .*\(with the library, no figures\)\n")
+        self.assertTrue(out.endswith(f"no figures: gpucache stat {other} says why\n"), out)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from gpucache import chart, machine, text, top, view
 
 class Picture(Two):
     def look(self):
-        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="RESERVED", no_ask=True,
                                                   interval=1.0))
         screen.look()
         return screen
@@ -96,6 +96,59 @@ class Picture(Two):
             self.assertTrue("".join(self.picture(screen, width, height, False)).isascii())
             screen.help = False
 
+    def test_what_takes_most_of_a_gpu_comes_first(self):
+        """A framework's cache, and what a process without the library has, take as much as live
+        memory."""
+        screen = self.look()
+        its = {"user": "me", "gpu": "0", "uuid": "x", "allocs": 9, "hits": 9, "peak": 0}
+        screen.machine.holders = [
+            machine.Holder(key="1", pid=1, shown_pid="1", name="a", live=9 << 30, cached=0,
+                           idle=0, reserved=9 << 30, **its),
+            machine.Holder(key="2", pid=2, shown_pid="2", name="b", live=1 << 30, idle=0,
+                           cached=19 << 30, reserved=20 << 30, **its),
+            machine.Holder(key="3", pid=3, shown_pid="3", name="c", used=12 << 30,
+                           note="without the library", **{**its, "allocs": None, "hits": None})]
+        rows = [line[1:].split() for line in self.picture(screen, 100, 24)
+                if line[:1] in "▌ " and line[1:].split()[:1] in (["1"], ["2"], ["3"])]
+        self.assertEqual([row[0] for row in rows], ["2", "3", "1"])
+        self.assertEqual(" ".join(rows[1][:7]), "3 0 - - - 12 GiB")
+
+    def test_the_parts_of_all_gpus_are_told_in_one_way(self):
+        """Signs stand before all of them, or before none."""
+        screen = self.look()
+        screen.machine.cards = [machine.Card(gpu=str(i), uuid=str(i), name="H", total=140 << 30,
+                                             used=size, live=size // 7, cached=size // 7,
+                                             idle=size // 7, others=size // 7)
+                                for i, size in enumerate((90 << 30, 777 << 20, 0))]
+        for width in range(60, 100):
+            lines = [line for line in self.picture(screen, width, 24) if " idle " in line]
+            self.assertEqual(len(lines), 3)
+            self.assertEqual(len({"█ live" in line for line in lines}), 1, lines)
+            if width >= 84:  # they say what the bar's signs mean
+                self.assertTrue(all("█ live" in line and " free " in line for line in lines), lines)
+
+    def test_of_what_has_no_figures_the_box_says_why(self):
+        screen = self.look()
+        for note, words in (("without the library", "It runs without the library"),
+                            ("with the library, no figures", "gpucache stat 7 says why"),
+                            ("", "It cannot be known whether it runs under the library"),
+                            ("has ended", "It has ended, and the driver still counts its memory"),
+                            ("not visible here", "another container")):
+            screen.machine.holders = [machine.Holder(key="7/x", pid=7, shown_pid="7", user="me",
+                                                     gpu="0", uuid="x", name="other", used=5,
+                                                     note=note)]
+            self.assertIn(words, "\n".join(self.picture(screen, 140, 40)), note)
+            screen.press("f")
+            self.assertIn("it runs without libgpucache" if "without" in note else
+                          "gpucache flush 7 asks it by its signal" if "figures" in note else
+                          "nothing is known of it", screen.message)
+
+    def test_what_had_nothing_to_use_again_has_no_hit_rate(self):
+        self.page(body({**pool(), "num_allocs": 64, "num_hits": 0, "live_blocks_peak": 64}))
+        told = "\n".join(self.picture(self.look(), 140, 40))
+        self.assertNotIn("0.0 %", told)
+        self.assertIn("at most 1 GiB; 64 allocations, none of them after a free", told)
+
     def test_a_large_terminal_has_no_large_gap(self):
         self.two()
         screen = self.look()
@@ -116,7 +169,7 @@ class Picture(Two):
             lines = self.picture(screen, width, 24)
             self.assertLessEqual(max(map(len, lines)), width)
             bars = "█" * (18 if width >= 110 else 12)
-            parts = ["1234567*", "32 MiB", "156 MiB", bars, "trainer"]
+            parts = ["1234567*", "32 MiB", "156 MiB", "188 MiB", bars, "trainer"]
             for part in parts + (["LIMITS", "MAX_RESERVE"] if width >= 130 else []):
                 self.assertIn(part, "\n".join(lines), width)
 
@@ -146,7 +199,7 @@ class Lately(unittest.TestCase):
         self.assertEqual(self.grows([0, 120], 120.0), 60)
 
     def test_allocations_are_counted_between_two_states(self):
-        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="LIVE", no_ask=True,
+        screen = top.Screen(types.SimpleNamespace(all_users=False, sort="RESERVED", no_ask=True,
                                                   interval=1.0))
 
         def rate(at_s, allocs):
@@ -199,6 +252,16 @@ class Signs(unittest.TestCase):
             self.assertEqual(len(lines), height)
             for line in lines:
                 self.assertLessEqual(sum(len(words) for words, _ in line), width)
+
+    def test_the_edge_of_a_chart_is_straight(self):
+        for total in 80 << 30, 140 << 30, 1000 << 30, 24 << 30, 141 << 20, (1023 << 30) + 1:
+            for part in 1, 3, 9, 20:
+                card = machine.Card(gpu="0", uuid="", name="", total=total,
+                                    history=[[total // part, 0, 0, 0]] * 9)
+                told = ["".join(words for words, _ in line)
+                        for line in chart.chart(card, 80, 9, 1.0)[:-1]]
+                at = {max(line.find("│"), line.find("┤")) for line in told}
+                self.assertEqual(len(at), 1, told)
 
     def test_lines_sort_with_processes_that_have_no_figures(self):
         made = machine.Machine()

@@ -17,7 +17,7 @@ from fake import MAPPER, MIB, PIPES, UUID, UUID_B, body, map_page, pool, tool, w
 from test_page import Case
 
 from gpucache import ask as ask_module
-from gpucache import cached, tables
+from gpucache import cached, machine, process, tables
 
 
 @contextlib.contextmanager
@@ -84,6 +84,36 @@ class Show(Case):
                                             "RESERVED", "PEAK", "HITS", "LIMITS", "JOB", "NAME"])
         self.assertEqual(len(lines), 6)
         self.assertRegex(lines[4], r"32 MiB +\? +156 MiB +188 MiB +1 GiB +98.5 % +MAX_IDLE=2G")
+
+    def test_ps_begins_with_what_takes_most_of_a_gpu(self):
+        """Whatever part of that is live: a framework's cache takes as much."""
+        for number, live, reserved in (1, 300, 400), (2, 100, 900), (3, 700, 700):
+            page = self.page(body({**pool(), "allocated_bytes": live * MIB, "idle_bytes": 0,
+                                   "reserved_bytes": reserved * MIB}), pid=number, namespace=12345)
+            self.addCleanup(page.close)
+        rows = [line.split()[0] for line in tool("ps").out.splitlines()
+                if "trainer" in line]
+        self.assertEqual(rows, ["2*", "3*", "1*"])
+
+    def test_hits_are_told_once_something_could_be_used_again(self):
+        """An allocation before the first free has to take new memory."""
+        for allocs, peak, hits, cell in ((64, 64, 0, "-"), (64, 63, 0, "0.0 %"),
+                                         (64, 64, 16, "25.0 %")):
+            page = self.page(body({**pool(), "num_allocs": allocs, "num_hits": hits,
+                                   "live_blocks_peak": peak}))
+            self.assertRegex(tool("ps").out, rf" 1 GiB +{cell} ")
+            self.assertRegex(tool("stat", os.getpid()).out, rf"\nhit rate +{cell}\n")
+            page.close()
+
+    def test_a_command_of_several_lines_is_shown_on_one(self):
+        with subprocess.Popen([sys.executable, "-c", "import sys\nsys.stdin.read()\n\t#\x1b"],
+                              stdin=subprocess.PIPE) as other:
+            try:
+                self.assertTrue(wait_for(lambda: "sys" in (process.command(other.pid) or "")))
+                self.assertTrue(process.command(other.pid).endswith(
+                    " -c import sys sys.stdin.read()  #?"), process.command(other.pid))
+            finally:
+                other.kill()
 
     def test_the_readme_shows_the_columns_of_ps(self):
         def heads(words):
@@ -174,7 +204,9 @@ def nvmlDeviceGetComputeRunningProcesses(device):
 """)
                 sys.path.insert(0, folder)
                 sys.modules.pop("pynvml", None)
-                done, as_json = tool("ps"), tool("ps", "--json").json
+                # The test may run in a pid namespace.
+                with unittest.mock.patch.object(machine, "in_container", lambda: False):
+                    done, as_json = tool("ps"), tool("ps", "--json").json
             finally:
                 sys.path.remove(folder)
                 sys.modules.pop("pynvml", None)

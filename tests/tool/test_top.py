@@ -52,8 +52,8 @@ class Top(Two):
         self.assertRegex(lines[3], r"^GPU 1 ")
         heads = next(line for line in lines if "LATELY" in line).split("  ")
         self.assertEqual([h.strip() for h in heads if h.strip()],
-                         ["PID", "USER", "GPU", "LIVE▼", "CACHED", "IDLE", "PEAK", "GROWS",
-                          "ALLOCS", "HITS", "LIVE, LATELY", "MAX", "LIMITS", "NAME"])
+                         ["PID", "USER", "GPU", "LIVE", "CACHED", "IDLE", "RESERVED▼", "GROWS",
+                          "ALLOCS", "HITS", "LIVE, LATELY", "MAX", "NAME"])
         rows = [line[1:].split() for line in lines if re.match(r"[ ▌] *[0-9]+ +\w+ +[01] ", line)]
         self.assertEqual([row[:5] for row in rows],
                          [[str(self.second[1]), process.user_name(os.getuid()), "0", "5", "GiB"],
@@ -75,14 +75,14 @@ class Top(Two):
     def test_keys_sort_choose_flush_and_set(self):
         first, second = self.two()
         screen = Terminal("top", "--interval", "200ms")
-        screen.until(r"LIVE▼")
+        screen.until(r"RESERVED▼")
         screen.press("f")
         screen.until(rf"PID {self.second[1]} GPU 0: 156 MiB returned in 11 ms, 32 MiB live")
         self.assertRegex(second.asked[0], rf"^flush wait=\d+ gpu={UUID}$")
         screen.press("s")
-        screen.until(r"CACHED▼")
+        screen.until(r"LIVE▼")
         screen.press("r")
-        screen.until(r"CACHED▲")
+        screen.until(r"LIVE▲")
         screen.press("\x1b[B\x1b[B\x1b[A")
         screen.press("l")
         screen.until(r"MAX_IDLE, or NAME=VALUE: _")
@@ -103,7 +103,7 @@ class Top(Two):
                    (tables.PAGE_REPLY_PARTLY, 0, {"ns": 1, "frameworks": "late", "gpus": []})]
         page = self.page(answer=lambda words: replies[min(len(page.asked), 2) - 1])
         screen = Terminal("top", "--interval", "200ms")
-        screen.until("LIVE▼")
+        screen.until("RESERVED▼")
         screen.press("f")
         screen.until(rf"PID {os.getpid()}: a capture is open")
         screen.press("f")
@@ -150,10 +150,10 @@ class Top(Two):
     def test_a_small_terminal(self):
         self.two()
         for width, height, heads in (
-                (84, 24, "PID GPU LIVE▼ CACHED IDLE GROWS HITS LIVE, LATELY MAX NAME"),
-                (68, 24, "PID GPU LIVE▼ CACHED IDLE LIVE, LATELY MAX NAME"),
-                (52, 24, "PID GPU LIVE▼ IDLE LIVE, LATELY NAME"),
-                (38, 9, "PID GPU LIVE▼ IDLE NAME"), (30, 9, "PID LIVE▼ IDLE"),
+                (96, 24, "PID GPU LIVE CACHED IDLE RESERVED▼ GROWS HITS LIVE, LATELY MAX NAME"),
+                (80, 24, "PID GPU LIVE CACHED IDLE RESERVED▼ LIVE, LATELY MAX NAME"),
+                (66, 24, "PID GPU LIVE CACHED IDLE RESERVED▼ NAME"),
+                (50, 9, "PID GPU LIVE IDLE RESERVED▼ NAME"), (40, 9, "PID GPU LIVE RESERVED▼"),
                 (12, 3, None)):
             screen = Terminal("top", "--interval", "100ms", width=width, height=height)
             if heads:
@@ -190,7 +190,7 @@ class Top(Two):
         screen.press("y\r")
         screen.until(r"312 MiB returned by 2 processes")
         screen.press("\x1b[<0;25;6M")
-        screen.until("q quit|LIVE▲|LIVE▼")
+        screen.until("q quit")
         screen.press("q")
         self.assertEqual(screen.end(), 0)
 
@@ -233,7 +233,7 @@ class Top(Two):
         text = screen.until(r"^lines 1 to 2 of 3, 2 pro.*\n *PID .*\n(.*\n)*f flush")
         self.assertIn("5 GiB", text)
         screen.resize(120, 24)
-        screen.until(r"^2 processes.*\nGPU 0 .*\n(.*\n)+.*LIMITS.*\n(.*\n)+.*q quit")
+        screen.until(r"^2 processes.*\nGPU 0 .*\n(.*\n)+.*ALLOCS.*\n(.*\n)+.*q quit")
         screen.press("q")
         self.assertEqual(screen.end(), 0)
 

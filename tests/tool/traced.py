@@ -22,7 +22,8 @@ KIND = trace.KIND
 # PAIRS", "threads N PAIRS", "fork [BYTES]", "end". With "ordered" behind it a take or a give is in
 # the order of the default stream.
 PROGRAM = """
-import ctypes, os, sys, threading
+import ctypes, os, sys, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning) # of a fork beside threads, from Python 3.12 on
 cuda, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), {}
 def check(code):
     return code if code else 0
