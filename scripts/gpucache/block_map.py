@@ -142,8 +142,9 @@ class Moments:
         self.ranges.clear()
         self._starts.clear()
 
-    def at_peak(self, ns, blocks, changes):
-        """changes: (ns, site, bytes, address or None: beside the pool), since the peak."""
+    def at_peak(self, ns, blocks, changes, ranges):
+        """blocks: address -> (bytes, site, ..), now. changes: (ns, site, bytes, address or None:
+        beside the pool), since the peak. ranges: of the peak."""
         if len(blocks) > BLOCKS_MOST:
             self.peak = None
             return
@@ -153,7 +154,7 @@ class Moments:
                 then.pop(addr, None)
             elif addr is not None:
                 then[addr] = -change, site
-        self.peak = ns, then, dict(self.ranges)
+        self.peak = ns, then, ranges
 
     def at(self, ns, name, blocks):
         if len(blocks) <= BLOCKS_MOST and \

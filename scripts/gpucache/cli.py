@@ -408,6 +408,9 @@ def main(words=None):
     except Fault as error:
         complain(error)
         return error.status
+    except MemoryError:
+        complain("there is not enough memory for it")
+        return fault.NOT_DONE
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -386,6 +386,25 @@ def _format(args):
     return ENDINGS.get(os.path.splitext(args.output or "")[1].lower(), "text")
 
 
+def _write(path, own, first, made, what_if):
+    """path: None: stdout. own: the traces that it is made of. first: the Report of the first."""
+    out = open(path, "wb") if made in BINARY else \
+        open(path, "w", encoding="utf-8") if path else sys.stdout
+    try:
+        for number, name in enumerate(own):
+            report = Report(name, what_if=what_if) if number else first
+            try:
+                if made == "text":
+                    out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
+                else:
+                    getattr(report, made)(out)
+            finally:
+                report.close()
+    finally:
+        if path:
+            out.close()
+
+
 def show(args):
     made = _format(args)
     if len(args.files) > 1 and made not in ("text", *TOGETHER):
@@ -398,23 +417,11 @@ def show(args):
     if made in BINARY and not args.output:
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     try:
-        out = open(args.output, "wb") if made in BINARY else \
-            open(args.output, "w", encoding="utf-8") if args.output else sys.stdout
+        _write(args.output, own, first, made, what_if)
     except OSError as error:
-        raise Fault(f"{args.output}: {reason(error)}") from None
-    try:
-        for number, path in enumerate(own):
-            report = Report(path, what_if=what_if) if number else first
-            try:
-                if made == "text":
-                    out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
-                else:
-                    getattr(report, made)(out)
-            finally:
-                report.close()
-    finally:
-        if args.output:
-            out.close()
+        if not args.output:
+            raise
+        raise Fault(f"{error.filename or args.output}: {reason(error)}") from None
     if args.output:
         complain(f"{args.output}: {text.size(os.path.getsize(args.output))}")
     return DONE

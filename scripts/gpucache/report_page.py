@@ -21,6 +21,8 @@ MARKS = 1000
 COLOURS = 8         # libraries with a colour of their own
 BEFORE_PEAK = 0.15  # of the time: marker A is at the lowest moment of it
 OWNERS = 6          # in the first card
+OWNERS_MOST = 60    # of the page; the others count as one
+OTHER_OWNERS = "other libraries"
 FLAGS = {"FLUSH": "flush", "ALLOC_FAILED": "oom", "OOM_STEP": "oom", "LEND_ASK": "lend",
          "LEND_GIVE": "lend", "PARK": "park", "WAKE": "park"}
 LANE_FLAGS = ("FLUSH", "LEND_ASK", "LEND_GIVE", "PARK", "WAKE")
@@ -91,6 +93,8 @@ class Page:
         for site, found in self.usage.sites.items():
             most[self.usage.owner(site)] += found.most
         self.owners = sorted(most, key=lambda owner: (-known.get(owner, 0), -most[owner], owner))
+        if len(self.owners) > OWNERS_MOST:
+            self.owners[OWNERS_MOST:] = [OTHER_OWNERS]
         self.colour = {owner: min(n, COLOURS) for n, owner in enumerate(self.owners)}
 
     def has_lanes(self):
@@ -101,9 +105,9 @@ class Page:
     def _series(self):
         """The largest call sites, and one of the others for each library: sums stay true."""
         found, sites = self.usage.sites, {}
-        largest = sorted(found, key=lambda site: -found[site].most)[:SERIES]
+        largest = set(sorted(found, key=lambda site: -found[site].most)[:SERIES])
         for site in [*found, 0, OTHERS]:
-            sites[site] = site if site in largest else (self.usage.owner(site),)
+            sites[site] = site if site in largest else (self._owner(site),)
         names = sorted({*sites.values()}, key=lambda key: (isinstance(key, tuple), str(key)))
         held = {name: [0] * len(self.columns) for name in names}
         for number, column in enumerate(self.columns):
@@ -116,14 +120,21 @@ class Page:
         return [self._one_series(name, held[name], exits[name]) for name in names
                 if any(held[name]) or exits[name]]
 
+    def _owner(self, site):
+        """As the page names it."""
+        owner = self.usage.owner(site)
+        if owner not in self.colour and OTHER_OWNERS in self.colour:
+            owner = OTHER_OWNERS
+        if owner not in self.colour:  # that of OTHERS
+            self.colour[owner] = min(len(self.owners), COLOURS)
+            self.owners.append(owner)
+        return owner
+
     def _one_series(self, name, held, at_exit):
         if isinstance(name, tuple):
             owner, shown, where = name[0], "other call sites", name[0]
         else:
-            owner, (shown, where) = self.usage.owner(name), self.report.where(name)
-        if owner not in self.colour:
-            self.colour[owner] = min(len(self.owners), COLOURS)
-            self.owners.append(owner)
+            owner, (shown, where) = self._owner(name), self.report.where(name)
         path = [] if isinstance(name, tuple) else \
             [str(place) for place in reversed(self.report.symbols.path(name)[1:])]
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
@@ -309,7 +320,7 @@ class Page:
     def _moments(self):
         """[(Moment, its runs)] of the block map."""
         if self.moments is None:
-            self.moments = [(its, its.runs(self.usage.owner)) for its in self.usage.moments.all()]
+            self.moments = [(its, its.runs(self._owner)) for its in self.usage.moments.all()]
         return self.moments
 
     def _when(self, its):

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What usage.Usage tells: of the code that asks for memory, of blocks, moments and columns."""
 import collections
+import heapq
+import os
+
+from gpucache.trace import OTHERS
+
+SITES_MOST = 300    # of a column; the others count as OTHERS
+WINDOWS = 24        # for growth: the least of each is compared
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
@@ -36,3 +43,133 @@ class Site:
             if number and seen >= half:
                 return 3 << digits >> 2
         return None
+
+
+class Owners:
+    """The libraries, or the program itself, whose code asked."""
+
+    def __init__(self, trace):
+        self._trace, self._known = trace, {}
+
+    def of(self, site):
+        if site not in self._known:
+            its = self._trace.object_of(site) if site else None
+            self._known[site] = os.path.basename(its.path) if its else "not known"
+        return self._known[site]
+
+    def sums(self, held):
+        """Counter: owner -> bytes, of site -> bytes."""
+        sums = collections.Counter()
+        for site, size in held.items():
+            sums[self.of(site)] += size
+        return sums
+
+
+class Levels(collections.Counter):
+    """MiB of live memory -> ns for which as much was live."""
+
+    def enough(self, part):
+        """Bytes that were enough for this part of the time."""
+        whole, seen, level = sum(self.values()), 0, 0
+        for level in sorted(self):
+            seen += self[level]
+            if seen >= part * whole:
+                break
+        return (level + 1) << 20
+
+
+class Floors:
+    """The least of each site in each window of the time."""
+
+    def __init__(self, begin_ns, span_ns):
+        self._begin_ns, self._span_ns, self._found = begin_ns, span_ns, []
+
+    def take(self, ns, sites):
+        """A window ends with a column, which ends at ns. sites: address -> Site."""
+        while (ns - self._begin_ns) * WINDOWS >= (len(self._found) + 1) * self._span_ns and \
+                len(self._found) < WINDOWS:
+            self._found.append({site: its.floor for site, its in sites.items() if its.floor})
+            for its in sites.values():
+                its.floor = its.live
+
+    def grows(self, sites):
+        """{site: bytes} by which the floor of a site rose in the last half of the time. Only of
+        those whose floor never fell there, and rose in most windows."""
+        found, floors = {}, self._found[len(self._found) // 2:]
+        for site in sites if len(floors) > 3 else ():
+            past = [floor.get(site, 0) for floor in floors]
+            rises = sum(b > a for a, b in zip(past, past[1:]))
+            if all(b >= a for a, b in zip(past, past[1:])) and 2 * rises > len(past):
+                found[site] = past[-1] - past[0]
+        return found
+
+
+class Largest:
+    """The sites with most live bytes, and the sum of the others. A change of a site takes the same
+    time with few sites and with many, and so does a question, but for the logarithm."""
+
+    def __init__(self):
+        self._sizes, self._whole = {}, 0
+        # _rest: a heap of (-bytes, site) with those that are not kept, and more that is no longer
+        # so; None: it is to be made.
+        self._kept, self._rest = {}, None
+
+    def held(self, changes):
+        """{site: bytes}, with OTHERS if these are not all. changes: [(site, bytes)] since the last
+        question, each site once."""
+        self._take(changes)
+        if len(self._sizes) <= SITES_MOST:
+            self._kept, self._rest = dict(self._sizes), None
+        elif self._rest is None:
+            self._kept = {site: size for size, site in heapq.nlargest(
+                SITES_MOST, zip(self._sizes.values(), self._sizes))}
+        else:
+            self._exchange()
+        found = dict(self._kept)
+        if len(found) < len(self._sizes):
+            found[OTHERS] = self._whole - sum(found.values())
+        return found
+
+    def _take(self, changes):
+        sizes, kept = self._sizes, self._kept
+        if 4 * len(changes) > len(sizes):
+            self._rest = None  # to look at all takes no longer
+        elif len(sizes) > SITES_MOST and (self._rest is None or
+                                          len(self._rest) > 4 * len(sizes)):
+            self._rest = [(-size, site) for site, size in sizes.items() if site not in kept]
+            heapq.heapify(self._rest)
+        rest = self._rest
+        for site, size in changes:
+            self._whole += size - sizes.pop(site, 0)
+            if size:
+                sizes[site] = size
+            if rest is None:
+                continue
+            if kept.pop(site, 0) and size:
+                kept[site] = size
+            elif size:
+                heapq.heappush(rest, (-size, site))
+
+    def _next(self):
+        """(bytes, site): the largest that is not kept."""
+        rest = self._rest
+        while rest and (rest[0][1] in self._kept or
+                        self._sizes.get(rest[0][1]) != -rest[0][0]):
+            heapq.heappop(rest)
+        return (-rest[0][0], rest[0][1]) if rest else (0, 0)
+
+    def _exchange(self):
+        """What is kept are the largest again."""
+        kept = self._kept
+        while len(kept) < SITES_MOST:
+            size, site = self._next()
+            kept[site] = size
+        least = [(size, site) for site, size in kept.items()]
+        heapq.heapify(least)
+        found = self._next()
+        while found > least[0]:
+            size, site = heapq.heapreplace(least, found)
+            del kept[site]
+            kept[found[1]] = found[0]
+            heapq.heappush(self._rest, (-size, site))
+            found = self._next()

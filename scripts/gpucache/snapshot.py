@@ -117,6 +117,8 @@ class Snapshot:
             self._given = event.a, size, site
             for action in "free_requested", "free_completed":
                 self._add(event, action, event.a, size, event.site)
+        elif self._given[0] == event.a:  # a second free, which fails
+            self._given = 0, 0, 0
         for part in self._own.pop(event.a, ()):
             self._go(event, *part)
 

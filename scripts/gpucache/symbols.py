@@ -121,6 +121,8 @@ class Symbols:
             return None
         known = [(place, vaddr(place)) for place in places]
         known = [(place, at) for place, at in known if at is not None]
+        if not known:  # the file is not here
+            return
         words = [f"0x{at:x}" for _, at in known]
         command = [program, "-f", "-C", "-e", path] if program == "addr2line" else \
             [program, "--functions=linkage", "--demangle", "--inlining=false", "--output-style=GNU",

@@ -9,25 +9,31 @@ import bisect
 import collections
 import contextlib
 import io
+import itertools
 import pickle
 import resource
 
 from gpucache import text
 from gpucache.fault import Fault, reason
+from gpucache.trace import KIND
 from gpucache.usage import ALLOCS, FREE, FREE_ASYNC
 
 # The memory that a snapshot may take, in bytes for each of the file, and beside that.
 GROWTH, ROOM = 128, 256 << 20
+PART_LEAST = 8   # bytes of a part, or of a segment, in the file
+NUMBER_MOST = (1 << 64) - 1
+NAME_MOST = 300  # letters
 ALLOCATED, INACTIVE = "active_allocated", "inactive"
 ENOUGH = 0.5  # of the segments: with less it is said that the snapshot may be another process's
 NO_PATHS = "The snapshot has no call paths: PyTorch notes them after " \
            "torch.cuda.memory._record_memory_history(), from then on."
 KEPT = "inactive: PyTorch keeps it for its next tensors"
 AWAITS = "freed, and waits for work of other streams"
-NAMELESS = "call path not noted"
+NAMELESS = "call path not noted", ""
+CONTEXT, CONTEXT_END, FREE_FAILED = map(KIND.get, ("CONTEXT", "CONTEXT_END", "FREE_FAILED"))
 
-# A part of a segment. frames: (function, file, line), the innermost first.
-Part = collections.namedtuple("Part", "bytes requested state frames")
+# A part of a segment. site: (where, who called it) of the code that asked, or else what it is.
+Part = collections.namedtuple("Part", "bytes requested state site")
 Segment = collections.namedtuple("Segment", "address bytes parts")
 # A block of the trace, with the segments in it.
 Joined = collections.namedtuple("Joined", "address bytes site segments")
@@ -52,7 +58,85 @@ def _little_memory(size):
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _load(path):
+def _number(row, name, default=None):
+    value = row.get(name, default)
+    if not isinstance(value, int) or not 0 <= value <= NUMBER_MOST:
+        raise ValueError(name)
+    return value
+
+
+def _word(value):
+    if not isinstance(value, str):  # what else it is may be of any size, once it is a word
+        raise ValueError("no word")
+    return value
+
+
+def _frame(row):
+    """(function, file, line)"""
+    return (text.printable(_word(row["name"])[:NAME_MOST]),
+            text.printable(_word(row["filename"])[-NAME_MOST:]), _number(row, "line", 0))
+
+
+class _Reader:
+    """Makes segments of the lists and dicts of a snapshot. In a pickle one list can stand in many
+    places, for a few bytes each: PyTorch writes a call path so, and nothing else."""
+
+    def __init__(self, size):
+        """size: bytes of the file."""
+        self._left = size // PART_LEAST
+        self._sites = {}    # id of a list of frames, which lives as long as the snapshot -> site
+
+    def _count(self, rows):
+        self._left -= len(rows)
+        if self._left < 0:
+            raise ValueError("more than the file can have")
+        return rows
+
+    def _site(self, block):
+        """Of releases before 2.1, too: there the newest of `history` has the frames."""
+        history = block.get("history")
+        frames = block.get("frames") or (history[0].get("frames") if history else None)
+        if not frames:
+            return NAMELESS
+        if id(frames) not in self._sites:
+            self._sites[id(frames)] = site_of([*map(_frame, frames)])
+        return self._sites[id(frames)]
+
+    def _part(self, block):
+        size, state = _number(block, "size"), _word(block["state"])
+        return Part(size, min(size, _number(block, "requested_size", size)), state,
+                    self._site(block) if state == ALLOCATED else
+                    (KEPT if state == INACTIVE else AWAITS, ""))
+
+    def _segment(self, row):
+        parts = [*map(self._part, self._count(row["blocks"]))]
+        if sum(part.bytes for part in parts) != _number(row, "total_size"):
+            raise ValueError("total_size")
+        return Segment(_number(row, "address"), row["total_size"], parts)
+
+    def segments(self, rows):
+        """[Segment] by their addresses."""
+        found = sorted((its for its in map(self._segment, self._count(rows)) if its.bytes),
+                       key=lambda its: its.address)
+        if any(its.address + its.bytes > behind.address for its, behind in zip(found, found[1:])):
+            raise ValueError("memory of two segments")
+        return found
+
+
+def _load(data, path):
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except MemoryError:
+        raise
+    except pickle.UnpicklingError as error:
+        why = f": {error}" if "it names code" in str(error) else ""
+        raise Fault(f"{path}: it is no snapshot of PyTorch{why}") from None
+    except Exception:  # pylint: disable=broad-exception-caught # a broken pickle raises any
+        raise Fault(f"{path}: it is no snapshot of PyTorch") from None
+
+
+def read(path):
+    """[Segment] by their addresses."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -61,50 +145,12 @@ def _load(path):
             from None
     try:
         with _little_memory(len(data)):
-            return _Unpickler(io.BytesIO(data)).load()
+            found = _load(data, path)
+            # Without history, torch.cuda.memory_snapshot() is the list of segments alone.
+            rows = found["segments"] if isinstance(found, dict) else found
+            segments = _Reader(len(data)).segments(rows)
     except MemoryError:
         raise Fault(f"{path}: it takes too much memory for a snapshot of PyTorch") from None
-    except pickle.UnpicklingError as error:
-        why = f": {error}" if "it names code" in str(error) else ""
-        raise Fault(f"{path}: it is no snapshot of PyTorch{why}") from None
-    except Exception:  # pylint: disable=broad-exception-caught # a broken pickle raises any
-        raise Fault(f"{path}: it is no snapshot of PyTorch") from None
-
-
-def _number(row, name, default=None):
-    value = row.get(name, default)
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(name)
-    return value
-
-
-def _frames(block):
-    """Of releases before 2.1, too: there the newest of `history` has them."""
-    history = block.get("history")
-    found = block.get("frames") or (history[0].get("frames") if history else None) or ()
-    return tuple((text.printable(str(its["name"])), text.printable(str(its["filename"])),
-                  _number(its, "line", 0)) for its in found)
-
-
-def _segment(row):
-    parts = []
-    for block in row["blocks"]:
-        size = _number(block, "size")
-        state = str(block["state"])
-        parts.append(Part(size, min(size, _number(block, "requested_size", size)), state,
-                          _frames(block) if state == ALLOCATED else ()))
-    if sum(part.bytes for part in parts) != _number(row, "total_size"):
-        raise ValueError("total_size")
-    return Segment(_number(row, "address"), row["total_size"], parts)
-
-
-def read(path):
-    """[Segment] by their addresses."""
-    found = _load(path)
-    try:
-        # Without history, torch.cuda.memory_snapshot() is the list of segments alone.
-        rows = found["segments"] if isinstance(found, dict) else found
-        segments = sorted(map(_segment, rows), key=lambda its: its.address)
     except (LookupError, TypeError, ValueError, AttributeError):
         raise Fault(f"{path}: it is no snapshot of PyTorch that this tool knows") from None
     if not segments:
@@ -117,12 +163,12 @@ def is_python(frame):
 
 
 def site_of(frames):
-    """(where, who called it): the innermost function of the program's, else of PyTorch's."""
-    python = [frame for frame in frames if is_python(frame)] or list(frames)
-    if not python:
-        return NAMELESS, ""
+    """(where, who called it): the innermost function of the program's, else of PyTorch's. frames:
+    (function, file, line), the innermost first."""
+    python = [frame for frame in frames if is_python(frame)] or frames
     at = next((n for n, its in enumerate(python) if "/torch/" not in its[1]), 0)
-    shown = [f"{name} ({file.rpartition('/')[2]}:{line})" for name, file, line in python[at:]]
+    shown = [f"{name} ({file.rpartition('/')[2]}:{line})" for name, file, line in
+             python[at:at + 5]]
     more = ", .." * (len(shown) > 4)
     return shown[0], f"called by {', '.join(shown[1:4])}{more}" if shown[1:] else ""
 
@@ -139,38 +185,58 @@ class Tensors:
     def _join(self, its, path):
         """The moment of the trace that has most of the segments, and [Joined] then."""
         starts = [its.address for its in self.segments]
-        live, ever, now, best, best_ns = {}, [], 0, 0, 0
+        ends = [its.address + its.bytes for its in self.segments]
+        sums = [0, *itertools.accumulate(its.bytes for its in self.segments)]
+        # Address -> [begin, end or None, address, bytes, site, first segment, behind the last]; a
+        # begin and an end are numbers of changes.
+        live, ever, gone, contexts = {}, [], (0, None), set()
+        now, changes, best, best_change, best_ns = 0, 0, -1, 0, 0
 
-        def end(ns, addr):
-            nonlocal now
-            live[addr][1] = ns
-            now -= sum(each.bytes for each in live.pop(addr)[2].segments)
+        def end(addr):
+            nonlocal now, changes, gone
+            found = live.pop(addr, None)
+            if found:
+                changes += 1
+                found[1] = changes
+                now -= sums[found[6]] - sums[found[5]]
+            if found or addr == gone[0]:  # a second free fails, and brings nothing back
+                gone = addr, found
+
+        def begin(ns, found):
+            nonlocal now, changes, best, best_change, best_ns
+            changes += 1
+            found[:2] = found[0] or changes, None
+            live[found[2]] = found
+            now += sums[found[6]] - sums[found[5]]
+            if now >= best:
+                best, best_change, best_ns = now, changes, ns
         for batch in its.batches():
-            for ns, kind, addr, size, site in zip(*batch[:5]):
+            for ns, kind, addr, size, site, context in zip(*batch[:6]):
                 if kind in ALLOCS:
-                    place = bisect.bisect_left(starts, addr)
-                    inside = []
-                    while place < len(starts) and starts[place] < addr + size:
-                        if starts[place] + self.segments[place].bytes <= addr + size:
-                            inside.append(self.segments[place])
-                        place += 1
-                    if not inside:
-                        continue
-                    if addr in live:  # its context ended
-                        end(ns, addr)
-                    live[addr] = [ns, None, Joined(addr, size, site, inside)]
-                    ever.append(live[addr])
-                    now += sum(each.bytes for each in inside)
-                    if now >= best:
-                        best, best_ns = now, ns
-                elif kind in (FREE, FREE_ASYNC) and addr in live:
-                    end(ns, addr)
+                    first = bisect.bisect_left(starts, addr)
+                    behind = bisect.bisect_right(ends, addr + size, first)
+                    end(addr)  # its free has an older clock
+                    if first < behind:
+                        ever.append([0, None, addr, size, site, first, behind])
+                        begin(ns, ever[-1])
+                elif kind in (FREE, FREE_ASYNC):
+                    end(addr)
+                elif kind == FREE_FAILED and addr == gone[0] and gone[1] and addr not in live:
+                    begin(ns, gone[1])
+                    gone = 0, None
+                elif kind == CONTEXT:
+                    contexts.add(context)
+                elif kind == CONTEXT_END:
+                    contexts.discard(context)
+                    for each in [] if contexts else list(live):  # as usage does
+                        end(each)
         if not ever:
             raise Fault(f"{path}: none of its {text.count(len(starts))} segments lies in a block "
                         "of the trace: it is of another process or of another time, or PyTorch "
                         "maps memory itself (expandable_segments)")
-        return best_ns, [joined for since, until, joined in ever
-                         if since <= best_ns and (until is None or until > best_ns)]
+        return best_ns, [Joined(addr, size, site, self.segments[first:behind])
+                         for since, until, addr, size, site, first, behind in ever
+                         if since <= best_change and (until is None or until > best_change)]
 
     def by_state(self):
         """Counter: state -> bytes of the segments that are found."""
@@ -186,14 +252,13 @@ class Tensors:
         the words are what they are."""
         sums, numbers = collections.Counter(), collections.Counter()
         for part in (part for segment in segments for part in segment.parts):
-            site = site_of(part.frames) if part.state == ALLOCATED else \
-                (KEPT if part.state == INACTIVE else AWAITS, "")
-            sums[site] += part.bytes
-            numbers[site] += 1
+            sums[part.site] += part.bytes
+            numbers[part.site] += 1
         return [(site, size, numbers[site]) for site, size in sums.most_common()]
 
     def has_paths(self):
-        return any(part.frames for segment in self.found for part in segment.parts)
+        return any(part.site != NAMELESS for segment in self.found for part in segment.parts
+                   if part.state == ALLOCATED)
 
     def rows(self, number):
         """(bytes, part, how many, where, who called it) of call sites, the most first."""

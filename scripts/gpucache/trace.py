@@ -4,10 +4,12 @@ be cut off, of a process that was killed, or be written to while it is read."""
 import array
 import bisect
 import collections
+import heapq
 import itertools
 import math
 import os
 import re
+import stat
 import struct
 import weakref
 
@@ -44,17 +46,20 @@ class Trace:
         self.path = path
         try:
             # Not mapped: where the file ends meanwhile, or has a hole on a full tmpfs, that kills.
-            self._fd = os.open(path, os.O_RDONLY)
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe may have no writer
             self._close = weakref.finalize(self, os.close, self._fd)
             try:
-                self._size = os.fstat(self._fd).st_size
+                found = os.fstat(self._fd)
+                if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                    raise Fault(f"{path}: it is no file")
+                self._size = found.st_size
                 self._read_header(self._bytes(0, tables.TRACE_HEADER_BYTES))
             except BaseException:
                 self.close()
                 raise
         except (OSError, ValueError) as error:
             raise Fault(f"{path}: {reason(error)}") from None
-        self.objects = []
+        self.objects, self._placed = [], (0, [], [])  # see object_of
         self.threads = {}   # tid -> name
         self._paths, self._path_sites = [], {}  # frames, innermost first; their sites
         self.ended = False  # in order
@@ -336,11 +341,27 @@ class Trace:
 
     def object_of(self, address):
         """The Object that was loaded last at a site; None: not known."""
-        address = self.frames(address)[0]
-        for its in reversed(self.objects):
-            if its.start <= address < its.end:
-                return its
-        return None
+        if self._placed[0] != len(self.objects):
+            self._placed = len(self.objects), *self._places()
+        _, starts, its = self._placed
+        place = bisect.bisect_right(starts, self.frames(address)[0]) - 1
+        return its[place] if place >= 0 else None
+
+    def _places(self):
+        """Addresses, and from each one on the Object that was loaded last there, or None."""
+        starts, found, there = [], [], []  # there: a heap with the last one first
+        order = sorted(range(len(self.objects)), key=lambda number: self.objects[number].start)
+        edges = sorted({edge for its in self.objects for edge in its[:2]})
+        begun = 0
+        for edge in edges:
+            while begun < len(order) and self.objects[order[begun]].start <= edge:
+                heapq.heappush(there, -order[begun])
+                begun += 1
+            while there and self.objects[-there[0]].end <= edge:
+                heapq.heappop(there)
+            starts.append(edge)
+            found.append(self.objects[-there[0]] if there else None)
+        return starts, found
 
 
 def is_trace(path):

@@ -4,17 +4,14 @@ what grows, and what went on beside it. Bytes are those that the program asked f
 held for them is `reserved`."""
 import collections
 import gc
-import os
 
 from gpucache import beside, block_map
-from gpucache.site import Block, Column, Mark, Site
-from gpucache.trace import KIND, OTHERS, Event
+from gpucache.site import Block, Column, Floors, Largest, Levels, Mark, Owners, Site
+from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
-SITES_MOST = 300    # of a column; the others count as OTHERS
 ENOUGH = 0.98       # of the time
-WINDOWS = 24        # for growth: the least of each is compared
-LATE_FREE_NS = 1_000_000
+LATE_FREE_NS, LATE_MOST = 1_000_000, 8  # of one address
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 PROGRESS = 100_000
 OUT_OF_MEMORY = 2   # CUresult
@@ -40,6 +37,7 @@ class Usage:
         self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
         lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
         self.own_ns = max(1, self.span_ns - lead_ns)
+        self._floors = Floors(lead_ns, self.own_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
@@ -55,23 +53,28 @@ class Usage:
         self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
         self.beside = beside.Beside(self._beside_changed)
         self.driver_ns = 0   # in calls that took or gave device memory
-        self.levels = collections.Counter()  # MiB of live memory -> ns
-        self.floors = []     # of each window: site -> least bytes
+        self.levels = Levels()
         self.columns = []
         self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
+        self._driver_freed = NONE_FREED[:2]  # address, ns and bytes, of what the driver had served
         self._level_ns = self._held_ns = lead_ns
         # Bytes times ns; of live memory that of blocks that were freed.
         self._live_area = self._held_time = self._beside_area = 0
-        self._came, self._created = {}, 0  # address -> bytes; bytes without an address so far
+        # What has come, with its address; bytes that have none so far.
+        self._came, self._created = block_map.Moments(), 0
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
         self.moments, self._peak_is_new = block_map.Moments(), False
+        self._peak_ranges = None  # of the peak, whose blocks are to be kept
         # Of the column: its highest moment, which has a number. has_changed: live memory, since.
         self._best, self._best_ns, self._best_reserved, self._moment = 0, 0, 0, 0
         self._has_changed, self._end_ns = False, self.column_ns
-        # (ns, site, bytes, address) of what changed since a column's highest moment, while that is
-        # the highest of all, too.
+        # site -> Site of those that changed since the highest moment of the column before.
+        self._largest, self._touched = Largest(), {}
+        self._owners = Owners(its)
+        # (ns, site, bytes, address) of what changed since the highest moment of all, in its column
+        # and the next one.
         self._changes, self._notes_changes = [], False
         collects = gc.isenabled()
         gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
@@ -83,6 +86,7 @@ class Usage:
         self._level(self.span_ns)
         self._hold(self.span_ns, 0)
         self._finish_column(self.span_ns)
+        self._keep_peak()
         self.moments.at_end(self.span_ns, "the end", self.blocks)
         self.blocks = {addr: Block(*block[:3]) for addr, block in self.blocks.items()}
         blocks = collections.Counter(block.site for block in self.blocks.values())
@@ -109,6 +113,7 @@ class Usage:
         names. _take does the same and all the rest."""
         blocks, sites, levels, pop = self.blocks, self.sites, self.levels, self.blocks.pop
         late, by_driver, change = self._late, self._by_driver, self._changes.append
+        touched = self._touched
         live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
         level, end_ns, notes = live >> 20, self._end_ns, self._notes_changes
         for ns, kind, addr, size, site, wide in zip(batch.ns, batch.kind, batch.a, batch.b,
@@ -126,7 +131,7 @@ class Usage:
                 its.lives[life.bit_length()] += 1
                 held = its.live
                 if its.moment != moment:
-                    its.moment, its.then = moment, held
+                    its.moment, its.then, touched[site] = moment, held, its
                 its.live = held = held - size
                 if held < its.floor:
                     its.floor = held
@@ -137,7 +142,7 @@ class Usage:
                 its.bytes_total += size
                 held = its.live
                 if its.moment != moment:
-                    its.moment, its.then = moment, held
+                    its.moment, its.then, touched[site] = moment, held, its
                 its.live = held = held + size
                 if held > its.most:
                     its.most = held
@@ -153,14 +158,14 @@ class Usage:
             if live >> 20 != level:
                 levels[level] += ns - level_ns
                 level, level_ns = live >> 20, ns
+            if notes:
+                change((ns, site, size, addr))
             if live > best:
                 best, has_changed = live, False
                 self._new_best(ns, live)
                 moment, notes = self._moment, self._notes_changes
             else:
                 has_changed = True
-                if notes:
-                    change((ns, site, size, addr))
         self._set(live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed)
 
     def _state(self):
@@ -178,24 +183,24 @@ class Usage:
         elif kind == FREE or kind == FREE_ASYNC and first in self.blocks:
             self._free(ns, first)
         elif kind == FREE_ASYNC:
-            self.beside.free(ns, first)
+            self._free_beside(ns, first)
         elif kind in self._others:
             aux, said, context = wide
             self._others[kind](self, Event(ns, kind, first, second, aux, site, context, 0, said))
 
     def _change(self, ns, its, site, change, addr):
         if its.moment != self._moment:
-            its.moment, its.then = self._moment, its.live
+            its.moment, its.then, self._touched[site] = self._moment, its.live, its
         its.live += change
         self._level(ns)
         self.live += change
+        if self._notes_changes:
+            self._changes.append((ns, site, change, addr))
         if self.live > self._best:
             self._best, self._has_changed = self.live, False
             self._new_best(ns, self.live)
         else:
             self._has_changed = True
-            if self._notes_changes:
-                self._changes.append((ns, site, change, addr))
 
     def _level(self, ns):
         """As much was live until now."""
@@ -224,27 +229,41 @@ class Usage:
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be."""
-        moment = self._moment
-        held = {site: its.then if its.moment == moment else its.live
-                for site, its in self.sites.items()}
-        self.columns.append(Column(self._best_ns, self._most(held), self._best,
-                                   self._best_reserved))
+        moment, touched = self._moment, self._touched
+        held = self._largest.held([(site, its.then if its.moment == moment else its.live)
+                                   for site, its in touched.items()])
+        self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved))
+        since = {site: its for site, its in touched.items() if its.moment == moment}
+        touched.clear()
+        touched.update(since)
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
-            held = {site: its.live for site, its in self.sites.items()}
-            self.columns.append(Column(self._end_ns, self._most(held), self.live, self.reserved))
+            held = self._largest.held([(site, its.live) for site, its in touched.items()])
+            self.columns.append(Column(self._end_ns, held, self.live, self.reserved))
+            touched.clear()
         if self._peak_is_new:
-            self.moments.at_peak(self.peak_ns, self.blocks, self._changes)
+            self._peak_ranges = dict(self.moments.ranges)
             self.beside.note_peak()
-            self._peak_is_new = False
+        else:
+            self._keep_peak()
         self._after_peak()
-        self._windows(ns)
+        self._floors.take(ns, self.sites)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
         self._best_reserved = self.reserved
         self._moment += 1
-        self._has_changed, self._notes_changes = False, self._peak_is_open
-        self._changes.clear()
+        self._has_changed = False
+        self._notes_changes = self._peak_is_open or self._peak_is_new
+        if not self._peak_is_new:
+            self._changes.clear()
+        self._peak_is_new = False
         self.beside.since.clear()
+
+    def _keep_peak(self):
+        """The map of the blocks then, unless a higher moment came in the next column: where memory
+        rises all the time there are no copies of all blocks."""
+        if self._peak_ranges is not None:
+            self.moments.at_peak(self.peak_ns, self.blocks, self._changes, self._peak_ranges)
+            self._peak_ranges = None
 
     def _after_peak(self):
         if not self._peak_is_open:
@@ -259,24 +278,12 @@ class Usage:
             if self.freed:
                 self.after = max(self.after, level)
 
-    @staticmethod
-    def _most(held):
-        held = {site: size for site, size in held.items() if size > 0}
-        if len(held) <= SITES_MOST:
-            return held
-        least = sorted(held.values())[-SITES_MOST]
-        kept = {site: size for site, size in held.items() if size > least}
-        kept.update([(site, size) for site, size in held.items() if size == least]
-                    [:SITES_MOST - len(kept)])
-        kept[OTHERS] = sum(held.values()) - sum(kept.values())
-        return kept
-
     def _alloc(self, ns, addr, size, site, kind):
         if kind == LIVE and (addr in self.blocks or addr in self._unknown):
             return  # it was handed out, or came back, while the trace began
         if addr in self.blocks:  # another thread's free has an older clock
-            self._free(ns, addr)
-            self._late[addr] = ns
+            self._free_block(ns, addr)
+            self._late[addr] = [*self._late.get(addr, ())[1 - LATE_MOST:], ns]
         its = self.sites[site]
         if kind != LIVE:
             its.bytes_total += size
@@ -290,40 +297,46 @@ class Usage:
         its.most = max(its.most, its.live)
 
     def _free(self, ns, addr):
-        if self._late and ns - self._late.pop(addr, ns - LATE_FREE_NS) < LATE_FREE_NS:
+        late = [since for since in self._late.pop(addr, ()) if ns - since < LATE_FREE_NS]
+        if late[1:]:
+            self._late[addr] = late[1:]
+        if late:
             return
-        block = self.blocks.pop(addr, None)
-        if block is None and self.beside.free(ns, addr):
-            return
-        if block is None:
+        if addr in self.blocks:
+            self._free_block(ns, addr)
+        elif not self._free_beside(ns, addr):
             self.num_unknown_frees += 1
             self._unknown.add(addr)
-            return
-        size, site, since, its = block
-        self._freed = addr, ns, block
+
+    def _free_block(self, ns, addr):
+        size, site, since, its = self.blocks.pop(addr)
+        self._freed = addr, ns, (size, site, since, its)
         self._live_area += size * (ns - since)
         its.lives[(ns - since).bit_length()] += 1
         self._change(ns, its, site, -size, addr)
         its.floor = min(its.floor, its.live)
-        self._hold(ns, -self._by_driver.pop(addr, 0))
+        if addr in self._by_driver:
+            self._driver_freed = addr, ns, self._by_driver.pop(addr)
+            self._hold(ns, -self._driver_freed[2])
 
-    def _windows(self, ns):
-        """The least of each site in each window, which ends with a column."""
-        while (ns - self.lead_ns) * WINDOWS >= (len(self.floors) + 1) * self.own_ns and \
-                len(self.floors) < WINDOWS:
-            self.floors.append({site: its.floor for site, its in self.sites.items() if its.floor})
-            for its in self.sites.values():
-                its.floor = its.live
+    def _free_beside(self, ns, addr):
+        """Of what is no block. False: it is no memory that is known."""
+        if self._freed[0] == addr:  # a second free, which fails
+            self._freed = NONE_FREED
+        return self.beside.free(ns, addr)
 
     def _free_failed(self, event):
         """The free was none."""
-        if self.beside.failed(event):
-            return
         addr, ns, block = self._freed
+        if self.beside.failed(event, ns if block and addr == event.a else -1):
+            return
         if not block or addr != event.a or addr in self.blocks:
             return
         size, site, since, its = self.blocks[addr] = block
         self._freed = NONE_FREED
+        if self._driver_freed[:2] == (addr, ns):
+            self._by_driver[addr] = self._driver_freed[2]
+            self._hold(event.ns, self._driver_freed[2])
         self._live_area -= size * (ns - since)
         its.lives[(ns - since).bit_length()] -= 1
         self._change(event.ns, its, site, size, addr)
@@ -346,9 +359,9 @@ class Usage:
     def _took(self, event):
         size = event.b
         if event.kind == KIND["HELD"]:  # but for what came while the trace began
-            size -= sum(its for at, its in self._came.items() if event.a <= at < event.a + size)
+            size -= sum(its for _, its in self._came.within(event.a, size))
         elif event.kind == KIND["SEGMENT"]:
-            self._came[event.a] = size
+            self._came.take(False, event.a, size)
         else:
             self._created += size
         self._owned[event.a] = event.b
@@ -366,7 +379,7 @@ class Usage:
     def _mapped(self, event):
         if event.kind == KIND["MAP"] and self._created >= event.b:
             self._created -= event.b
-            self._came[event.a] = event.b
+            self._came.take(False, event.a, event.b)
         self.moments.take(event.kind == KIND["UNMAP"], event.a, event.b)
 
     def mean_held(self):
@@ -461,32 +474,19 @@ class Usage:
 
     def enough(self):
         """Bytes of live memory that were enough for ENOUGH of the time."""
-        whole, seen = sum(self.levels.values()), 0
-        for level in sorted(self.levels):
-            seen += self.levels[level]
-            if seen >= ENOUGH * whole:
-                return min(self.peak, (level + 1) << 20)
-        return self.peak
+        return min(self.peak, self.levels.enough(ENOUGH))
 
     def peak_lasted_ns(self):
         """How long as much was live as at the peak, to a MiB."""
         return self.levels[self.peak >> 20]
 
     def grows(self):
-        """{site: bytes} by which the floor of a site rose in the last half of the time. Only of
-        those whose floor never fell there, and rose in most windows."""
-        found, floors = {}, self.floors[len(self.floors) // 2:]
-        for site in self.sites if len(floors) > 3 else ():
-            past = [floor.get(site, 0) for floor in floors]
-            rises = sum(b > a for a, b in zip(past, past[1:]))
-            if all(b >= a for a, b in zip(past, past[1:])) and 2 * rises > len(past):
-                found[site] = past[-1] - past[0]
-        return found
+        """{site: bytes} by which the floor of a site rose in the last half of the time."""
+        return self._floors.grows(self.sites)
 
     def owner(self, site):
         """The library, or the program itself, whose code asked."""
-        its = self.trace.object_of(site) if site else None
-        return os.path.basename(its.path) if its else "not known"
+        return self._owners.of(site)
 
     def held_at_end(self):
         """{site: bytes} of what is live at the end."""
@@ -494,7 +494,4 @@ class Usage:
 
     def by_owner(self, held):
         """[(owner, bytes)] of site -> bytes, the most first."""
-        sums = collections.Counter()
-        for site, size in held.items():
-            sums[self.owner(site)] += size
-        return sums.most_common()
+        return self._owners.sums(held).most_common()

@@ -7,6 +7,7 @@
 
 #include "pool/host_memory.h"
 #include "pool/spin.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
 #include "shim/process/state.h"
 #include "shim/trace/trace.h"
@@ -131,6 +132,8 @@ static bool mark_record_ended(struct context *c)
         return false;
     c->state = CONTEXT_ENDING;
     atomic_store(&c->backend.base.gone, true);
+    if (atomic_load(&c->backend.destruction) == DESTRUCTION_BEGUN)
+        atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
     atomic_store(&c->hidden, true);
     withdraw(c);
     return true;
@@ -178,6 +181,8 @@ static bool begin_end(struct context_end *e)
             any = true;
             c->enders++;
             c->destroyers += e->ctx != NULL;
+            if (e->ctx)
+                atomic_store(&c->backend.destruction, DESTRUCTION_BEGUN);
             e->records[c->index / 64] |= UINT64_C(1) << (c->index % 64);
             withdraw(c);
             if (e->hides && c->state == CONTEXT_ALIVE) {
@@ -199,6 +204,15 @@ static bool is_asked_about(const struct context_end *e)
     return asked;
 }
 
+/* See Note [Visits] in device_fence.h. */
+static bool is_visited(const struct context_end *e)
+{
+    bool visited = false;
+    FOR_EACH_RECORD(c)
+        visited = visited || (context_end_holds(e, c) && atomic_load(&c->backend.visits));
+    return visited;
+}
+
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
 {
     *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
@@ -212,6 +226,9 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     if (known || (state_is_on() && real.cuCtxGetCurrent(&here) == CUDA_SUCCESS && here == ctx))
         e->life = context_life(ctx);
     for (unsigned turn = 0; known && is_asked_about(e); turn++)
+        spin_pause(turn);
+    for (unsigned turn = 0;
+         known && !call_scope_depth && turn < CONTEXT_AWAIT_TURNS && is_visited(e); turn++)
         spin_pause(turn);
 }
 
@@ -338,6 +355,7 @@ bool context_unhide(struct context *c)
     pthread_mutex_lock(&lives_lock);
     bool was_hidden = atomic_load(&c->hidden) && !c->enders && c->state == CONTEXT_ALIVE;
     if (was_hidden) {
+        atomic_store(&c->backend.destruction, DESTRUCTION_NONE);
         atomic_store(&c->backend.base.gone, false);
         atomic_store(&c->hidden, false);
     }

@@ -137,7 +137,7 @@ struct context_end {
 };
 
 /* The steps of an ender, in this order. The program is about to destroy a created context (NULL:
- * none). Waits until no thread asks the driver about it. */
+ * none). Waits until no thread asks the driver about it, and until no thread uses its events. */
 void context_destroy_begins(struct context_end *e, CUcontext ctx);
 /* The program is about to reset the primary contexts of the device (-1: any), or to release one of
  * their users. */

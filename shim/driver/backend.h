@@ -32,7 +32,12 @@ struct device_backend {
     _Atomic uint64_t numbers_drawn, numbers_done;
     struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
     _Atomic unsigned fence_count;
+    _Atomic unsigned visits; /* Note [Visits] in device_fence.h */
+    _Atomic int destruction; /* enum destruction */
 };
+
+/* Of a created context. What ends a primary context is not among it. */
+enum destruction { DESTRUCTION_NONE, DESTRUCTION_BEGUN, DESTRUCTION_OVER };
 
 /* Of a row's address, the backend that it belongs to. */
 static inline struct device_backend *device_self(struct backend *b)

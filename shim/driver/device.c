@@ -328,6 +328,7 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
     }
     atomic_store(&d->fence_count, 0);
     atomic_store(&d->base.gone, false);
+    atomic_store(&d->destruction, DESTRUCTION_NONE);
 }
 
 CUcontext device_primary(CUdevice device)

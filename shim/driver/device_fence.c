@@ -29,6 +29,21 @@ static struct device_fence *fence_at(struct backend *b, uint64_t fence)
     return &device_self(b)->fences[fence];
 }
 
+static bool visit_begin(struct call_scope *scope, struct device_backend *d)
+{
+    atomic_fetch_add(&d->visits, 1);
+    if (atomic_load(&d->destruction) == DESTRUCTION_NONE && call_scope_enter(scope, d->ctx))
+        return true;
+    atomic_fetch_sub(&d->visits, 1);
+    return false;
+}
+
+static void visit_end(struct call_scope *scope, struct device_backend *d)
+{
+    call_scope_end(scope);
+    atomic_fetch_sub(&d->visits, 1);
+}
+
 int device_fence_create(struct backend *b, uint64_t *fence)
 {
     struct device_backend *d = device_self(b);
@@ -38,11 +53,11 @@ int device_fence_create(struct backend *b, uint64_t *fence)
     *fence = at;
     if (atomic_load(&d->context_events)) {
         struct call_scope scope;
-        if (!call_scope_enter(&scope, d->ctx))
+        if (!visit_begin(&scope, d))
             return CUDA_ERROR_DEINITIALIZED;
         if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             d->fences[at].event = NULL;
-        call_scope_end(&scope);
+        visit_end(&scope, d);
     }
     return 0;
 }
@@ -55,10 +70,10 @@ void device_fence_destroy(struct backend *b, uint64_t fence)
     if (!event || atomic_load(&d->base.gone))
         return;
     struct call_scope scope;
-    if (!call_scope_enter(&scope, d->ctx))
+    if (!visit_begin(&scope, d))
         return;
     real.cuEventDestroy_v2(event);
-    call_scope_end(&scope);
+    visit_end(&scope, d);
 }
 
 /* By an event of its own. False: the driver has no such events, or cannot make or record one. */
@@ -144,12 +159,12 @@ enum fence_record device_fence_record(struct backend *b, uint64_t fence)
     if (!capture_hold_off())
         return FENCE_REFUSED;
     struct call_scope scope;
-    if (!call_scope_enter(&scope, d->ctx)) {
+    if (!visit_begin(&scope, d)) {
         capture_let_go();
         return FENCE_BARRED; /* the process leaves, or the context is gone */
     }
     CUresult rc = real.cuCtxRecordEvent(d->ctx, f->event);
-    call_scope_end(&scope);
+    visit_end(&scope, d);
     capture_let_go();
     if (error_is_capture(rc))
         return FENCE_BARRED; /* by a capture that we did not see begin */
@@ -176,10 +191,12 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence)
     if (number)
         return number <= atomic_load(&d->numbers_done) ? FENCE_DONE : FENCE_BUSY;
     struct call_scope scope;
-    if (!call_scope_enter(&scope, d->ctx))
-        return atomic_load(&d->base.gone) ? FENCE_LOST : FENCE_BUSY;
+    if (!visit_begin(&scope, d)) /* a destruction may fail yet */
+        return atomic_load(&d->base.gone) && atomic_load(&d->destruction) != DESTRUCTION_BEGUN
+                   ? FENCE_LOST
+                   : FENCE_BUSY;
     CUresult rc = real.cuEventQuery(f->event);
-    call_scope_end(&scope);
+    visit_end(&scope, d);
     if (rc == CUDA_SUCCESS)
         return FENCE_DONE;
     return rc == CUDA_ERROR_NOT_READY || error_is_capture(rc) ? FENCE_BUSY : FENCE_LOST;
@@ -194,12 +211,12 @@ int device_fence_order(struct backend *b, uint64_t fence)
     if (!capture_hold_off())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct call_scope scope;
-    if (!call_scope_enter(&scope, d->ctx)) {
+    if (!visit_begin(&scope, d)) {
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
     CUresult rc = real.cuCtxWaitEvent(d->ctx, f->event);
-    call_scope_end(&scope);
+    visit_end(&scope, d);
     capture_let_go();
     return (int)rc;
 }
@@ -214,7 +231,7 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
     if (!capture_hold_off_patiently(timeout_ns < UINT64_MAX ? timeout_ns : 0))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct call_scope scope;
-    if (!call_scope_enter(&scope, d->ctx)) {
+    if (!visit_begin(&scope, d)) {
         capture_let_go();
         return CUDA_ERROR_DEINITIALIZED;
     }
@@ -223,7 +240,7 @@ static int synchronise(struct device_backend *d, uint64_t timeout_ns)
     CUresult rc = real.cuCtxSynchronize();
     call_scope_wait_end();
     capture_wait_ends();
-    call_scope_end(&scope);
+    visit_end(&scope, d);
     capture_let_go();
     while (rc == CUDA_SUCCESS && done < drawn &&
            !atomic_compare_exchange_weak(&d->numbers_done, &done, drawn))
@@ -247,12 +264,12 @@ int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
         return synchronise(d, timeout_ns);
     if (timeout_ns == UINT64_MAX) {
         struct call_scope scope;
-        if (!call_scope_enter(&scope, d->ctx))
+        if (!visit_begin(&scope, d))
             return CUDA_ERROR_DEINITIALIZED;
         call_scope_wait_begin();
         CUresult rc = real.cuEventSynchronize(f->event);
         call_scope_wait_end();
-        call_scope_end(&scope);
+        visit_end(&scope, d);
         return (int)rc;
     }
     uint64_t start_ns = clock_now_ns(), pause_ns = 10000;

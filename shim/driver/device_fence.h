@@ -2,6 +2,19 @@
  *
  * The fences of the pool's backend on the CUDA driver: the rows fence_create to fence_await of
  * pool/backend.h. No lock.
+ *
+ * Note [Visits]. Any call with an event of a created context ends the process by SIGSEGV once the
+ * context has ended: cuEventQuery, cuEventRecord, cuEventSynchronize, cuEventDestroy, also in a
+ * thread in which the context was current when it ended (580.159). So no thread makes one then.
+ * 1. A thread uses events of a context's record in a visit: it raises `visits`, and then reads
+ *    `destruction`. If a destruction has begun, it lowers `visits` and uses none.
+ * 2. A destroyer writes `destruction`, and then waits until there is no visit (context.c). So one
+ *    of the two sees the other.
+ * 3. A visit waits for GPU work alone, for which the driver's destruction waits, too. That work may
+ *    be a host function that waits for the destroyer. So the destroyer waits for some 2 s at most.
+ *    It does not wait if its own thread is in a call scope: a signal handler destroys then.
+ * 4. Memory of other processes is unmapped behind an event that has no record: the destroyer waits
+ *    in import_hide. Red zones are read in calls of the program.
  */
 #ifndef SHIM_DEVICE_FENCE_H
 #define SHIM_DEVICE_FENCE_H

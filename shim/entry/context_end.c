@@ -253,11 +253,15 @@ CUresult cuCtxDetach(CUcontext ctx)
     return rc;
 }
 
-/* A call that makes a context. On a device full of the pools' idle memory the driver answered 999
- * to it in place of "out of memory" (580.159, H200), so memory goes back then, too. */
+/* On a device full of the pools' idle memory the driver answered 999 to who makes a context, in
+ * place of "out of memory" (580.159, H200). */
+static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
+{
+    return rc == CUDA_ERROR_UNKNOWN && state_is_on() && retry_release(device_bit(dev), steps);
+}
+
 #define MAKE_CONTEXT(rc, dev, call)                                                                \
-    for (struct retry_steps steps = {0}; ((rc) = (call)) == CUDA_ERROR_UNKNOWN && state_is_on() && \
-                                         retry_release(device_bit(dev), &steps);)                  \
+    for (struct retry_steps steps = {0}; (rc) = (call), may_be_full(rc, dev, &steps);)             \
     continue
 
 /* It may use memory of all pools of its device without one of its own. Contexts may have ended past

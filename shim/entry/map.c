@@ -30,7 +30,11 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     /* Before it, as for a free: the number of a handle may be another's at once. */
     TRACE(PASSED_UNMAP, .a = ptr, .b = size);
-    return real.cuMemUnmap(hide_reserved(ptr, size), size);
+    CUresult rc = real.cuMemUnmap(hide_reserved(ptr, size), size);
+    if (rc != CUDA_SUCCESS)
+        TRACE_CALL(FREE_FAILED, .a = ptr, .b = (uint64_t)rc,
+                   .caller = __builtin_return_address(0));
+    return rc;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)

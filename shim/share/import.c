@@ -16,10 +16,16 @@
  *  5. The driver closes its own mappings with their context, and others may get their addresses at
  *     once. So entries of a context are hidden while a thread ends it: nobody finds them, and the
  *     driver's call closes none of them.
+ *  6. The wait for the work of the context is by an event. No thread may use one of a context that
+ *     has ended (Note [Visits] in device_fence.h). So who ends a context hides its entries, and
+ *     then waits until no other thread unmaps one, some 2 s at most. A thread unmaps none that is
+ *     hidden: import_forget does that once the context has ended, or the duty if it goes on.
  */
 #include "shim/share/import.h"
 
 #include "pool/host_memory.h"
+#include "pool/spin.h"
+#include "shim/context/context.h"
 #include "shim/control/thread.h"
 #include "shim/driver/access.h"
 #include "shim/driver/call_scope.h"
@@ -58,6 +64,7 @@ static struct host_cache records = {.record_bytes = (sizeof(struct opened) + 15)
 /* closed: unmapped when no capture is open. leaving: closed, and a thread waits for its work. */
 static struct opened *list, *closed, *leaving;
 static atomic_int open_count, closed_count; /* closed_count: of both those lists */
+static struct departure *departures;        /* the threads that unmap an entry */
 
 static void remove_entry(struct opened **head, struct opened *gone)
 {
@@ -86,6 +93,9 @@ static struct opened *add_opened(const struct ticket *ticket, CUcontext ctx)
 
 /* Of an entry in `leaving`. */
 struct departure {
+    struct departure *next; /* in departures */
+    pthread_t thread;
+    CUcontext ctx; /* of the entry */
     struct opened *entry;
     bool refused; /* a capture is open: nothing was unmapped, and the entry is closed again */
     bool native;  /* the driver's call closes it; else the driver does that with the context */
@@ -113,7 +123,8 @@ static void unmap_closed(void *data)
     const struct opened *o = d->entry;
     struct pushed pushed;
     d->native = pushed_begin(&pushed, o->ctx);
-    d->refused = device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    /* The end of a context waits for its work. */
+    d->refused = d->native && device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     forget_entry(d); /* before the driver may give its addresses to others */
     if (!d->refused)
         mapping_destroy(&o->mapping, !d->native);
@@ -123,19 +134,49 @@ static void unmap_closed(void *data)
 static uint64_t tidy(uint64_t now_ns);
 static struct duty tidy_duty = {.run = tidy, .needs_calm = true, .due_ns = DUTY_NEVER};
 
+/* The first one that is not hidden. */
+static struct opened *find_closed(void)
+{
+    struct opened *o = closed;
+    while (o && o->hidden)
+        o = o->next;
+    return o;
+}
+
+/* The lock is held. */
+static void depart(struct departure *d)
+{
+    struct opened *o = d->entry;
+    remove_entry(&closed, o);
+    o->next = leaving;
+    leaving = o;
+    d->ctx = o->ctx;
+    d->thread = pthread_self();
+    d->next = departures;
+    departures = d;
+}
+
+/* The lock is held. */
+static void end_departure(const struct departure *d)
+{
+    struct departure **at = &departures;
+    while (*at != d)
+        at = &(*at)->next;
+    *at = d->next;
+}
+
 /* The lock is held on entry and exit. */
 static void clear_closed(void)
 {
-    while (closed && !capture_open()) {
-        struct opened *o = closed;
+    struct opened *o;
+    while ((o = find_closed()) && !capture_open()) {
         struct departure d = {.entry = o};
-        closed = o->next;
-        o->next = leaving;
-        leaving = o;
+        depart(&d);
         pthread_mutex_unlock(&lock);
         if (!call_scope_run(NULL, unmap_closed, &d))
             forget_entry(&d);
         pthread_mutex_lock(&lock);
+        end_departure(&d);
         if (d.refused) {
             /* The end of a capture that we have seen runs the duty. Else it runs by the clock. */
             control_due(&tidy_duty, capture_open() ? 0 : clock_now_ns() + TIDY_AGAIN_NS);
@@ -143,7 +184,7 @@ static void clear_closed(void)
         }
         host_cache_put(&records, o);
     }
-    if (closed)
+    if (o)
         control_due(&tidy_duty, 0);
 }
 
@@ -288,6 +329,17 @@ static void unmap_after_context(void *data)
     mapping_destroy(&o->mapping, true);
 }
 
+/* Does another thread unmap an entry of the context? */
+static bool is_departing(CUcontext ctx)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (const struct departure *d = departures; d && !found; d = d->next)
+        found = d->ctx == ctx && !pthread_equal(d->thread, pthread_self());
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 void import_hide(CUcontext ctx, bool hidden)
 {
     if (!ctx || !(import_any_open() || import_any_closed()))
@@ -298,7 +350,12 @@ void import_hide(CUcontext ctx, bool hidden)
         for (struct opened *o = heads[i]; o; o = o->next)
             if (o->ctx == ctx && !o->busy && !o->ended)
                 o->hidden = hidden;
+    bool waits = closed && !hidden;
     pthread_mutex_unlock(&lock);
+    if (waits)
+        control_due(&tidy_duty, 0);
+    for (unsigned turn = 0; hidden && turn < CONTEXT_AWAIT_TURNS && is_departing(ctx); turn++)
+        spin_pause(turn);
 }
 
 void import_forget(CUcontext ctx)

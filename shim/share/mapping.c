@@ -18,9 +18,12 @@
 
 /* How long this thread waits for an answer before it asks the exporter again, and how long until it
  * gives up. The exporter answers at once unless it is stopped or is giving memory back. An answer
- * may be lost. Where the driver is slow each answer takes long, so each wait is twice the last. */
-#define FIRST_WAIT_MS 1000
-#define GIVE_UP_MS 10000
+ * is lost where others flood the exporter. A question that still waits there is work for it, also
+ * if nobody wants the answer any more: asked again after 1 s, an exporter with twelve importers and
+ * 0.4 s for each fell behind for good. Such driver calls were seen on a machine with four H200s
+ * while 12 processes made contexts. */
+#define FIRST_WAIT_MS 10000
+#define GIVE_UP_MS 60000
 /* The pause before a question that was not taken, or was dropped, is sent again. */
 #define PAUSE_NS 2000000
 

@@ -22,7 +22,7 @@ typedef CUresult (*mapping_open_fn)(CUdeviceptr *, CUipcMemHandle, unsigned);
 
 /* Can this driver map memory of other processes? */
 bool mapping_is_supported(void);
-/* Fetches the memory into the current context. It waits for the exporter up to 10 s. Leaves *m
+/* Fetches the memory into the current context. It waits for the exporter up to 60 s. Leaves *m
  * untouched if it fails, and keeps errno. */
 CUresult mapping_create(struct mapping *m, const struct ticket *ticket, unsigned flags,
                         mapping_open_fn native);

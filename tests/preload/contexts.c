@@ -388,8 +388,47 @@ static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
     return 0;
 }
 
+/* ---- flushes beside contexts that end
+ * Contexts end while the library looks whether their work is done, by events of theirs. The driver
+ * reads what it has freed where an event of a context that has ended is used. The simulated driver
+ * takes its time for the question whether a context lives, so that the context may end right after
+ * it.
+ */
+
+static int flushes_beside_contexts_that_end(void)
+{
+    enum { ENDS = 60, ENDS_REAL = 8, BLOCKS = 6 };
+    scene_watchdog(60);
+    if (scene_simulated()) {
+        REQUIRE(setenv("SIM_REALTIME", "1", 1));
+        REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000", 1));
+        REQUIRE(setenv("SIM_COST_cuEventQuery", "50000", 1));
+    }
+    REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "every:1ms", 1));
+    scene_start(1, 60);
+    for (int left = scene_simulated() ? ENDS : ENDS_REAL; left > 0; left--) {
+        CUcontext context = NULL;
+        uint64_t blocks[BLOCKS];
+        REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+        CUstream streams[2] = {NEW_STREAM(false), NEW_STREAM(false)};
+        for (int i = 0; i < BLOCKS; i++) {
+            blocks[i] = NEW_BLOCK((size_t)(i + 1) * MIB);
+            REQUIRE(gpu_spin_fill(blocks[i], MIB / 4, 7, MS_NS / 2, streams[i % 2]));
+        }
+        for (int i = 0; i < BLOCKS; i++)
+            REQUIRE(gpu_free(blocks[i]));
+        if (scene_preloaded())
+            kill(getpid(), SIGUSR1); /* the flush waits for what was freed behind work */
+        usleep((useconds_t)(left % 8) * 400);
+        REQUIRE(cuCtxDestroy(context));
+    }
+    puts("they ended");
+    return 0;
+}
+
 SCENE_ACTS(ACT(contexts_have_memory_of_their_own), ACT(a_context_lives_until_its_last_use),
            ACT(early_launches_in_two_contexts), ACT(contexts_beside_a_broken_one_work),
            ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
            ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
-           ACT(a_handler_in_the_end_of_a_context_waits_for_nobody))
+           ACT(a_handler_in_the_end_of_a_context_waits_for_nobody),
+           ACT(flushes_beside_contexts_that_end))

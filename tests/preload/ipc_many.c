@@ -94,6 +94,43 @@ static int every_handle_shows_its_own_block(void)
     return wrong != 0;
 }
 
+/* ---- a slow exporter has its time
+ * Many processes open a block of one exporter at once, and its driver takes 0.4 s for each of them.
+ * All of them open it: who waits asks no second time, and waits longer than the exporter needs.
+ */
+
+enum { MANY = 12 };
+
+static int open_once(int index, void *peers)
+{
+    const struct ipc_peer *peer = (const struct ipc_peer *)peers + index;
+    struct ipc_message m = {
+        .order = IPC_OPEN, .size_bytes = 700, .byte = (unsigned char)(index + 1)};
+    REQUIRE(gpu_open(0));
+    ipc_share(&m.handle, m.size_bytes, m.byte);
+    m = ipc_peer_do(peer, m);
+    return m.rc != 0 || m.wrong != 0;
+}
+
+static int a_slow_exporter_has_its_time(void)
+{
+    struct ipc_peer peers[MANY];
+    int wrong = 0;
+    scene_watchdog(100);
+    if (scene_simulated()) {
+        REQUIRE(setenv("SIM_REALTIME", "1", 1));
+        REQUIRE(setenv("SIM_COST_cuMemExportToShareableHandle", "400000000", 1));
+    }
+    for (int i = 0; i < MANY; i++)
+        peers[i] = ipc_peer_fork();
+    scene_start(1, 100);
+    wrong += scene_threads(MANY, open_once, peers);
+    for (int i = 0; i < MANY; i++)
+        wrong += ipc_peer_end(&peers[i]) != 0;
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}
+
 /* ---- threads open and captures hold
  * The threads of one process open and close the same handles at the same time, while signals
  * interrupt the process all the time. They also do so in the middle of stream captures of every
@@ -428,5 +465,6 @@ static int events_order_processes(void)
     return failed != 0;
 }
 
-SCENE_ACTS(ACT(every_handle_shows_its_own_block), ACT(threads_open_and_captures_hold),
+SCENE_ACTS(ACT(every_handle_shows_its_own_block), ACT(a_slow_exporter_has_its_time),
+           ACT(threads_open_and_captures_hold),
            ACT(opened_memory_is_known_beside_contexts_that_end), ACT(events_order_processes))

@@ -19,7 +19,8 @@
 
 static struct handles events = {.size = sizeof(struct CUevent_st)};
 
-/* What makes a real driver read memory that it has freed: signal 11 (580.159). */
+/* What makes a real driver read memory that it has freed: signal 11 (580.159), also in a thread in
+ * which the context was current when it ended. */
 static _Noreturn void die(const char *what)
 {
     fprintf(stderr, "sim: %s\n", what);

@@ -2,7 +2,7 @@
 """Writes traces (shim/trace/format.h) whose times are known: a tick is a nanosecond."""
 import struct
 
-from gpucache import tables
+from gpucache import batch, tables
 from gpucache.trace import KIND
 
 MIB = 1 << 20
@@ -41,3 +41,78 @@ def write(path, events, span_ns, start_unix_ns=10**18, more_threads=()):
                                  said=b"GPU-%d a GPU" % first if kind == "CONTEXT" else b"")
             assert len(chunk) <= tables.TRACE_CHUNK_BYTES
             file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
+
+
+BASE, CODE, CODE_BYTES = 0x7f0000000000, 0x400000, 16
+STEP = 10 << tables.TRACE_STEP_SHIFT  # ns between the events of write_sites
+
+
+def _narrow(kind, unit, size, site):
+    return struct.pack("=QQ", STEP >> tables.TRACE_STEP_SHIFT | unit << 32,
+                       size | KIND[kind] << 24 | site << 32 | 1 << 56)
+
+
+def site_events(sites, rounds):
+    """(kind, unit, bytes, site): each site asks for a block in each round, and frees it when all
+    have one more."""
+    last = []
+    for number in range(rounds):
+        asked = [(number % 2 * (sites + 1) + site, 1 + (site * 7919 + number * 104729) % (1 << 20),
+                  site) for site in range(1, sites + 1)]
+        yield from (("ALLOC_FAST", *its) for its in asked)
+        yield from (("FREE", unit, 0, 0) for unit, *_ in last)
+        last = asked
+
+
+def turns(sites, at_once):
+    """The same, but each site has one block, and so many are live at once."""
+    for site in range(1, sites + at_once + 1):
+        if site <= sites:
+            yield "ALLOC_FAST", site, MIB, site
+        if site > at_once:
+            yield "FREE", site - at_once, 0, 0
+
+
+def write_sites(path, events, objects=1):
+    """A trace of one thread, with the sites in so many objects. Returns the number of events."""
+    events, known, number, chunk = list(events), set(), 0, b""
+    sites = max(site for _, _, _, site in events)
+    with open(path, "wb") as file:
+        file.write(_header((len(events) + 1) * STEP, 10**18))
+        for done, (kind, unit, size, site) in enumerate(events):
+            if not chunk:
+                chunk = bytearray(struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number,
+                                              done * STEP, done * STEP, 0))
+                chunk += _record("THREAD", 1, 0) + _record("BASE", BASE >> 9, 0)
+                if not number:
+                    chunk += _record("CONTEXT", 0, 16 << 30, said=b"GPU-0 a GPU")
+                    each = -(-(sites + 1) // objects) * CODE_BYTES
+                    for its in range(objects):
+                        chunk += _record("OBJECT", CODE + its * each, each,
+                                         said=b"0 /lib/lib%d.so" % its)
+                number += 1
+            if site not in known:
+                known.add(site)
+                chunk += struct.pack("=QQQQ", 0, (KIND["SITE"] | tables.TRACE_WIDE) << 24 |
+                                     site << 32, CODE + site * CODE_BYTES, 0)
+            chunk += _narrow(kind, unit, size, site)
+            if len(chunk) > tables.TRACE_CHUNK_BYTES - 100 or done + 1 == len(events):
+                assert len(chunk) <= tables.TRACE_CHUNK_BYTES
+                file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
+                chunk = b""
+    return len(events)
+
+
+class Given:
+    """A trace of these events."""
+    def __init__(self, events, span_ns=100):
+        self.events, self.span = events, span_ns
+
+    def span_ns(self):
+        return self.span
+
+    def batches(self):
+        found = batch.new()
+        batch.put(found, [(its.ns, its.kind, its.a, its.b, its.site, its.context, its.tid,
+                           (its.aux, its.text, its.context)) for its in self.events])
+        yield found

@@ -3,6 +3,7 @@
 driver.
 
 test_beside.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+import json
 import os
 import subprocess
 import sys
@@ -36,6 +37,102 @@ def reserve(bytes):
 """
 GROUPS = {"async": "num_async_allocs", "managed": "num_managed_allocs", "vmm": "num_vmm_allocs",
           "array": "num_array_allocs", "host": "num_host_allocs"}
+
+# What runs in the threads, one call at a time.
+# parts: [kind, name, bytes, handles, {address: bytes}]
+RANDOM = """
+import json, os, queue, random, threading
+chance, parts, pool = random.Random(seed), [], {}
+kinds = {name: [0, 0, 0, 0] for name in ("async", "managed", "vmm", "array", "host")}
+figures = {"peak": 0, "live": 0, "kinds": kinds}
+class Array(ctypes.Structure):
+    _fields_ = [("width", size), ("height", size), ("format", ctypes.c_int),
+                ("channels", ctypes.c_int)]
+good(cuda.cuMemFree_v2(alloc(512)))  # memory of the host begins no trace
+space, free = reserve(1 << 32), [n * 32 * MIB for n in range(60)]
+def note():
+    parts[:] = [its for its in parts if its[3] or its[4]]
+    for name, its in kinds.items():
+        its[3] = sum(part[2] for part in parts if part[0] == name)
+        its[2] = max(its[2:])
+    figures["live"] = live = sum(pool.values()) + sum(
+        kinds[name][3] for name in ("async", "vmm", "array"))
+    if live > figures["peak"]:
+        figures["peak"] = live
+        for its in kinds.values():
+            its[1] = its[3]
+def take():
+    kind, bytes = chance.choice([*kinds]), chance.randrange(1, 9) * 2 * MIB
+    if kind == "async":
+        name = got(cuda.cuMemAllocAsync, size(bytes), None)
+    elif kind == "managed":
+        name = got(cuda.cuMemAllocManaged, size(bytes), 1)
+    elif kind == "vmm":
+        name = create(bytes)
+    elif kind == "array":
+        name = got(cuda.cuArrayCreate_v2, ctypes.byref(Array(1024, bytes >> 14, 0x20, 4)),
+                   kind=ctypes.c_void_p)
+    else:
+        name = got(cuda.cuMemHostAlloc, size(bytes), 0, kind=ctypes.c_void_p)
+    kinds[kind][0] += 1
+    parts.append([kind, name, bytes, 1, {}])
+def give():
+    its = chance.choice([its for its in parts if its[3]] or [None])
+    if its is None:
+        return
+    good({"async": lambda at: cuda.cuMemFreeAsync(at, None) if seed % 2 else cuda.cuMemFree_v2(at),
+          "managed": cuda.cuMemFree_v2, "vmm": cuda.cuMemRelease, "array": cuda.cuArrayDestroy,
+          "host": cuda.cuMemFreeHost}[its[0]](its[1]))
+    its[3] -= 1
+def map():
+    found = [its for its in parts if its[0] == "vmm" and its[3]]
+    if found and free:
+        its, at = chance.choice(found), u64(space.value + free.pop())
+        good(cuda.cuMemMap(at, size(its[2]), size(0), its[1], u64(0)))
+        its[4][at.value] = its[2]
+        if chance.random() < 0.3:
+            assert got(cuda.cuMemRetainAllocationHandle, at).value == its[1].value
+            its[3] += 1
+def unmap():
+    found = [(its, at) for its in parts for at in its[4]]
+    if found:
+        its, at = chance.choice(found)
+        if chance.random() < 0.2:
+            assert cuda.cuMemUnmap(u64(at), size(its[4][at] + 2 * MIB))
+            return
+        good(cuda.cuMemUnmap(u64(at), size(its[4].pop(at))))
+        free.append(at - space.value)
+def pooled():
+    if pool and chance.random() < 0.5:
+        addr = chance.choice([*pool])
+        good(cuda.cuMemFree_v2(u64(addr)))
+        if chance.random() < 0.2:
+            assert cuda.cuMemFree_v2(u64(addr))
+        del pool[addr]
+    else:
+        bytes = chance.randrange(1, 9) * MIB
+        pool[alloc(bytes).value] = bytes
+def work(mine, done):
+    good(cuda.cuCtxSetCurrent(context))
+    for what in iter(mine.get, None):
+        try:
+            what()
+            note()
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+threads = [queue.Queue() for _ in range(4)]
+done = queue.Queue()
+for its in threads:
+    threading.Thread(target=work, args=(its, done), daemon=True).start()
+for _ in range(300):
+    chance.choice(threads).put(chance.choices((take, give, map, unmap, pooled), (5, 4, 4, 3, 4))[0])
+    error = done.get()
+    if error:
+        raise error
+with open(os.environ["GPUCACHE_TRACE"] + ".json", "w") as file:
+    json.dump(figures, file)
+"""
 
 
 class Beside(Traces):
@@ -117,6 +214,32 @@ host = got(cuda.cuMemHostAlloc, size(4 * MIB), 0)
 assert cuda.cuMemHostUnregister(host)
 """)
         self.check(used, array=(2, 32, 32, 16), host=(1, 0, 4, 4))
+
+    def test_an_unmapping_that_fails_leaves_the_memory(self):
+        used = self.used("""
+at = reserve(8 * MIB)
+part = create(4 * MIB)
+good(cuda.cuMemMap(at, size(4 * MIB), size(0), part, u64(0)))
+good(cuda.cuMemRelease(part))
+assert cuda.cuMemUnmap(at, size(6 * MIB))
+assert cuda.cuMemUnmap(at, size(2 * MIB))
+""")
+        self.check(used, vmm=(1, 4, 4, 4))
+
+    def test_what_threads_do_in_turn_is_told_in_this_order(self):
+        """Random programs of four threads. Each knows how much there was of each kind."""
+        for seed in range(6):
+            path = self.run_traced(f"seed = {seed}" + RANDOM, f"{seed}.gct")
+            with open(path + ".json", encoding="utf-8") as file:
+                known = json.load(file)
+            its, _ = self.read(path)
+            used = usage.Usage(its)
+            self.assertEqual((used.peak, used.live), (known["peak"], known["live"]), seed)
+            self.assertEqual({name: [its.num_calls, its.at_peak, its.most, its.live] for name, its
+                              in ((name, used.beside.kinds[group])
+                                  for name, group in GROUPS.items())}, known["kinds"], seed)
+            self.assertEqual(sum(used.at_peak.values()), used.peak)
+            self.assertEqual(used.reserved - used.beside.live, used.pool_peak)
 
     def test_reports_and_plans_tell_it(self):
         path = self.run_traced("""

@@ -76,8 +76,12 @@ class OutOfMemory(Traces):
         """What it has no more, the file has of no thread."""
         program = self.program()
         program.do("churn 30000")
-        program.do("threads 1 5000")
-        program.do("threads 1 5000")
+        tasks = f"/proc/{program.pid}/task"
+        before = len(os.listdir(tasks))
+        for _ in range(2):
+            program.do("threads 1 5000")
+            # The interpreter says that a thread has ended before it has.
+            self.assertTrue(wait_for(lambda: len(os.listdir(tasks)) <= before))
         program.do("take large 20000000000")
         self.assertEqual(program.end().count("out of memory"), 1)
         its, events = self.read(program.path)

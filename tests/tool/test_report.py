@@ -275,6 +275,16 @@ class Viewed(unittest.TestCase):
                               for block in segment["blocks"] if block["requested_size"]], [base])
             self.taken_back(found)
 
+    def test_a_second_free_that_failed_brings_nothing_back(self):
+        base = self.BASE
+        found = self.snapshot((5, "MAP", base, 2 * MIB), (10, "ALLOC", base, 2 * MIB),
+                              (20, "FREE", base, 0), (30, "FREE", base, 0),
+                              (31, "FREE_FAILED", base, 1))
+        self.assertEqual([block["requested_size"] for segment in found["segments"]
+                          for block in segment["blocks"]], [0])
+        self.assertEqual([its["action"] for its in found["device_traces"][0]].count("alloc"), 1)
+        self.taken_back(found)
+
     def test_a_context_takes_its_memory_along(self):
         base = self.BASE
         found = self.snapshot((10, "MAP", base, 8 * MIB), (20, "ALLOC", base, MIB),
@@ -305,7 +315,7 @@ class Maps(unittest.TestCase):
         its = block_map.Moments()
         its.at_peak(5, {512: (7, 1, 0), 1024: (9, 2, 0)},
                     [(6, 1, -3, 2048), (7, 2, 9, 1024), (8, 1, -2, 4096), (9, 1, 2, 4096),
-                     (10, 1, -2, 4096)])
+                     (10, 1, -2, 4096)], {})
         its.take(False, 0, 8192)
         self.assertEqual(its.all()[0].blocks, [(512, 7, 1), (2048, 3, 1), (4096, 2, 1)])
 
@@ -367,21 +377,6 @@ class Paths(unittest.TestCase):
                          (["middle", "loads"], ["middle", "middle", "trains"], 1))
 
 
-class Given:
-    """A trace of these events."""
-    def __init__(self, events, span_ns=100):
-        self.events, self.span = events, span_ns
-
-    def span_ns(self):
-        return self.span
-
-    def batches(self):
-        found = batch.new()
-        batch.put(found, [(its.ns, its.kind, its.a, its.b, its.site, its.context, its.tid,
-                           (its.aux, its.text, its.context)) for its in self.events])
-        yield found
-
-
 class Words(unittest.TestCase):
     def test_bad_files_and_arguments(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -394,7 +389,24 @@ class Words(unittest.TestCase):
             self.assertEqual(tool("report", path + ".no").status, 1)
             self.assertEqual(tool("report", path, path, "--format", "csv").status, 2)
             self.assertEqual(tool("report", path, "-o", folder).status, 1)
+            os.mkfifo(path + ".fifo")
+            done = tool("report", path + ".fifo")
+            self.assertEqual((done.status, done.out), (1, ""))
+            self.assertIn(".fifo: it is no file", done.err)
         self.assertEqual(tool("trace", "0x1").status, 2)
+
+    def test_a_machine_without_room_is_told_in_a_sentence(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.gct")
+            gct.write(path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
+            for form in "text", "html", "csv", "perfetto", "collapsed", "pytorch":
+                done = tool("report", path, "--format", form, "-o", "/dev/full")
+                self.assertEqual((done.status, done.out, done.err), (
+                    1, "", "gpucache: /dev/full: no space left on device\n"))
+            with unittest.mock.patch.object(report, "Report", side_effect=MemoryError):
+                done = tool("report", path)
+            self.assertEqual((done.status, done.out, done.err), (
+                1, "", "gpucache: there is not enough memory for it\n"))
 
     def test_a_number_that_is_no_device_makes_no_lists(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -423,8 +435,18 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.ALLOCS[0], 512, 200, 0, 2, 0, 1, ""),
                   trace.Event(21, usage.FREE, 512, 0, 0, 1, 0, 2, "")]
-        used.__init__(Given(events))
+        used.__init__(gct.Given(events))
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
+
+    def test_several_frees_of_other_threads_with_older_clocks(self):
+        alloc = usage.ALLOCS[0]
+        events = [trace.Event(ns, kind, 512, size, 0, 1, 0, 1, "") for ns, kind, size in (
+            (10, alloc, 100), (20, alloc, 200), (21, alloc, 300), (22, usage.FREE, 0),
+            (23, usage.FREE, 0))]
+        used = usage.Usage(gct.Given(events))
+        self.assertEqual((used.live, used.blocks[512].bytes, used.num_unknown_frees), (300, 300, 0))
+        used = usage.Usage(gct.Given([*events, events[-1]._replace(ns=24)]))
+        self.assertEqual((used.live, used.blocks, used.num_unknown_frees), (0, {}, 0))
 
     def test_columns_without_events_have_what_was_left(self):
         """A peak is no longer than it was."""
@@ -433,7 +455,7 @@ class Words(unittest.TestCase):
                   trace.Event(5001, usage.FREE, 1024, 0, 0, 1, 0, 1, ""),
                   trace.Event(5002, usage.ALLOCS[0], 2048, 1, 0, 3, 0, 1, ""),
                   trace.Event(30000, usage.FREE, 512, 0, 0, 1, 0, 1, "")]
-        used = usage.Usage(Given(events, 40000))
+        used = usage.Usage(gct.Given(events, 40000))
         found = [(column.ns // used.column_ns, column.held) for column in used.columns]
         self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
                                  (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
@@ -448,7 +470,7 @@ class Words(unittest.TestCase):
                   trace.Event(0, kind["ALLOC_DRIVER"], 512, 300, 9, 1, 0, 1, ""),
                   trace.Event(50, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
                   trace.Event(50, kind["SEGMENT_FREE"], 1 << 30, 0, 9, 0, 1, 1, "")]
-        used = usage.Usage(Given(events))
+        used = usage.Usage(gct.Given(events))
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
@@ -457,7 +479,7 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
                   trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
         its = report.Report.__new__(report.Report)
-        its.usage, its.symbols = usage.Usage(Given(events)), {0: ""}
+        its.usage, its.symbols = usage.Usage(gct.Given(events)), {0: ""}
         self.assertEqual([its.mark(mark) for mark in its.usage.marks],
                          [("parked", "3 MiB went to the host"),
                           ("woken", "2 MiB came back from the host")])
@@ -466,7 +488,7 @@ class Words(unittest.TestCase):
         events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
                   trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
                   trace.Event(21, trace.KIND["FREE_FAILED"], 512, 1, 0, 1, 0, 1, "")]
-        used = usage.Usage(Given(events))
+        used = usage.Usage(gct.Given(events))
         self.assertEqual((used.live, used.live_time()), (100, 100 * 90))
         self.assertEqual((used.sites[1].num_allocs, used.sites[1].num_frees,
                           used.sites[1].num_before), (1, 0, 0))
@@ -477,7 +499,7 @@ class Words(unittest.TestCase):
         def held(*rows):
             events = [trace.Event(ns, trace.KIND[kind], a, b, 0, 0, 1, 1, "")
                       for ns, (kind, a, b) in enumerate(rows)]
-            used = usage.Usage(Given(events))
+            used = usage.Usage(gct.Given(events))
             return used.reserved, used.reserved_peak
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64), ("HELD", 0x80000, 512),
                               ("HELD", 1 << 20, 64)), (576, 576))

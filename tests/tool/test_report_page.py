@@ -20,7 +20,7 @@ import unittest.mock
 from fake import tool
 
 import browser
-from gpucache import block_map, report, tables, text, trace, usage
+from gpucache import block_map, report, site, tables, text, trace, usage
 
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
@@ -118,7 +118,7 @@ class Figures(Pages):
     def test_many_call_sites(self):
         page, data, its = self.page("large:100000")
         self.check(data, its.usage)
-        self.assertGreater(len(its.usage.sites), usage.SITES_MOST)
+        self.assertGreater(len(its.usage.sites), site.SITES_MOST)
         self.assertGreater(its.usage.at_peak[trace.OTHERS], max(
             size for site, size in its.usage.at_peak.items() if site != trace.OTHERS))
         self.assertNotIn("+0x0 ", its.explained())

@@ -2,17 +2,20 @@
 """gpucache report --snapshot: what PyTorch keeps in its blocks, by its own snapshot.
 
 test_tensors.py TOOL"""
+import itertools
 import os
 import pathlib
 import pickle
 import re
 import struct
+import sys
 import tempfile
 import unittest
 
 from fake import tool
 
 import gct
+from gpucache import tensors
 
 MIB = 1 << 20
 BASE = 0x7f0000000000
@@ -46,6 +49,30 @@ LOADS = ("??", "CUDACachingAllocator.cpp", 0), ("load", "/me/data.py", 40)
 EVENTS = [gct.GPU, (5, "SEGMENT", BASE, 64 * MIB), (10, "ALLOC", BASE, 20 * MIB),
           (20, "ALLOC", BASE + 32 * MIB, 2 * MIB), (30, "ALLOC", BASE + 40 * MIB, 8 * MIB),
           (60, "FREE", BASE, 0), (70, "FREE", BASE + 32 * MIB, 0), (80, "CONTEXT_END", 0, 0)]
+
+
+def written(found):
+    """As a pickle. Lists may be as deep as one likes, and are there once."""
+    made, places, left = [b"\x80\x04"], {}, [(found, None)]
+    while left:
+        its, code = left.pop()
+        if code:
+            made.append(code)
+            places[id(its)] = len(places)
+        elif id(its) in places:
+            made.append(b"j" + struct.pack("<I", places[id(its)]))
+        elif isinstance(its, (list, tuple, dict)):
+            made.append(b"(")
+            left.append((its, b"d\x94" if isinstance(its, dict) else b"l\x94"))
+            rows = itertools.chain(*its.items()) if isinstance(its, dict) else its
+            left += [(row, None) for row in reversed([*rows])]
+        else:
+            made.append(pickle.dumps(its, 0)[:-1] if isinstance(its, float) else
+                        b"X" + struct.pack("<I", len(its)) + its.encode()
+                        if isinstance(its, str) else
+                        b"B" + struct.pack("<I", len(its)) + its if isinstance(its, bytes) else
+                        pickle.dumps(its, 2)[2:-1])
+    return b"".join(made) + b"."
 
 
 def whole():
@@ -158,6 +185,88 @@ class Tensors(unittest.TestCase):
                      pickle.dumps({"segments": [{**segment(BASE, block(MIB)), "total_size": 1}]})):
             self.refused(data, "it is no snapshot of PyTorch")
 
+    def test_words_and_numbers_are_nothing_else(self):
+        """A list in place of a word may be as deep or as large as one likes once it is written."""
+        deep = []
+        for _ in range(100_000):
+            deep = [deep]
+        wide = ["a word"]
+        for _ in range(30):
+            wide = [wide, wide]
+        for its in deep, wide, 5, None, b"mlp":
+            for found in (block(MIB, its), block(MIB, ALLOCATED, (its, "/a.py", 1)),
+                          block(MIB, ALLOCATED, ("a", its, 1))):
+                # Python's own pickle does not write what is deep.
+                self.refused(written({"segments": [segment(BASE, found)]}),
+                             "it is no snapshot of PyTorch")
+        for number in 1 << 64, 10**400, -1, 1.5, "5", None:
+            for name in "address", "total_size":
+                self.refused({"segments": [segment(BASE, block(MIB)),
+                                           {**segment(1 << 41, block(MIB)), name: number}]},
+                             "it is no snapshot of PyTorch")
+            if number is not None:
+                self.refused({"segments": [segment(BASE, block(MIB, requested=number))]},
+                             "it is no snapshot of PyTorch")
+
+    def test_segments_without_memory_say_nothing(self):
+        nothing = segment(BASE + MIB)
+        self.refused({"segments": [nothing]}, "it has no segments")
+        found = whole()
+        found["segments"].append(segment(BASE + 40 * MIB))
+        self.assertIn("2 of its 2 segments", self.report(found).out)
+
+    def test_no_memory_is_of_two_segments(self):
+        for address in BASE, BASE + 19 * MIB, BASE - MIB // 2:
+            found = whole()
+            found["segments"].append(segment(address, block(MIB)))
+            self.refused(found, "it is no snapshot of PyTorch")
+
+    def test_what_is_written_once_is_there_once(self):
+        """Of one list a few bytes can make many."""
+        parts = [block(4096) for _ in range(500)]
+        first = segment(BASE, *parts)
+        rows = [{**first, "address": BASE + n * 500 * 4096} for n in range(500)]
+        self.refused({"segments": rows}, "it is no snapshot of PyTorch")
+        self.refused({"segments": [segment(BASE)] * 100_000}, "it is no snapshot of PyTorch")
+
+    def test_call_paths_may_be_one(self):
+        """A snapshot has each path once, however many parts have it. They are looked at once."""
+        path = frames(*[("f", f"/torch/{n}.py", n) for n in range(2000)])
+        parts = [{**block(4096), "frames": path} for _ in range(2000)]
+        pathlib.Path(self.pickle).write_bytes(pickle.dumps({"segments": [segment(BASE, *parts)]}))
+        count = 0
+
+        def note(_frame, event, _arg):
+            nonlocal count
+            count += event == "line"
+            return note
+        sys.settrace(note)
+        try:
+            found = tensors.read(self.pickle)
+        finally:
+            sys.settrace(None)
+        self.assertEqual(len(found[0].parts), 2000)
+        self.assertLess(count, 200_000)
+
+    def test_names_are_of_a_length(self):
+        found = whole()
+        found["segments"][1]["blocks"][0]["frames"] = frames(
+            ("f" * MIB, "/" + "d" * MIB + "/a.py", 1))
+        done = self.report(found)
+        self.assertIn("ffff (a.py:1)", done.out)
+        self.assertLess(len(done.out), 20_000)
+
+    def test_a_free_that_failed_and_a_context_that_ended(self):
+        gct.write(self.path, [gct.GPU, (10, "ALLOC", BASE, 20 * MIB), (20, "FREE", BASE, 0),
+                              (21, "FREE_FAILED", BASE, 1),
+                              (30, "ALLOC", BASE + 32 * MIB, 2 * MIB)], 100)
+        self.assertIn("2 of its 2 segments", self.report(whole()).out)
+        # A block in the memory of one that went with its context.
+        gct.write(self.path, [gct.GPU, (10, "ALLOC", BASE, 20 * MIB), (20, "CONTEXT_END", 0, 0),
+                              (30, "CONTEXT", 0, 16 << 30), (40, "ALLOC", BASE - MIB, 21 * MIB),
+                              (50, "ALLOC", BASE + 32 * MIB, 2 * MIB)], 100)
+        self.assertIn("2 of its 2 segments, 22 MiB", self.report(whole()).out)
+
     def test_no_pickle_takes_all_memory(self):
         """A few bytes: a place in the memo, and a length."""
         self.refused(b"\x80\x04Nr" + struct.pack("<I", 1 << 27) + b".",
@@ -172,6 +281,5 @@ class Tensors(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    import sys
     del sys.argv[1:2]
     unittest.main()

@@ -9,6 +9,7 @@
 
 #include "pool/host_memory.h"
 #include "pool/spin.h"
+#include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
 
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 _Atomic uint32_t state_detours_now;
 _Atomic int state_now = STATE_ON;
 struct hooks_real real;
+__thread int call_scope_depth __attribute__((tls_model("initial-exec")));
 
 /* The driver has one context. A life of it has an id of its own. */
 static char handle;
@@ -66,8 +68,14 @@ void *host_pages(size_t size_bytes)
     return calloc(1, size_bytes);
 }
 
+static unsigned num_turns;
+static atomic_uint *ends_after_a_turn; /* visits, which other threads end then */
+
 void spin_pause(unsigned turn)
 {
+    num_turns++;
+    if (ends_after_a_turn && turn)
+        atomic_store(ends_after_a_turn, 0);
 }
 
 void pool_abandon(struct pool *p)
@@ -173,6 +181,69 @@ TEST(a_record_is_not_found_if_its_context_ends_after_the_makers_look)
     assert_false(context_made(c, the_context));
     assert_null(context_find(the_context));
     assert_int_equal(num_abandoned, 1);
+    end_record(c);
+}
+
+TEST(a_destroyer_waits_for_visits)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(false));
+    atomic_store(&c->backend.visits, 2);
+    num_turns = 0;
+    ends_after_a_turn = &c->backend.visits;
+    context_destroy_begins(&end, the_context);
+    ends_after_a_turn = NULL;
+    assert_int_equal(num_turns, 2);
+    is_alive = false;
+    judge(&end, c);
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
+    end_record(c);
+}
+
+/* A signal handler destroys the context in the middle of its own thread's visit. */
+TEST(a_destroyer_waits_for_no_visit_of_its_own)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(false));
+    atomic_store(&c->backend.visits, 1);
+    call_scope_depth = 1;
+    num_turns = 0;
+    context_destroy_begins(&end, the_context);
+    assert_int_equal(num_turns, 0);
+    call_scope_depth = 0;
+    atomic_store(&c->backend.visits, 0);
+    is_alive = false;
+    judge(&end, c);
+    end_record(c);
+}
+
+/* A host function that the visit waits for may wait for the destroyer. */
+TEST(a_destroyer_does_not_wait_for_ever)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(false));
+    atomic_store(&c->backend.visits, 1);
+    num_turns = 0;
+    context_destroy_begins(&end, the_context);
+    assert_int_equal(num_turns, CONTEXT_AWAIT_TURNS);
+    atomic_store(&c->backend.visits, 0);
+    is_alive = false;
+    judge(&end, c);
+    end_record(c);
+}
+
+TEST(a_destruction_that_fails_lets_visits_in)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(false));
+    context_destroy_begins(&end, the_context);
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
+    assert_false(context_end_judge(&end, c, false));
+    assert_true(context_unhide(c));
+    context_show(c);
+    context_end_over(&end);
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
+    assert_ptr_equal(context_find(the_context), c);
     end_record(c);
 }
 

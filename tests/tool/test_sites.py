@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Reports of traces with many call sites: what they take, the sums, and the size of the page.
+
+test_sites.py TOOL"""
+import io
+import os
+import random
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+from fake import tool
+
+import gct
+from gpucache import block_map, report, report_page, site, trace, usage
+
+MIB = 1 << 20
+LINES_MOST = 120  # of Python, for an event: some 90 are
+PAGE_MOST = 20 * MIB
+
+
+class Sites(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="sites-")
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "a.gct")
+
+    def lines(self, number, objects):
+        """Lines of Python that run for a page of so many call sites, and events."""
+        events, count = gct.write_sites(self.path, gct.site_events(number, 3), objects), 0
+
+        def note(_frame, event, _arg):
+            nonlocal count
+            count += event == "line"
+            return note
+        with unittest.mock.patch.object(usage, "COLUMNS", 1000):
+            sys.settrace(note)
+            try:
+                its = report.Report(self.path)
+                report_page.write(its, io.StringIO())
+            finally:
+                sys.settrace(None)
+            its.close()
+        return count, events
+
+    def test_an_event_takes_as_many_lines_with_more_call_sites(self):
+        for objects in 1, 400:
+            (few, few_events), (many, many_events) = (
+                self.lines(number, objects) for number in (500, 1500))
+            self.assertLess((many - few) / (many_events - few_events), LINES_MOST, objects)
+
+    def test_memory_that_rises_is_not_copied_in_each_column(self):
+        gct.write_sites(self.path, gct.site_events(3000, 1))
+        with trace.Trace(self.path) as its, unittest.mock.patch.object(
+                block_map.Moments, "at_peak", autospec=True,
+                side_effect=block_map.Moments.at_peak) as copies:
+            used = usage.Usage(its)
+        self.assertEqual(copies.call_count, 1)
+        self.assertEqual([len(moment.blocks) for moment in used.moments.all()], [3000, 3000])
+
+    def test_each_column_has_the_largest_and_all_sums(self):
+        gct.write_sites(self.path, gct.site_events(1000, 3))
+        with trace.Trace(self.path) as its:
+            used = usage.Usage(its)
+        live, blocks, best, moments = {}, {}, 0, {}
+        for number, (kind, unit, size, who) in enumerate(gct.site_events(1000, 3)):
+            ns = (number + 1) * gct.STEP
+            if kind == "FREE":
+                size, who = blocks.pop(unit)
+                size = -size
+            else:
+                blocks[unit] = size, who
+            live[who] = live.get(who, 0) + size
+            best = sum(live.values())
+            moments[ns] = sorted(live.values()), best
+        checked = 0
+        for column in used.columns:
+            self.assertEqual(sum(column.held.values()), column.live)
+            if column.ns not in moments or not column.ns % used.column_ns:
+                continue  # the moment is the column's beginning, before its first event
+            sizes, whole = moments[column.ns]
+            self.assertEqual(column.live, whole)
+            largest = sorted(size for who, size in column.held.items() if who != trace.OTHERS)
+            self.assertEqual(largest, sizes[-site.SITES_MOST:])
+            checked += len(sizes) > site.SITES_MOST
+        self.assertGreater(checked, 1000)
+
+    def test_the_largest_are_known_after_any_changes(self):
+        chance = random.Random(7)
+        for most in 1, 5, 50:
+            with unittest.mock.patch.object(site, "SITES_MOST", most):
+                its, sizes = site.Largest(), {}
+                for _ in range(700):
+                    number = chance.choice((0, 1, 3, 10, 60))
+                    changes = {chance.randrange(200): chance.choice((0, 0, 1, 2, 900, 1 << 40)) +
+                               chance.randrange(3) for _ in range(number)}
+                    sizes.update(changes)
+                    found = its.held(list(changes.items()))
+                    known = sorted(size for size in sizes.values() if size)
+                    others = found.pop(trace.OTHERS, 0)
+                    self.assertEqual(sorted(found.values()), known[-most:])
+                    self.assertEqual(others, sum(known[:-most]))
+                    for who, size in found.items():
+                        self.assertEqual(size, sizes[who])
+
+    def test_the_code_that_was_loaded_last_is_the_owner(self):
+        chance, its = random.Random(3), trace.Trace.__new__(trace.Trace)
+        its._paths, its.objects, its._placed = [], [], (0, [], [])
+        for number in range(60):
+            start = chance.randrange(400)
+            its.objects.append(trace.Object(start, start + chance.choice((0, 1, 9, 90)), 0,
+                                            str(number)))
+            for address in range(500):
+                self.assertIs(its.object_of(address), next(
+                    (each for each in reversed(its.objects)
+                     if each.start <= address < each.end), None))
+
+    def test_a_page_of_many_call_sites_in_many_libraries_is_small(self):
+        for events in gct.turns(20_000, 250), gct.site_events(20_000, 2):
+            gct.write_sites(self.path, events, 4000)
+            done = tool("report", self.path, "-o", self.path + ".html")
+            self.assertEqual((done.status, done.err.count("\n")), (0, 1), done.err)
+            self.assertLess(os.path.getsize(self.path + ".html"), PAGE_MOST)
+            with open(self.path + ".html", encoding="utf-8") as file:
+                self.assertIn("other libraries", file.read())
+
+
+if __name__ == "__main__":
+    del sys.argv[1:2]
+    unittest.main()
