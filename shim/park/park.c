@@ -264,12 +264,12 @@ static uint64_t tell_of_park(uint64_t now_ns)
 {
     static uint64_t told;
     const struct park_receipt *r = &results[job.number % RESULTS];
-    bool is_host = !strcmp(r->to, "host");
 
     (void)now_ns;
     if (job.wakes || told == job.number || atomic_load(&done) != job.number)
         return DUTY_NEVER;
     told = job.number;
+    bool is_host = !strcmp(r->to, "host");
     if (r->outcome == PARK_IS_REFUSED)
         log_info("not parked: %s", r->why);
     else

@@ -262,9 +262,8 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
 }
 
 /* ---- contexts that ended unseen serve nothing, and are not used
- * Contexts of both devices are destroyed past every wrapper. The next one may have the handle of
- * any of them, or none of theirs. Its memory is its own device's. The library must use no event of
- * one that ended: a driver reads what it has freed then.
+ * Contexts of both devices are destroyed past every wrapper. The next one may have a handle of
+ * theirs. Its memory is its own device's. The library must use no event of one that ended.
  */
 
 static int device_of(CUdeviceptr at)
@@ -278,10 +277,8 @@ static int contexts_end_unseen(const char *sim_reuse)
 {
     int wrong = 0, count = 0;
     scene_watchdog(60);
-    if (scene_simulated()) {
-        REQUIRE(setenv("SIM_CTX_REUSE", sim_reuse, 1));
-        REQUIRE(setenv("SIM_DEVICES", "2", 1));
-    }
+    REQUIRE(setenv("SIM_CTX_REUSE", sim_reuse, 1));
+    REQUIRE(setenv("SIM_DEVICES", "2", 1));
     if (gpu_device_count(&count) != 0 || count < 1)
         scene_skip("no device");
     CUresult (*destroy)(CUcontext) =
@@ -290,8 +287,8 @@ static int contexts_end_unseen(const char *sim_reuse)
         scene_skip("the driver has another symbol table");
     for (int i = 0; i < 4; i++) {
         CUcontext context = NULL;
-        int device = i % count;
         CUdeviceptr block = 0;
+        int device = i % count;
         REQUIRE(cuCtxCreate(&context, NULL, 0, device));
         for (int turn = 0; turn < 2; turn++) {
             REQUIRE(cuMemAlloc(&block, 8 * MIB));
