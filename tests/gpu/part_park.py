@@ -76,7 +76,7 @@ static int begin_inside(void)
 
 
 def counting_library(suite):
-    """The library with a copy of submit.c that counts; returns its path. All else is the build's."""
+    """The library with a copy of submit.c that counts: its path. All else is the build's."""
     with open(os.path.join(base.ROOT, "shim", "route", "submit.c"), encoding="utf-8") as file:
         text = file.read()
     for old, new, times in COUNTED:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reports of traces with many call sites: what they take, the sums, and the size of the page.
+"""Reports of traces with many call sites: what they take, the sums, and the size of the page; and
+where blocks lay.
 
 test_sites.py TOOL"""
 import io
@@ -124,6 +125,44 @@ class Sites(unittest.TestCase):
             self.assertLess(os.path.getsize(self.path + ".html"), PAGE_MOST)
             with open(self.path + ".html", encoding="utf-8") as file:
                 self.assertIn("other libraries", file.read())
+
+
+class Maps(unittest.TestCase):
+    """Blocks in memory, with holes and beside it."""
+    RANGES = {0: 8 * MIB, 8 * MIB: 8 * MIB, 64 * MIB: 8 * MIB}
+    BLOCKS = {MIB: (MIB, 1), 2 * MIB: (2 * MIB, 1), 7 * MIB: (2 * MIB, 2), 256 * MIB: (512, 3)}
+
+    def test_runs_follow_each_other(self):
+        its = block_map.Moment(0, "", self.BLOCKS, self.RANGES)
+        self.assertEqual(its.runs({1: "a", 2: "b", 3: "a"}.get), [
+            [MIB, None], [3 * MIB, "a"], [3 * MIB, None], [2 * MIB, "b"], [15 * MIB, None],
+            [512, "a"]])
+
+    def test_cells_are_of_who_has_most_of_them(self):
+        with unittest.mock.patch.object(block_map, "CELLS", 8):
+            cell, found = block_map.Moment.cells([[MIB, "b"], [3 * MIB, "a"], [MIB, "b"],
+                                                  [3 * MIB, None], [8 * MIB, "b"], [512, "a"]])
+        self.assertEqual(cell, 4 * MIB)
+        self.assertEqual(found, [[1, "a", 4], [1, "b", 1], [2, "b", 4], [1, "a", 1]])
+
+    def test_the_peak_is_put_together_from_what_followed(self):
+        its = block_map.Moments()
+        its.at_peak(5, {512: (7, 1, 0), 1024: (9, 2, 0)},
+                    [(6, 1, -3, 2048), (7, 2, 9, 1024), (8, 1, -2, 4096), (9, 1, 2, 4096),
+                     (10, 1, -2, 4096)], {})
+        its.take(False, 0, 8192)
+        self.assertEqual(its.all()[0].blocks, [(512, 7, 1), (2048, 3, 1), (4096, 2, 1)])
+
+    def test_memory_loses_its_address_in_other_parts_than_it_got_it(self):
+        its = block_map.Moments()
+        for place in range(5):
+            its.take(False, place * MIB, MIB)
+        its.take(True, MIB // 2, 2 * MIB)
+        its.take(True, 4 * MIB, MIB)
+        self.assertEqual(its.ranges, {0: MIB // 2, MIB * 5 // 2: MIB // 2, 3 * MIB: MIB})
+        its.take(False, 0, 4 * MIB)
+        its.take(True, MIB, MIB)
+        self.assertEqual(its.ranges, {0: MIB, 2 * MIB: 2 * MIB})
 
 
 if __name__ == "__main__":
