@@ -34,7 +34,7 @@ typedef struct CUcheckpointRestoreArgs_st CUcheckpointRestoreArgs;
 typedef struct CUcheckpointUnlockArgs_st CUcheckpointUnlockArgs;
 typedef enum { CU_PROCESS_STATE_RUNNING } CUprocessState;
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessGetState_v12080)(int, CUprocessState *);
-CUresult CUDAAPI cuCheckpointProcessGetState(int pid, CUprocessState *state);
+extern __typeof__(CUresult(int, CUprocessState *)) cuCheckpointProcessGetState;
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessLock_v12080)(int, CUcheckpointLockArgs *);
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessRestore_v12080)(int, CUcheckpointRestoreArgs *);
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessUnlock_v12080)(int, CUcheckpointUnlockArgs *);
