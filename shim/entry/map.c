@@ -32,8 +32,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     TRACE(PASSED_UNMAP, .a = ptr, .b = size);
     CUresult rc = real.cuMemUnmap(hide_reserved(ptr, size), size);
     if (rc != CUDA_SUCCESS)
-        TRACE_CALL(FREE_FAILED, .a = ptr, .b = (uint64_t)rc,
-                   .caller = __builtin_return_address(0));
+        TRACE_CALL(FREE_FAILED, .a = ptr, .b = (uint64_t)rc, .caller = __builtin_return_address(0));
     return rc;
 }
 
