@@ -49,7 +49,6 @@ struct park_last park_last;
 
 static char unreadable[PARK_TO_BYTES]; /* for the log */
 
-static atomic_uint enders; /* step 7 */
 static atomic_bool leaves; /* the process */
 static atomic_bool is_moving;
 
@@ -62,7 +61,7 @@ static void say_refused(struct park_receipt *r, const char *why)
 static bool begin_moving(void)
 {
     atomic_store(&is_moving, true);
-    if (!atomic_load(&enders))
+    if (!quiet_has_enders())
         return true;
     atomic_store(&is_moving, false);
     return false;
@@ -75,14 +74,14 @@ static void end_moving(void)
 
 void park_context_ends(void)
 {
-    atomic_fetch_add(&enders, 1);
+    quiet_ender_begins();
     for (unsigned turn = 0; atomic_load(&is_moving) && state_is_on(); turn++)
         spin_pause(turn);
 }
 
 void park_context_ended(void)
 {
-    atomic_fetch_sub(&enders, 1);
+    quiet_ender_ends();
 }
 
 void park_at_exit(void)
@@ -96,7 +95,7 @@ void park_at_exit(void)
 
 static bool is_undisturbed(void)
 {
-    return !atomic_load(&enders) && !atomic_load(&leaves);
+    return !quiet_has_enders() && !atomic_load(&leaves);
 }
 
 static bool may_go_on(void)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See quiet.h. No lock. The park thread alone calls quiet_await.
+ * See quiet.h. No lock. The park thread alone calls quiet_await and quiet_look.
  */
 #include "shim/park/quiet.h"
 
 #include "pool/bits.h"
+#include "pool/spin.h"
 #include "shim/context/context.h"
 #include "shim/context/stream_watch.h"
 #include "shim/context/submitter.h"
@@ -18,9 +19,11 @@
 #include "shim/process/fork_gate.h"
 #include "shim/process/kernel.h"
 #include "shim/process/proc_text.h"
+#include "shim/process/state.h"
 #include "shim/share/peer.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -171,6 +174,36 @@ static const char *look_at_primary(CUdevice device)
     return look_at_context(primary);
 }
 
+static atomic_uint enders; /* step 7 */
+static atomic_bool asks;
+
+void quiet_ender_begins(void)
+{
+    atomic_fetch_add(&enders, 1);
+    for (unsigned turn = 0; atomic_load(&asks) && turn < CONTEXT_AWAIT_TURNS && state_is_on();
+         turn++)
+        spin_pause(turn);
+}
+
+void quiet_ender_ends(void)
+{
+    atomic_fetch_sub(&enders, 1);
+}
+
+bool quiet_has_enders(void)
+{
+    return atomic_load(&enders);
+}
+
+/* Of a context that may have no record. */
+static const char *look_at_accessor(CUcontext ctx)
+{
+    atomic_store(&asks, true);
+    const char *why = quiet_has_enders() ? ENDS : look_at_context(ctx);
+    atomic_store(&asks, false);
+    return why;
+}
+
 const char *quiet_look(void)
 {
     static CUcontext accessors[ACCESSORS_MAX];
@@ -183,7 +216,7 @@ const char *quiet_look(void)
     if (!peer_accessors(accessors, ACCESSORS_MAX, &count))
         return PEERS;
     for (size_t i = 0; i < count && !why; i++)
-        why = look_at_context(accessors[i]);
+        why = look_at_accessor(accessors[i]);
     return why;
 }
 

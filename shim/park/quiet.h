@@ -20,6 +20,12 @@
  *  6. If the driver does not record such an event, nobody knows what runs: quiet_await says so. The
  *     next park asks anew, by events of its own where the pool has given up its events.
  *
+ *  7. No thread may use an event of a created context that has ended (Note [Visits] in
+ *     device_fence.h). A context with a pool is asked while it is pinned (context.h). For all
+ * others quiet_look raises `asks` and then reads whether a thread may be ending a context; that
+ * thread raises `enders` and then waits while one is asked, some 2 s at most. So one of the two
+ * sees the other.
+ *
  * Not covered: a library that is loaded while the process is parked, and submits work that is not
  * seen before the program makes any use.
  *
@@ -28,6 +34,7 @@
 #ifndef SHIM_QUIET_H
 #define SHIM_QUIET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Why the process must not be parked; NULL: it may. With the gate open or PARKED, on an own thread,
@@ -40,5 +47,10 @@ const char *quiet_await(uint64_t end_ns);
 /* The same for this moment. The gate may be open: then work may come at once. On the park thread.
  */
 const char *quiet_look(void);
+/* The caller is about to end a context: see 7. quiet_ender_ends follows. */
+void quiet_ender_begins(void);
+void quiet_ender_ends(void);
+/* May a thread be ending a context? */
+bool quiet_has_enders(void);
 
 #endif

@@ -270,6 +270,37 @@ static int contexts_come_and_go_beside(void)
     return failures + pthread_join(maker, NULL);
 }
 
+/* Nobody allocates in them. A park asks whether their work is done, by events of theirs. */
+static void *make_and_destroy_empty_contexts(void *unused)
+{
+    for (unsigned i = 0; !atomic_load(&stops); i++) {
+        CUcontext own;
+        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        usleep(i * 97 % 3000);
+        REQUIRE(cuCtxDestroy(own));
+        rest_with_others();
+    }
+    return NULL;
+}
+
+/* The simulated driver takes its time for each question, so that a context may end in between. */
+static int empty_contexts_come_and_go_beside(void)
+{
+    pthread_t maker;
+    scene_watchdog(300);
+    if (scene_simulated()) {
+        REQUIRE(setenv("SIM_REALTIME", "1", 1));
+        REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000", 1));
+        REQUIRE(setenv("SIM_COST_cuEventQuery", "300000", 1));
+    }
+    begin(1);
+    start(0, live_at_random);
+    REQUIRE(pthread_create(&maker, NULL, make_and_destroy_empty_contexts, NULL));
+    park_at_random(3 * cycles());
+    int failures = stop(0);
+    return failures + pthread_join(maker, NULL);
+}
+
 static void *fork_all_the_time(void *unused)
 {
     while (!atomic_load(&stops)) {
@@ -331,4 +362,5 @@ static int limits_of_the_process_change(void)
 
 SCENE_ACTS(ACT(a_crowd_launches), ACT(threads_live_at_random), ACT(flushes_by_signal_come_beside),
            ACT(libraries_come_and_go_beside), ACT(contexts_come_and_go_beside),
-           ACT(forks_come_beside), ACT(limits_of_the_process_change))
+           ACT(empty_contexts_come_and_go_beside), ACT(forks_come_beside),
+           ACT(limits_of_the_process_change))

@@ -6,6 +6,7 @@
 #include "shim/park/quiet.h"
 
 #include "pool/pool.h"
+#include "pool/spin.h"
 #include "shim/context/context.h"
 #include "shim/context/stream_watch.h"
 #include "shim/context/submitter.h"
@@ -16,6 +17,7 @@
 #include "shim/park/gate.h"
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
+#include "shim/process/state.h"
 #include "shim/share/peer.h"
 #include "tests/unit/cases.h"
 
@@ -29,6 +31,8 @@
 #define ACCESSOR ((CUcontext)(uintptr_t)0x300)
 #define ACCESSORS_KNOWN 512
 
+_Atomic uint32_t state_detours_now;
+_Atomic int state_now = STATE_ON;
 _Atomic(struct context *) context_records[CONTEXTS_MAX];
 atomic_int context_count;
 static struct context first, second;
@@ -36,6 +40,7 @@ static struct context first, second;
 /* The world. */
 static struct {
     bool events, capture, missed, sees_all, registers, closing;
+    bool ends_beside;        /* a thread wants to end a context that is being asked */
     const char *link;        /* what every open file is */
     CUcontext ending, asked; /* a context that nobody can pin; the one that was asked last */
     bool primary_is_active;  /* PRIMARY is device 0's */
@@ -108,9 +113,21 @@ bool device_fence_has_events(void)
     return world.events;
 }
 
+static unsigned num_turns;
+
+/* Of a thread that is about to end a context. */
+void spin_pause(unsigned turn)
+{
+    num_turns++;
+}
+
 CUresult device_fence_ask(CUcontext ctx)
 {
     world.asked = ctx;
+    if (world.ends_beside) {
+        quiet_ender_begins();
+        quiet_ender_ends();
+    }
     return world.says;
 }
 
@@ -332,6 +349,30 @@ CASE(contexts_without_a_pool_are_asked)
     world.says = CUDA_SUCCESS;
     world.accessors = ACCESSORS_KNOWN + 1;
     expect(quiet_await(0), "more contexts");
+}
+
+CASE(a_context_that_may_be_ending_is_not_asked)
+{
+    world.accessors = 1;
+    quiet_ender_begins();
+    expect(quiet_look(), "ending");
+    assert_null(world.asked);
+    quiet_ender_ends();
+    expect(quiet_look(), NULL);
+    assert_ptr_equal(world.asked, ACCESSOR);
+}
+
+CASE(who_ends_a_context_waits_while_it_is_asked)
+{
+    world.accessors = 1;
+    world.ends_beside = true;
+    num_turns = 0;
+    expect(quiet_look(), NULL);
+    assert_int_equal(num_turns, CONTEXT_AWAIT_TURNS);
+    num_turns = 0;
+    quiet_ender_begins();
+    quiet_ender_ends();
+    assert_int_equal(num_turns, 0);
 }
 
 CASE(a_primary_context_without_a_pool_is_asked)
