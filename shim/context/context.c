@@ -144,6 +144,7 @@ void context_retire(struct context *c)
     pthread_mutex_lock(&lives_lock);
     c->condemned = false;
     c->state = CONTEXT_ENDED;
+    atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
     pthread_mutex_unlock(&lives_lock);
 }
 
@@ -164,6 +165,15 @@ static bool is_meant(const struct context *c, const struct context_end *e)
         return atomic_load(&c->ctx) == e->ctx;
     return (e->device < 0 || c->device == e->device) &&
            (e->created || c->primary != CONTEXT_CREATED) && !c->destroyers;
+}
+
+/* No thread destroys the context any more, and it goes on. If it was being made, `hidden` does not
+ * tell of the destruction. Lock held. */
+static void note_failed_destruction(struct context *c)
+{
+    bool goes_on = c->state == CONTEXT_MAKING || c->state == CONTEXT_ALIVE;
+    if (goes_on && !c->condemned && !c->destroyers)
+        atomic_store(&c->backend.destruction, DESTRUCTION_NONE);
 }
 
 bool context_end_holds(const struct context_end *e, const struct context *c)
@@ -346,6 +356,7 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
     c->enders -= known;
     c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);
+    note_failed_destruction(c);
     pthread_mutex_unlock(&lives_lock);
     return mine;
 }
@@ -355,7 +366,6 @@ bool context_unhide(struct context *c)
     pthread_mutex_lock(&lives_lock);
     bool was_hidden = atomic_load(&c->hidden) && !c->enders && c->state == CONTEXT_ALIVE;
     if (was_hidden) {
-        atomic_store(&c->backend.destruction, DESTRUCTION_NONE);
         atomic_store(&c->backend.base.gone, false);
         atomic_store(&c->hidden, false);
     }

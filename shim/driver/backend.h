@@ -36,7 +36,8 @@ struct device_backend {
     _Atomic int destruction; /* enum destruction */
 };
 
-/* Of a created context. What ends a primary context is not among it. */
+/* Of a created context; what ends a primary context begins none. It is over too while the record
+ * has no context. */
 enum destruction { DESTRUCTION_NONE, DESTRUCTION_BEGUN, DESTRUCTION_OVER };
 
 /* Of a row's address, the backend that it belongs to. */

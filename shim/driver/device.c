@@ -328,7 +328,8 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
     }
     atomic_store(&d->fence_count, 0);
     atomic_store(&d->base.gone, false);
-    atomic_store(&d->destruction, DESTRUCTION_NONE);
+    int over = DESTRUCTION_OVER; /* else the new context is being destroyed already */
+    atomic_compare_exchange_strong(&d->destruction, &over, DESTRUCTION_NONE);
 }
 
 CUcontext device_primary(CUdevice device)

@@ -247,4 +247,62 @@ TEST(a_destruction_that_fails_lets_visits_in)
     end_record(c);
 }
 
+/* The same while the record is being made, and the record is made before or after the driver's
+ * answer. */
+TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
+{
+    for (int made_first = 0; made_first < 2; made_first++) {
+        struct context_end end;
+        struct context *c = start_record(false);
+        context_destroy_begins(&end, the_context);
+        if (made_first)
+            assert_false(context_made(c, the_context));
+        assert_false(context_end_judge(&end, c, false));
+        context_unhide(c);
+        context_show(c);
+        context_end_over(&end);
+        if (!made_first)
+            assert_true(context_made(c, the_context));
+        assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
+        assert_ptr_equal(context_find(the_context), c);
+        end_record(c);
+    }
+}
+
+/* Two threads destroy one context. The first one's call fails, while the other's is under way. */
+TEST(a_destruction_that_fails_lets_no_visit_into_another)
+{
+    struct context_end first, second;
+    struct context *c = finish_record(start_record(false));
+    context_destroy_begins(&first, the_context);
+    context_destroy_begins(&second, the_context);
+    assert_false(context_end_judge(&first, c, false));
+    assert_false(context_unhide(c));
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
+    assert_false(context_end_judge(&second, c, false));
+    assert_true(context_unhide(c));
+    context_show(c);
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
+    end_record(c);
+}
+
+/* device_renew (shim/driver/device.c) begins anew only what is over. */
+TEST(a_record_without_a_context_lets_no_visit_in)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(false));
+    context_destroy_begins(&end, the_context);
+    is_alive = false;
+    judge(&end, c);
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
+    is_alive = true;
+    life = 2;
+    assert_true(context_reuse(c, the_context));
+    context_destroy_begins(&end, the_context);
+    context_retire(c); /* the record does not suit */
+    assert_false(context_end_judge(&end, c, false));
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
+    end_record(c);
+}
+
 PLAY_TESTS
