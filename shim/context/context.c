@@ -25,7 +25,9 @@ static struct context no_context;
 __thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
 /* How many calls of this thread, one inside the other, may be ending contexts. */
 static __thread int ends_here __attribute__((tls_model("initial-exec")));
-/* The same, for calls that may begin a life of a primary context. */
+/* Contexts that this thread asks the driver about, and that no other thread destroys meanwhile. */
+static __thread int asks_here __attribute__((tls_model("initial-exec")));
+/* As ends_here, for calls that may begin a life of a primary context. */
 static __thread int begins_here __attribute__((tls_model("initial-exec")));
 
 void context_remember(struct context *c)
@@ -112,6 +114,7 @@ bool context_pin(struct context *c)
     pthread_mutex_lock(&lives_lock);
     bool may = c->state == CONTEXT_ALIVE && !c->destroyers;
     c->askers += may;
+    asks_here += may;
     pthread_mutex_unlock(&lives_lock);
     return may;
 }
@@ -120,6 +123,7 @@ void context_unpin(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
     c->askers--;
+    asks_here--;
     pthread_mutex_unlock(&lives_lock);
 }
 
@@ -235,7 +239,8 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     CUcontext here = NULL;
     if (known || (state_is_on() && real.cuCtxGetCurrent(&here) == CUDA_SUCCESS && here == ctx))
         e->life = context_life(ctx);
-    for (unsigned turn = 0; known && is_asked_about(e); turn++)
+    /* A signal handler may destroy what its own thread asks about. */
+    for (unsigned turn = 0; known && !asks_here && is_asked_about(e); turn++)
         spin_pause(turn);
     for (unsigned turn = 0;
          known && !call_scope_depth && turn < CONTEXT_AWAIT_TURNS && is_visited(e); turn++)
@@ -341,6 +346,7 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
     pthread_mutex_lock(&lives_lock);
     bool meant = done && is_meant(c, e), asks = meant && !e->ctx;
     c->askers += asks;
+    asks_here += asks;
     CUcontext ctx = atomic_load(&c->ctx);
     unsigned long long life = c->life;
     enum context_primary primary = c->primary;
@@ -353,6 +359,7 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
         over = known || (life && life == e->life);
     pthread_mutex_lock(&lives_lock);
     c->askers -= asks;
+    asks_here -= asks;
     c->enders -= known;
     c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);

@@ -388,6 +388,44 @@ static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
     return 0;
 }
 
+/* ---- a handler ends a context that its own thread asks about
+ * The library asks whether a context lives while the program makes another. A signal handler
+ * interrupts that, and destroys the context.
+ */
+
+static CUcontext to_destroy;
+static atomic_int destroyed;
+
+static void destroy_in_handler(int signal_number)
+{
+    atomic_store(&destroyed, cuCtxDestroy(to_destroy) == CUDA_SUCCESS ? 1 : -1);
+}
+
+static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
+{
+    CUcontext other = NULL;
+    struct sigaction action = {.sa_handler = destroy_in_handler, .sa_flags = SA_RESTART};
+    struct itimerval soon = {.it_value = {.tv_usec = 50000}};
+    REQUIRE(setenv("SIM_REALTIME", "1", 1));
+    REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000000", 1));
+    scene_start(1, 60);
+    if (!scene_simulated()) /* a real driver may hold locks there */
+        return SCENE_SKIP;
+    REQUIRE(cuCtxCreate(&to_destroy, NULL, 0, 0));
+    NEW_BLOCK(4 * MIB);
+    REQUIRE(cuCtxSetCurrent(NULL));
+    REQUIRE(sigaction(SIGALRM, &action, NULL));
+    REQUIRE(setitimer(ITIMER_REAL, &soon, NULL));
+    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    while (!atomic_load(&destroyed))
+        scene_sleep_ms(1);
+    printf("destroyed: %d\n", atomic_load(&destroyed));
+    uint64_t block = NEW_BLOCK(4 * MIB);
+    REQUIRE(gpu_memset(block, 1, 4 * MIB));
+    REQUIRE(cuCtxDestroy(other));
+    return 0;
+}
+
 /* ---- flushes beside contexts that end
  * Contexts end while the library looks whether their work is done, by events of theirs. The driver
  * reads what it has freed where an event of a context that has ended is used. The simulated driver
@@ -431,4 +469,5 @@ SCENE_ACTS(ACT(contexts_have_memory_of_their_own), ACT(a_context_lives_until_its
            ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
            ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
            ACT(a_handler_in_the_end_of_a_context_waits_for_nobody),
+           ACT(a_handler_ends_a_context_that_its_own_thread_asks_about),
            ACT(flushes_beside_contexts_that_end))

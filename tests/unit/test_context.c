@@ -73,7 +73,7 @@ static atomic_uint *ends_after_a_turn; /* visits, which other threads end then *
 
 void spin_pause(unsigned turn)
 {
-    num_turns++;
+    assert_true(num_turns++ < 2 * CONTEXT_AWAIT_TURNS); /* else for ever */
     if (ends_after_a_turn && turn)
         atomic_store(ends_after_a_turn, 0);
 }
@@ -214,6 +214,21 @@ TEST(a_destroyer_waits_for_no_visit_of_its_own)
     atomic_store(&c->backend.visits, 0);
     is_alive = false;
     judge(&end, c);
+    end_record(c);
+}
+
+/* The same in the middle of its own thread's question. */
+TEST(a_destroyer_waits_for_no_question_of_its_own)
+{
+    struct context_end end;
+    struct context *c = finish_record(start_record(false));
+    assert_true(context_pin(c));
+    num_turns = 0;
+    context_destroy_begins(&end, the_context);
+    assert_int_equal(num_turns, 0);
+    is_alive = false;
+    judge(&end, c);
+    context_unpin(c);
     end_record(c);
 }
 
