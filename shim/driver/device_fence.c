@@ -47,19 +47,20 @@ static void visit_end(struct call_scope *scope, struct device_backend *d)
 int device_fence_create(struct backend *b, uint64_t *fence)
 {
     struct device_backend *d = device_self(b);
+    struct call_scope scope;
+    bool has_event = atomic_load(&d->context_events);
+    if (has_event && !visit_begin(&scope, d)) /* before a fence is taken, which none gives back */
+        return CUDA_ERROR_DEINITIALIZED;
     unsigned at = atomic_fetch_add(&d->fence_count, 1);
-    if (at >= DEVICE_FENCES)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *fence = at;
-    if (atomic_load(&d->context_events)) {
-        struct call_scope scope;
-        if (!visit_begin(&scope, d))
-            return CUDA_ERROR_DEINITIALIZED;
-        if (real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-            d->fences[at].event = NULL;
+    bool fits = at < DEVICE_FENCES;
+    if (fits)
+        *fence = at;
+    if (fits && has_event &&
+        real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        d->fences[at].event = NULL;
+    if (has_event)
         visit_end(&scope, d);
-    }
-    return 0;
+    return fits ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Events end with their context. */
