@@ -9,6 +9,7 @@
 #include "pool/spin.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
+#include "shim/driver/error.h"
 #include "shim/process/state.h"
 #include "shim/trace/trace.h"
 
@@ -74,7 +75,7 @@ bool context_is_alone(const struct context *c)
 bool context_is_alive(CUcontext ctx)
 {
     unsigned version;
-    return !real.cuCtxGetApiVersion || real.cuCtxGetApiVersion(ctx, &version) == CUDA_SUCCESS;
+    return !real.cuCtxGetApiVersion || !error_is_end(real.cuCtxGetApiVersion(ctx, &version));
 }
 
 unsigned long long context_life(CUcontext ctx)
@@ -88,7 +89,9 @@ bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primar
 {
     if ((primary == CONTEXT_PRIMARY && !device_primary_is_active(device)) || !context_is_alive(ctx))
         return true;
-    return life && context_life(ctx) != life;
+    unsigned long long now = 0;
+    CUresult rc = life ? real.cuCtxGetId(ctx, &now) : CUDA_SUCCESS;
+    return rc == CUDA_SUCCESS ? now != life : error_is_end(rc);
 }
 
 /* Allocations find the record again, unless an ender is at it. Lock held. */

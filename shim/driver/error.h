@@ -23,4 +23,22 @@ static inline bool error_is_capture(CUresult rc)
            rc <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
+/* Asked about a context, the driver may answer with the error of earlier work, also of another
+ * context's (documented). Does the answer say that the context has ended? */
+static inline bool error_is_end(CUresult rc)
+{
+    switch (rc) {
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_INVALID_HANDLE:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_UNKNOWN: /* cuCtxGetApiVersion has it of its own */
+        return true;
+    default:
+        return false;
+    }
+}
+
 #endif

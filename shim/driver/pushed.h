@@ -9,12 +9,13 @@
  * 3. A push of a context that has ended succeeds, and the driver reads what it has freed in calls
  *    that follow (signal 11 in cuEventCreate, 580.159). cuCtxGetApiVersion knows such a handle. So
  *    the question comes after the push: what was current when it ended gives errors only
- *    (documentation of cuCtxDestroy).
+ *    (documentation of cuCtxDestroy). The error of earlier work is no answer.
  * No state, no lock.
  */
 #ifndef SHIM_PUSHED_H
 #define SHIM_PUSHED_H
 
+#include "shim/driver/error.h"
 #include "shim/driver/hooks.h"
 
 #include <stdbool.h>
@@ -45,7 +46,7 @@ static inline bool pushed_begin(struct pushed *p, CUcontext ctx)
     p->is = real.cuCtxPushCurrent_v2(ctx) == CUDA_SUCCESS;
     if (__builtin_expect(!p->is, 0) && !pushed_in_spite_of_error(p, ctx))
         return false;
-    if (!real.cuCtxGetApiVersion || real.cuCtxGetApiVersion(ctx, &version) == CUDA_SUCCESS)
+    if (!real.cuCtxGetApiVersion || !error_is_end(real.cuCtxGetApiVersion(ctx, &version)))
         return true;
     pushed_end(p);
     p->is = false;

@@ -29,9 +29,13 @@ static unsigned long long life;
 static void (*after_look)(void); /* what other threads do once the driver has answered */
 static int num_abandoned;
 
+static CUresult work_error; /* of earlier work, in place of the answers */
+
 static CUresult get_version(CUcontext ctx, unsigned *version)
 {
     *version = 13000;
+    if (work_error)
+        return work_error;
     return is_alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -44,7 +48,9 @@ static CUresult get_id(CUcontext ctx, unsigned long long *id)
     after_look = NULL;
     if (others)
         others();
-    return rc;
+    if (work_error)
+        *id = 0;
+    return work_error ? work_error : rc;
 }
 
 static CUresult get_current(CUcontext *ctx)
@@ -160,6 +166,22 @@ TEST(a_record_made_for_an_earlier_life_is_not_found)
     life = 2;
     assert_false(context_made(c, the_context));
     assert_null(context_find(the_context));
+    assert_int_equal(num_abandoned, 1);
+    end_record(c);
+}
+
+/* The program makes another context, and the driver answers with the error of earlier work. */
+TEST(a_context_is_not_over_because_work_has_failed)
+{
+    const struct context_end unseen = {.device = -1, .created = true};
+    struct context *c = finish_record(start_record(false));
+    work_error = CUDA_ERROR_ILLEGAL_ADDRESS;
+    judge(&unseen, c);
+    assert_int_equal(num_abandoned, 0);
+    assert_ptr_equal(context_find(the_context), c);
+    work_error = CUDA_SUCCESS;
+    life = 2;
+    judge(&unseen, c);
     assert_int_equal(num_abandoned, 1);
     end_record(c);
 }

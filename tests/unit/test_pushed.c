@@ -88,4 +88,41 @@ TEST(the_programs_context_is_current_again)
     }
 }
 
+static CUresult version_answer;
+
+static CUresult get_version(CUcontext ctx, unsigned *version)
+{
+    return version_answer;
+}
+
+/* The question may be answered with the error of earlier work, too. */
+TEST(a_context_is_left_only_if_it_has_ended)
+{
+    static const struct {
+        CUresult answer;
+        bool stays;
+    } cases[] = {{CUDA_SUCCESS, true},
+                 {CUDA_ERROR_ILLEGAL_ADDRESS, true},
+                 {CUDA_ERROR_LAUNCH_FAILED, true},
+                 {CUDA_ERROR_CONTEXT_IS_DESTROYED, false},
+                 {CUDA_ERROR_INVALID_CONTEXT, false},
+                 {CUDA_ERROR_UNKNOWN, false}};
+    real.cuCtxGetCurrent = get_current;
+    real.cuCtxPushCurrent_v2 = push;
+    real.cuCtxPopCurrent_v2 = pop;
+    real.cuCtxGetApiVersion = get_version;
+    push_errors = pop_errors = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct pushed p;
+        depth = 1;
+        stack[0] = context(1);
+        version_answer = cases[i].answer;
+        assert_int_equal(pushed_begin(&p, context(2)), cases[i].stays);
+        assert_int_equal(depth, cases[i].stays ? 2 : 1);
+        pushed_end(&p);
+        assert_int_equal(depth, 1);
+        assert_ptr_equal(stack[0], context(1));
+    }
+}
+
 PLAY_TESTS
