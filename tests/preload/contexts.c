@@ -406,6 +406,8 @@ static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
     CUcontext other = NULL;
     struct sigaction action = {.sa_handler = destroy_in_handler, .sa_flags = SA_RESTART};
     struct itimerval soon = {.it_value = {.tv_usec = 50000}};
+    if (scene_sanitized()) /* the simulated driver frees host memory in the handler */
+        return SCENE_SKIP;
     REQUIRE(setenv("SIM_REALTIME", "1", 1));
     REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000000", 1));
     scene_start(1, 60);
