@@ -83,7 +83,7 @@ void green_context_expect(void)
 }
 
 /* The driver is asked only if there may be a green context. The question makes a per-thread stream,
- * with which a forked child of the process dies in exit() (seen on an H200, driver 580). */
+ * with which a forked child crashes when it ends (seen on an H200, driver 580). */
 CUcontext green_context_owner(CUcontext ctx)
 {
     CUgreenCtx green = NULL;

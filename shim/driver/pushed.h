@@ -9,7 +9,8 @@
  * 3. A push of a context that has ended succeeds, and the driver reads what it has freed in calls
  *    that follow (signal 11 in cuEventCreate, 580.159). cuCtxGetApiVersion knows such a handle. So
  *    the question comes after the push: what was current when it ended gives errors only
- *    (documentation of cuCtxDestroy). The error of earlier work is no answer.
+ *    (documentation of cuCtxDestroy), but for calls with its events (Note [Visits] in
+ *    device_fence.h). The error of earlier work is no answer.
  * No state, no lock.
  */
 #ifndef SHIM_PUSHED_H

@@ -174,7 +174,7 @@ static const char *look_at_primary(CUdevice device)
     return look_at_context(primary);
 }
 
-static atomic_uint enders; /* step 7 */
+static atomic_uint enders; /* quiet.h: 7 */
 static atomic_bool asks;
 
 void quiet_ender_begins(void)
