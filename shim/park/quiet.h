@@ -20,10 +20,10 @@
  *  6. If the driver does not record such an event, nobody knows what runs: quiet_await says so. The
  *     next park asks anew, by events of its own where the pool has given up its events.
  *  7. No thread may use an event of a created context that has ended (Note [Visits] in
- *     device_fence.h). A context with a pool is asked while it is pinned (context.h). For
- *     other created ones quiet_look raises `asks` and then reads whether a thread may be ending a
- * context. That thread raises `enders` and then waits while one is asked, some 2 s at most. So one
- * of the two sees the other.
+ *     device_fence.h). A context with a pool is asked while it is pinned (context.h). For other
+ *     created ones quiet_look raises `asks` and then reads whether a thread may be ending a
+ *     context. That thread raises `enders` and then waits while one is asked, some 2 s at most. So
+ *     one of the two sees the other.
  *
  * Not covered: a library that is loaded while the process is parked, and submits work that is not
  * seen before the program makes any use.
