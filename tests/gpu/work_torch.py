@@ -13,6 +13,7 @@ The first repeat is a warm-up. Of each of the others the figures hold the second
 them the host waited for the GPU's result.
 """
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -81,16 +82,37 @@ def figures(seconds, waited):
             "allocated_peak_bytes": torch.cuda.max_memory_allocated()}
 
 
+@contextlib.contextmanager
+def recorded_by(peer, path):
+    """Within it another recorder records: PyTorch's own, or memray's."""
+    if peer == "PyTorch":
+        torch.cuda.memory._record_memory_history(stacks="python")
+        try:
+            yield
+        finally:
+            torch.cuda.memory._dump_snapshot(path)
+            torch.cuda.memory._record_memory_history(enabled=None)
+    else:
+        import memray
+        with memray.Tracker(path):
+            yield
+
+
 def take_turns(workload, steps, warm):
-    """One workload, by the protocol of trainer.py."""
+    """One workload, by the protocol of trainer.py. "go PEER PATH": another recorder records it."""
     losses, seconds, waited, waits = [], [], [], Waits()
     torch.manual_seed(1)
     step = work_models.WORKLOADS[workload]()
     repeat(step, warm * steps, losses)
     print("ready", os.getpid(), flush=True)
-    while sys.stdin.readline().strip() == "go":
+    while (words := sys.stdin.readline().split())[:1] == ["go"]:
         waits.seconds = 0.0
-        seconds.append(repeat(step, steps, losses))
+        try:
+            with recorded_by(*words[1:]) if words[1:] else contextlib.nullcontext():
+                seconds.append(repeat(step, steps, losses))
+        except ImportError as reason:
+            print(reason, flush=True)
+            continue
         waited.append(waits.seconds)
         print("turn", flush=True)
     show(workload, losses)
