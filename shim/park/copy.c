@@ -8,6 +8,7 @@
 #include "shim/driver/call_scope.h"
 #include "shim/park/node.h"
 #include "shim/park/store_file.h"
+#include "shim/park/uncached.h"
 #include "shim/process/futex.h"
 #include "shim/process/own_thread.h"
 
@@ -87,8 +88,10 @@ static bool copy_staged(char *host, char *staged, size_t size_bytes)
     if (job.what.in_file)
         return job.what.way == COPY_OUT ? store_file_put(host, staged, size_bytes)
                                         : store_file_get(staged, host, size_bytes);
-    memcpy(job.what.way == COPY_OUT ? host : staged, job.what.way == COPY_OUT ? staged : host,
-           size_bytes);
+    if (job.what.way == COPY_OUT)
+        uncached_copy(host, staged, size_bytes);
+    else
+        memcpy(staged, host, size_bytes); /* the GPU reads it next */
     return true;
 }
 

@@ -199,7 +199,8 @@ def record_turn(p, recorder, way, number):
     """One turn of the training, recorded in this way. None: not."""
     trace = recorder.path(f"cost-{number}", "gct") if way else "none"
     if way in LEVELS:
-        p.set(f"TRACE={trace},TRACE_STACKS={LEVELS[way][0]}")
+        p.set(f"TRACE_STACKS={LEVELS[way][0]}")
+        p.set(f"TRACE={trace}")
         time.sleep(0.02)
     said = p.do(f"go {way} {trace}" if way in PEERS else "go")
     if said != "turn":
@@ -279,10 +280,10 @@ def report(suite):
     frameworks.side_by_side(suite, [lambda n=name, j=job: guarded(suite, n, *j)
                                     for name, job in jobs.items()])
     guarded(suite, "two processes that lend", lend, recorder)
-    pairs, steps = (12, 10) if suite.quick else (40, 20)
+    pairs, steps = (12, 10) if suite.quick else (24, 20)
     guarded(suite, "what the recorder costs, cache off", cost, recorder, "off", CACHE_OFF,
             tuple(LEVELS), pairs, steps)
     if not suite.quick:
         guarded(suite, "what the recorder costs, cache on", cost, recorder, "on", {},
-                (*LEVELS, *PEERS), pairs, steps)
+                ("Python frames", *PEERS), pairs, steps)
     recorder.copy_pages()
