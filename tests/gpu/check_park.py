@@ -123,10 +123,10 @@ def cost_is_judged(build, folder):
     suite.build_library()
     recorder = part_report.Recorder(suite)
     part_report.cost(suite, recorder, "off", {"TRACES": recorder.folder},
-                     ("owner", "stacks", "PyTorch", "memray"), 4, 1)
-    owner, stacks, torch, memray = suite.rows
-    return owner.shim == stacks.shim == "+1.00 %" and owner.verdict.endswith("MISSED") and \
-        stacks.verdict.endswith("met") and torch.shim == "+2.00 %" and "error 0.00 %" in \
+                     ("owner", "Python frames", "PyTorch", "memray"), 4, 1)
+    owner, frames, torch, memray = suite.rows
+    return owner.shim == frames.shim == "+1.00 %" and owner.verdict.endswith("MISSED") and \
+        frames.verdict.endswith("met") and torch.shim == "+2.00 %" and "error 0.00 %" in \
         torch.verdict and memray.verdict == "skip: no such recorder"
 
 
