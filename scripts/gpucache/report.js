@@ -143,6 +143,7 @@ function startPicture() {
   data.at = sums(data.at);
   data.slots = sums(data.slots);
   data.reserved = sums(data.reserved);
+  data.away = data.away ? sums(data.away) : data.reserved.map(() => 0);
   data.series.forEach(its => its.held = sums(its.held));
   let flameAt = "peak";
   const buttons = document.querySelectorAll("#flame [data-at]");

@@ -378,7 +378,8 @@ class Report:
                          "args": sums})
             rows.append({"name": "device memory", "ph": "C", "pid": pid, "ts": column.ns / us,
                          "args": {"live": column.live,
-                                  "idle": max(0, column.reserved - column.live)}})
+                                  "idle": max(0, column.reserved - column.live),
+                                  **({"parked": column.away} if self.usage.away.area else {})}})
         for mark in self.usage.marks:
             what, more = self.mark(mark)
             rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid,

@@ -197,6 +197,8 @@ class Page:
                 "slots": _steps([column.ns // width for column in self.columns]),
                 "at": _steps([column.ns for column in self.columns]),
                 "reserved": _steps([column.reserved for column in self.columns]),
+                **({"away": _steps([column.away for column in self.columns])}
+                   if self.usage.away.area else {}),
                 "owners": self.owners, "series": series, "maps": self.maps(),
                 "marks": self._told(self.usage.marks[:MARKS])}
 

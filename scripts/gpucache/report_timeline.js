@@ -83,6 +83,7 @@ class Timeline {
     for (const layer of layers)
       add(layer.of, {style: `fill:${colour(layer.owner)};opacity:${layer.faint ? .72 : 1}`});
     add((i, k) => Math.max(0, held[k] - base[k]), {style: "fill:var(--idle)"});
+    add(i => -data.away[i], {class: "away"});  // over the part that is not on the device
     this.svg.replaceChildren(...this.axes(), ...areas, ...this.flags(), this.over = make("g"));
     this.drawMarkers();
     if (this.lanes)
@@ -113,11 +114,11 @@ class Timeline {
 
   // Lines of what happened, one a pixel and kind; words where there is room for them.
   flags() {
-    const ends = new Array(FLAG_ROWS).fill(0), found = [], seen = new Set();
+    const ends = new Array(FLAG_ROWS).fill(0), lines = [], all = [], seen = new Set();
     const marks = [...data.marks, [data.at[this.peak], "peak", `peak: ${size(this.columns[
       this.peak])} live`]].sort((m, n) => (n[1] === "peak") - (m[1] === "peak") || m[0] - n[0]);
-    for (const [ns, kind, all] of marks) {
-      const words = all.length > FLAG_LETTERS ? `${all.slice(0, FLAG_LETTERS - 1)}…` : all;
+    for (const [ns, kind, what] of marks) {
+      const words = what.length > FLAG_LETTERS ? `${what.slice(0, FLAG_LETTERS - 1)}…` : what;
       const x = this.x(ns / data.width), place = `${Math.round(x)} ${kind}`;
       if (x < LEFT || x > this.width - RIGHT || seen.has(place))
         continue;
@@ -125,15 +126,15 @@ class Timeline {
       const wide = 7 * words.length + 10, left = x + wide > this.width;
       const row = ends.findIndex(end => end <= (left ? x - wide : x));
       const y = 34 + 16 * Math.max(0, row);
-      const its = make("g", {class: kind}, make("line", {class: "flag", x1: x, x2: x, y1: y - 10,
-        y2: HEIGHT - BOTTOM}), make("text", {x: left ? x - 5 : x + 5, y,
-        "text-anchor": left ? "end" : "start"}, row >= 0 ? words : ""),
-      make("title", {}, `${time(ns)}: ${all}`));
-      if (row >= 0)
-        ends[row] = left ? x : x + wide;
-      found.push(its);
+      const its = name => make("g", {class: kind}, name, make("title", {}, `${time(ns)}: ${what}`));
+      lines.push(its(make("line", {class: "flag", x1: x, x2: x, y1: y - 10, y2: HEIGHT - BOTTOM})));
+      if (row < 0)
+        continue;
+      all.push(its(make("text", {class: "words", x: left ? x - 5 : x + 5, y,
+        "text-anchor": left ? "end" : "start"}, words)));
+      ends[row] = left ? x : x + wide;
     }
-    return found;
+    return [...lines, ...all];  // no line crosses words
   }
 
   drawMarkers() {
@@ -223,7 +224,8 @@ class Timeline {
     const row = (mark, name, bytes, more, kind = "") => make("div", {class: kind}, mark,
       make("span", {}, name, ...more ? [make("small", {title: more}, more)] : []),
       make("span", {class: "n", style: "flex:none"}, size(bytes)));
-    const total = this.columns[column], held = Math.max(total, data.reserved[column]);
+    const total = this.columns[column], away = data.away[column];
+    const held = Math.max(total, data.reserved[column]);
     const words = column === this.peak ? ", the peak" : "";
     if (this.lanes)
       this.lanes.read(data.slots[column]);
@@ -237,9 +239,11 @@ class Timeline {
     rows.sort((m, n) => n[0] - m[0]);
     find(".reading").replaceChildren(make("span", {}, "at ", make("b", {}, time(data.at[column])),
       words), row(make("i", {class: "dot", style: "background:var(--idle)"}), "idle",
-      held - total, "held, not in use"),
+      Math.min(held - total, held - away), "held, not in use"),
     ...rows.slice(0, 9).map(each => each[1]),
-    row("", "live, as asked for", total, "", "sum"), row("", "held on the device", held, ""));
+    ...away ? [row(make("i", {class: "dot away"}), "parked", away, "on the host")] : [],
+    row("", "live, as asked for", total, "", "sum"),
+    row("", "held on the device", held - away, ""));
   }
 
   showTable(layers) {
@@ -250,7 +254,7 @@ class Timeline {
       make("th", {scope: "col", class: "n"}, words));
     const rows = this.bins(TABLE_ROWS).map(([, , i]) => i).filter((i, k, all) => i !== all[k - 1])
       .map(i => make("tr", {}, cell(time(data.at[i])), cell(size(this.columns[i])),
-        cell(size(Math.max(data.reserved[i], this.columns[i]))),
+        cell(size(Math.max(data.reserved[i], this.columns[i]) - data.away[i])),
         ...shown.map(layer => cell(layer.of(i) ? size(layer.of(i)) : "–"))));
     const marks = data.marks.map(([ns, , words]) => make("tr", {}, cell(time(ns)),
       make("td", {}, words)));

@@ -13,8 +13,8 @@ Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
 Mark = collections.namedtuple("Mark", "ns kind bytes text site")
 # ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
-# of blocks that the driver served, then.
-Column = collections.namedtuple("Column", "ns held live reserved")
+# of blocks that the driver served, then; away: bytes of it that are parked, on the host.
+Column = collections.namedtuple("Column", "ns held live reserved away", defaults=(0,))
 
 
 class Site:
@@ -86,6 +86,18 @@ class Levels(collections.Counter):
             if seen >= part * whole:
                 break
         return (level + 1) << 20
+
+
+class Away:
+    """Memory that is parked: bytes, and their sum over the time."""
+
+    def __init__(self, begin_ns):
+        self.bytes, self.area, self._ns = 0, 0, begin_ns
+
+    def take(self, ns, size):
+        """So much is away from now on."""
+        self.area += self.bytes * max(0, ns - self._ns)
+        self.bytes, self._ns = size, max(ns, self._ns)
 
 
 class Floors:

@@ -45,7 +45,7 @@ def lane(its):
     width, found = its.usage.column_ns, []
     for column in its.usage.columns:
         slot = column.ns // width
-        entry = slot, max(column.reserved, column.live), column.live
+        entry = slot, max(column.reserved, column.live) - column.away, column.live
         if found and found[-1][0] == slot:
             entry = slot, *map(max, entry[1:], found.pop()[1:])
         found.append(entry)

@@ -6,7 +6,7 @@ import collections
 import gc
 
 from gpucache import beside, block_map
-from gpucache.site import Block, Column, Floors, Largest, Levels, Mark, Owners, Site
+from gpucache.site import Away, Block, Column, Floors, Largest, Levels, Mark, Owners, Site
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -37,7 +37,7 @@ class Usage:
         self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
         lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
         self.own_ns = max(1, self.span_ns - lead_ns)
-        self._floors = Floors(lead_ns, self.own_ns)
+        self._floors, self.away = Floors(lead_ns, self.own_ns), Away(lead_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
@@ -47,14 +47,12 @@ class Usage:
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.peak_ns = 0
         self.reserved_peak = self.pool_peak = 0  # pool: without what is beside it
-        self.at_peak = {}
         # The peak's last block came at peak_ns; then freed, (ns, site, bytes), was the first to go.
         # before, after: the highest moments on both sides.
         self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
         self.beside = beside.Beside(self._beside_changed)
         self.driver_ns = 0   # in calls that took or gave device memory
-        self.levels = Levels()
-        self.columns = []
+        self.levels, self.columns = Levels(), []
         self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
         self._driver_freed = NONE_FREED[:2]  # address, ns and bytes, of what the driver had served
         self._level_ns = self._held_ns = lead_ns
@@ -85,6 +83,7 @@ class Usage:
                 gc.enable()
         self._level(self.span_ns)
         self._hold(self.span_ns, 0)
+        self.away.take(self.span_ns, self.away.bytes)
         self._finish_column(self.span_ns)
         self._keep_peak()
         self.moments.at_end(self.span_ns, "the end", self.blocks)
@@ -95,7 +94,8 @@ class Usage:
             found.count(blocks[site], beside_blocks[site])
         if not self.sites and not self.reserved_peak:
             self.columns = []
-        self._find_peak()
+        best = max(self.columns, key=lambda column: column.live, default=None)
+        self.at_peak = dict(best.held) if best else {}
 
     def _run(self, batches, progress):
         ns = told = 0
@@ -232,13 +232,15 @@ class Usage:
         moment, touched = self._moment, self._touched
         held = self._largest.held([(site, its.then if its.moment == moment else its.live)
                                    for site, its in touched.items()])
-        self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved))
+        self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved,
+                                   self.away.bytes))
         since = {site: its for site, its in touched.items() if its.moment == moment}
         touched.clear()
         touched.update(since)
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
             held = self._largest.held([(site, its.live) for site, its in touched.items()])
-            self.columns.append(Column(self._end_ns, held, self.live, self.reserved))
+            self.columns.append(Column(self._end_ns, held, self.live, self.reserved,
+                                       self.away.bytes))
             touched.clear()
         if self._peak_is_new:
             self._peak_ranges = dict(self.moments.ranges)
@@ -384,7 +386,7 @@ class Usage:
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
-        return self._held_time // self.own_ns
+        return (self._held_time - self.away.area) // self.own_ns
 
     def median_beyond(self):
         """Bytes; None: NVML was not asked."""
@@ -456,6 +458,11 @@ class Usage:
             self.moments.at(event.ns, MAPPED[name], self.blocks)
         self.marks.append(Mark(event.ns, name, size, event.text or str(event.a), event.site))
 
+    def _moved(self, event):
+        """Memory went to the host, or all that was there came back."""
+        self._mark(event)
+        self.away.take(event.ns, self.away.bytes + event.a if event.kind == KIND["PARK"] else 0)
+
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
@@ -465,12 +472,8 @@ class Usage:
         **dict.fromkeys(BESIDE, _beside), KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["CONTEXT_END"]: _context_end,
-        KIND.get("PARK"): _mark, KIND.get("WAKE"): _mark,  # of libraries that park
+        KIND.get("PARK"): _moved, KIND.get("WAKE"): _moved,  # of libraries that park
     }
-
-    def _find_peak(self):
-        best = max(self.columns, key=lambda column: column.live, default=None)
-        self.at_peak = dict(best.held) if best else {}
 
     def enough(self):
         """Bytes of live memory that were enough for ENOUGH of the time."""

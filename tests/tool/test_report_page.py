@@ -20,7 +20,7 @@ import unittest.mock
 from fake import tool
 
 import browser
-from gpucache import block_map, report, site, tables, text, trace, usage
+from gpucache import block_map, report, site, tables, text, together, trace, usage
 
 WRITER = os.path.realpath(sys.argv[2])
 MIB = 1 << 20
@@ -95,6 +95,16 @@ class Figures(Pages):
                       "41 blocks, 140 MiB", "natively some 35 ms for 401 pairs",
                       '<td class="">cudaMallocAsync</td>', "400 frees were of memory from before"):
             self.assertIn(words, page)
+
+    def test_what_is_parked_is_not_on_the_device(self):
+        _, data, its = self.page("parked")
+        away = list(itertools.accumulate(data["away"]))
+        self.assertEqual((away[0], max(away), away[-1]), (0, 128 * MIB, 0))
+        self.assertAlmostEqual(its.usage.mean_held() / MIB, 128 * 2 / 3, delta=20)
+        self.assertEqual(its.usage.reserved_peak, 128 * MIB)
+        steps = [size for size, _ in itertools.groupby(its[1] for its in together.lane(its))]
+        self.assertEqual(steps[-4:], [128 * MIB, 0, 128 * MIB, 0])
+        self.assertNotIn("away", self.page("program", "never-parked")[1])
 
     def test_the_block_map(self):
         page, data, its = self.page("program", "mapped")
@@ -393,6 +403,16 @@ class Opened(Pages):
         page.mouse("Moved", x + 250, y)
         self.assertNotIn("the peak", self.words(".reading"))
         self.assertIn("trace_writer", self.words(".reading"))
+
+    def test_what_is_parked_is_shown_so(self):
+        self.page("parked")
+        page = self.open("parked")
+        self.assertNotIn("on the host", self.words(".reading"))
+        page.mouse("Moved", *self.middle("#timeline svg"))
+        self.assertRegex(self.words(".reading"), r"parked\s+on the host\s+128 MiB")
+        self.assertRegex(self.words(".reading"), r"held on the device\s+0 B")
+        if "PICTURES" in os.environ:
+            page.picture(os.path.join(os.environ["PICTURES"], "parked.png"))
 
     def test_the_block_map_has_moments(self):
         page = self.open()

@@ -78,6 +78,20 @@ static void a_program(const char *path)
     TRACE(PASSED, .b = 7 * MIB, .aux = 0, .caller = AT(spike));
 }
 
+/* All of it is on the host in the middle third of the time. */
+static void parked(const char *path)
+{
+    struct timespec third = {.tv_nsec = 50000000};
+    TRACE(CONTEXT, .a = 0, .b = 1024 * MIB, .context = 1, .text = "GPU-1 a GPU");
+    TRACE(SEGMENT, .a = FIRST, .b = 128 * MIB, .aux = 5000, .context = 1);
+    alloc(FIRST, 100 * MIB, AT(parked));
+    nanosleep(&third, NULL);
+    TRACE(PARK, .a = 128 * MIB, .b = 777);
+    nanosleep(&third, NULL);
+    TRACE(WAKE, .a = 128 * MIB, .b = 888);
+    nanosleep(&third, NULL);
+}
+
 /* Words that would be programs in a page. */
 static void hostile(const char *path)
 {
@@ -322,6 +336,7 @@ static const struct {
 } scenes[] = {
     {"kinds", all_kinds},
     {"program", a_program},
+    {"parked", parked},
     {"hostile", hostile},
     {"nothing", nothing},
     {"threads", threads},
