@@ -84,6 +84,7 @@ CASES = {
               "dies": "FAIL: it ended with status -6, in step 4"},
     "frames": {"": None, "bytes": "FAIL: step 4", "dies": "FAIL: it ended with status -6",
                "off": "FAIL: parked 0 of"},
+    "many": {"": None, "bytes": "FAIL: step 4", "dies": "FAIL: it ended with status -6"},
     "ranks": {"": None, "bytes": "FAIL: rank 0 answers 'sum'", "dies": "FAIL: it ended",
               "hangs": "FAIL: it says nothing for 10 s", "off": None},
 }
@@ -98,6 +99,10 @@ def play(suite, part, program):
         part_cycle.park_torch(suite)
     elif part == "frames":
         part_frames.one(suite, "stand-in", command, {}, 6)
+    elif part == "many":
+        part_frames.many_jobs = lambda *_: [(command, "ready", part_frames.take_steps,
+                                             part_frames.bare_lines(suite, command, {}, 6))] * 2
+        part_frames.park_many(suite)
     else:
         part_beside.one_case(suite, "stand-in", command, "sum", {}, 6)
 

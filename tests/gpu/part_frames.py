@@ -2,12 +2,18 @@
 """Programs of other packages than PyTorch, and CUDA graphs of C++, parked before each of their
 steps: the checksums of all steps are bare's."""
 import collections
+import concurrent.futures
+import contextlib
+import os
+import signal
 import statistics
 import tempfile
+import threading
+import time
 
 import part_frameworks as frameworks
 import suite as base
-from parked import Ended, Parked, ending, parked_bytes, stays
+from parked import Ended, Parked, ending, one_gpu, parked_bytes, program, stays
 
 GROWS = {"XLA_FLAGS": frameworks.JAX_EXACT, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
@@ -95,3 +101,74 @@ def park_frameworks(suite):
             suite.row(name, verdict=f"FAIL: {str(reason).splitlines()[0]}")
     frameworks.side_by_side(suite, [lambda n=name, c=command, e=env: guarded(n, c, e)
                                     for name, (command, env) in JOBS.items()])
+
+
+# --- many at once
+
+def change_blocks(p, rounds, mib):
+    """Parks of a program with blocks of mixed sizes, of which every second one changes. None: all
+    bytes were right."""
+    p.do(f"fill {mib}")
+    for number in range(rounds):
+        p.park()
+        if number % 2:
+            p.do("change")
+        if (said := p.do("check")) != "sound":
+            return f"{said} in round {number}"
+    return None
+
+
+def take_steps(p, rounds, wanted):
+    """Parks of a program that says of each step what bare says."""
+    for number in range(rounds):
+        p.park()
+        if (said := p.do("step")) != wanted[number]:
+            return f"step {number}: {said!r}, bare {wanted[number]!r}"
+    return None
+
+
+@contextlib.contextmanager
+def signals(pids):
+    """SIGUSR1 to one of these after the other."""
+    stopped = threading.Event()
+
+    def send():
+        while not stopped.wait(0.01):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pids[int(time.monotonic() * 100) % len(pids)], signal.SIGUSR1)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        sender.join()
+
+
+def many_jobs(suite, rounds):
+    """(command, its first word, what parks it, what that needs) of each program."""
+    jobs = [([program(suite)], "started", change_blocks, 4 if suite.simulate else 64)] * 5
+    try:
+        graphs = [suite.compile_cuda("park_graphs")]
+        jobs += [(graphs, "ready", take_steps, bare_lines(suite, graphs, {}, rounds))] * 3
+    except base.Skip as reason:
+        suite.row("CUDA graphs of C++", verdict=f"skip: {reason}")
+    return jobs
+
+
+def park_many(suite):
+    rounds = 6 if suite.simulate else 100 if suite.quick else 1250
+    jobs = many_jobs(suite, rounds)
+    begin = time.monotonic()
+    with one_gpu(suite) as env, tempfile.TemporaryDirectory() as folder, ending() as there:
+        for command, ready, _, _ in jobs:
+            there.append(Parked(suite, folder, command, ready, **env))
+        with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool, \
+                signals([p.process.pid for p in there]):
+            ends = [pool.submit(play, p, rounds, given)
+                    for p, (_, _, play, given) in zip(there, jobs)]
+            wrong = [str(end.exception() or end.result()) for end in ends
+                     if end.exception() or end.result()]
+    taken = (time.monotonic() - begin) / rounds
+    suite.row(f"{len(jobs)} programs, {rounds} parks each, flushed by signals", "",
+              f"{base.seconds(taken)} a round", "", f"FAIL: {'; '.join(wrong)}" if wrong else "ok")
