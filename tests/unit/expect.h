@@ -100,6 +100,14 @@ static inline struct rig *expect_single(void **state)
 
 /* POOL_TEST(name) { .. }: a test with a rig that it starts itself. */
 #define POOL_TEST(name) TEST_WITH(name, expect_setup, expect_teardown)
+/* RIG_TEST(name, start) { .. }: one with a rig r, which start makes of state. */
+#define RIG_TEST(name, start)                                                                      \
+    static void name##_with(struct rig *r);                                                        \
+    POOL_TEST(name)                                                                                \
+    {                                                                                              \
+        name##_with(start);                                                                        \
+    }                                                                                              \
+    static void name##_with(struct rig *r)
 #define POOL_TEST_IS(name, call)                                                                   \
     POOL_TEST(name)                                                                                \
     {                                                                                              \

@@ -46,18 +46,16 @@ POOL_TEST(live_chunks_are_not_idle)
     EXPECT_EQ(seize(r, UINT64_MAX, false), MIB(8), "the two that were freed");
 }
 
-POOL_TEST(a_chunk_that_is_partly_live_is_not_idle)
+RIG_TEST(a_chunk_that_is_partly_live_is_not_idle, *state)
 {
-    struct rig *r = *state;
     r->config.prealloc_bytes = MIB(64);
     rig_start(r);
     rig_alloc(r, MIB(2));
     EXPECT_EQ(seize(r, UINT64_MAX, false), 0, "one block of 2 MiB holds 64");
 }
 
-POOL_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free)
+RIG_TEST(a_chunk_below_several_blocks_is_idle_when_the_last_is_free, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t whole = rig_freed(r, MIB(64));
     uint64_t addr[4];
     rig_alloc_all(r, addr, 4, MIB(16));
@@ -81,9 +79,8 @@ POOL_TEST(no_more_is_seized_than_wanted)
     EXPECT_EQ(seize(r, MIB(3), true), 0, "none is so small");
 }
 
-POOL_TEST(memory_that_is_complete_by_order_only_is_not_seized)
+RIG_TEST(memory_that_is_complete_by_order_only_is_not_seized, expect_reuse(state, REUSE_ORDER))
 {
-    struct rig *r = expect_reuse(state, REUSE_ORDER);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
     rig_free_behind(r, 1, MS(10), a);
     rig_free(r, b);
@@ -151,9 +148,8 @@ POOL_TEST(exposed_memory_is_dead_and_released)
     EXPECT(rig_stats(r).reserved_peak_bytes < MIB(32 + 32 + 20), "much of it before more is taken");
 }
 
-POOL_TEST(a_dead_block_over_several_chunks_goes_back_in_parts)
+RIG_TEST(a_dead_block_over_several_chunks_goes_back_in_parts, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     rig_alloc(r, MIB(3)); /* shares its second granule with the next */
     uint64_t b = rig_alloc(r, MIB(200));
     rig_expose(r, b);
@@ -181,9 +177,8 @@ static void take_again(struct model *m, uint64_t addr)
     EXPECT_EQ(s->addr, addr, "at the same place");
 }
 
-POOL_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers)
+RIG_TEST(a_segment_that_goes_back_is_nobodys_before_it_is_anothers, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     struct second s = {.pool = pool_create(&r->model->backend, &r->config, &s)};
     struct pool_block block;
     rig_free(r, rig_alloc(r, MIB(4)));
@@ -219,9 +214,8 @@ static void look_at_others(struct model *m, uint64_t addr)
     }
 }
 
-POOL_TEST(a_segment_is_the_pools_until_it_goes_back)
+RIG_TEST(a_segment_is_the_pools_until_it_goes_back, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     struct departure d = {.gone = 0};
     for (int i = 0; i < 3; i++)
         d.addrs[i] = rig_alloc(r, MIB(4));
@@ -236,9 +230,8 @@ POOL_TEST(a_segment_is_the_pools_until_it_goes_back)
 }
 
 /* Merged with memory whose work was complete before. */
-POOL_TEST(what_is_ordered_but_not_complete_stays_mapped)
+RIG_TEST(what_is_ordered_but_not_complete_stays_mapped, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
     EXPECT(a < b, "in this order");
     rig_free(r, a);

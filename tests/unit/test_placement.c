@@ -139,9 +139,8 @@ static struct window found(struct rig *r, uint64_t size_bytes, uint64_t align)
     return w;
 }
 
-POOL_TEST(an_empty_arena_is_one_window)
+RIG_TEST(an_empty_arena_is_one_window, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     struct window w = found(r, MIB(3), 512);
     EXPECT_EQ(w.start, r->pool->large.base, "at its start");
     EXPECT_EQ(w.missing_bytes, MIB(4), "whole granules are missing");
@@ -160,9 +159,8 @@ static uint64_t build(struct rig *r)
     return a[0];
 }
 
-POOL_TEST(the_fewest_missing_bytes_win)
+RIG_TEST(the_fewest_missing_bytes_win, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t base = build(r);
     struct window w = found(r, MIB(10), 512);
     EXPECT_EQ(w.start, base + MIB(8), "the first hole, the lowest of equals");
@@ -171,9 +169,8 @@ POOL_TEST(the_fewest_missing_bytes_win)
     EXPECT_EQ(w.start, base + MIB(44), "too large for it: at the end");
 }
 
-POOL_TEST(free_memory_next_to_a_hole_counts)
+RIG_TEST(free_memory_next_to_a_hole_counts, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t base = build(r);
     rig_free(r, base + MIB(20)); /* the live block between hole and free memory */
     rig_empty_magazines(r);
@@ -198,9 +195,8 @@ static uint64_t sum_missing(const struct zone *z, uint64_t start, uint64_t end)
 
 /* Every second of 32 blocks is a hole and the others are free: each window is summed up anew and
  * compared. */
-POOL_TEST(of_a_long_run_the_best_is_found)
+RIG_TEST(of_a_long_run_the_best_is_found, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[32];
     for (int i = 0; i < 32; i++)
         a[i] = rig_alloc(r, MIB(2 + 2 * (i * 7 % 5)));

@@ -6,9 +6,8 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-POOL_TEST(memory_is_found_by_any_address_in_it)
+RIG_TEST(memory_is_found_by_any_address_in_it, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {1,      511,        512,         513,         4096,
                                      8193,   KIB(32),    KIB(32) + 1, KIB(64) + 1, KIB(100),
                                      MIB(1), MIB(1) + 1, MIB(2),      MIB(3) + 7,  MIB(40)};
@@ -24,9 +23,8 @@ POOL_TEST(memory_is_found_by_any_address_in_it)
     }
 }
 
-POOL_TEST(the_same_size_is_served_from_the_freed_block)
+RIG_TEST(the_same_size_is_served_from_the_freed_block, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_freed(r, MIB(6));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
     EXPECT_EQ(rig_alloc(r, MIB(6)), a, "idle memory is reused");
@@ -35,9 +33,8 @@ POOL_TEST(the_same_size_is_served_from_the_freed_block)
 }
 
 /* A large free block and a pending one of just the size: which is taken? */
-POOL_TEST(pending_memory_is_looked_at_before_free_memory_is_cut)
+RIG_TEST(pending_memory_is_looked_at_before_free_memory_is_cut, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), fit = rig_alloc(r, MIB(6));
     EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides");
     rig_free(r, large);
@@ -77,9 +74,8 @@ POOL_TEST(pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream)
     }
 }
 
-POOL_TEST(every_size_is_served_by_segments_once_and_again)
+RIG_TEST(every_size_is_served_by_segments_once_and_again, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     for (uint64_t size = MIB(1) + 1; size <= MIB(48); size += size / 7 + 513) {
         uint64_t a = rig_alloc(r, size);
         EXPECT(a, "there is memory for one block");
@@ -116,9 +112,8 @@ POOL_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind)
     EXPECT_EQ(pool_free(small + 512), POOL_INVALID, "the old object is not seen");
 }
 
-POOL_TEST(requests_outside_the_limits_go_to_the_driver)
+RIG_TEST(requests_outside_the_limits_go_to_the_driver, *state)
 {
-    struct rig *r = *state;
     r->config.min_block_bytes = 4096;
     r->config.max_block_bytes = MIB(64);
     rig_start(r);
@@ -130,10 +125,8 @@ POOL_TEST(requests_outside_the_limits_go_to_the_driver)
     EXPECT(!rig_alloc(r, UINT64_MAX) && r->status == POOL_PASS, "larger than anything");
 }
 
-POOL_TEST(large_blocks_are_aligned_as_their_sizes_are)
+RIG_TEST(large_blocks_are_aligned_as_their_sizes_are, expect_arena(state))
 {
-    struct rig *r = *state;
-    rig_start(r);
     const uint64_t sizes[] = {MIB(2), MIB(6), MIB(3), MIB(5) + KIB(64), MIB(7) + KIB(4)};
     const uint64_t align[] = {MIB(2), MIB(2), MIB(1), KIB(64), KIB(4)};
     for (int round = 0; round < 3; round++) {
@@ -185,9 +178,8 @@ static struct rig *small_device(void **state)
     return r;
 }
 
-POOL_TEST(short_memory_is_met_by_order_first)
+RIG_TEST(short_memory_is_met_by_order_first, small_device(state))
 {
-    struct rig *r = small_device(state);
     r->config.reuse = REUSE_READY; /* so that the first look does not order */
     rig_start(r);
     uint64_t a = fill(r, MS(50)), before = model_now(r->model);
@@ -199,9 +191,8 @@ POOL_TEST(short_memory_is_met_by_order_first)
     EXPECT_EQ(s.num_oom_released + s.num_oom_waited + s.num_ooms, 0, "no further");
 }
 
-POOL_TEST(short_memory_is_met_by_release_then)
+RIG_TEST(short_memory_is_met_by_release_then, small_device(state))
 {
-    struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
     rig_start(r);
     uint64_t a[4];
@@ -217,9 +208,8 @@ POOL_TEST(short_memory_is_met_by_release_then)
     EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other step");
 }
 
-POOL_TEST(short_memory_is_met_by_waiting_last)
+RIG_TEST(short_memory_is_met_by_waiting_last, small_device(state))
 {
-    struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
     r->model->backend.has_order = false;
     r->config.reuse = REUSE_READY;
@@ -233,9 +223,8 @@ POOL_TEST(short_memory_is_met_by_waiting_last)
 }
 
 /* The host waits for the newest of both, in vain. */
-POOL_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain)
+RIG_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain, small_device(state))
 {
-    struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
     r->model->backend.has_order = false;
     r->config.reuse = REUSE_READY;
@@ -248,9 +237,8 @@ POOL_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain)
 }
 
 /* Free memory of 6 MiB between live blocks, not from whole granules on. Chunks cannot be cut. */
-POOL_TEST(where_memory_is_short_alignment_is_not_an_error)
+RIG_TEST(where_memory_is_short_alignment_is_not_an_error, small_device(state))
 {
-    struct rig *r = small_device(state);
     rig_start(r);
     uint64_t first = rig_alloc(r, MIB(1) + KIB(512)), odd = rig_alloc(r, MIB(6) + 512);
     while (rig_alloc(r, MIB(1) + KIB(512)))
@@ -260,9 +248,8 @@ POOL_TEST(where_memory_is_short_alignment_is_not_an_error)
     EXPECT(first, "beside it");
 }
 
-POOL_TEST(a_full_device_is_told_in_the_drivers_words)
+RIG_TEST(a_full_device_is_told_in_the_drivers_words, small_device(state))
 {
-    struct rig *r = small_device(state);
     rig_start(r);
     EXPECT(rig_alloc(r, MIB(40)), "the device holds so much");
     EXPECT(!rig_alloc(r, MIB(40)), "but not more");
@@ -274,9 +261,8 @@ POOL_TEST(a_full_device_is_told_in_the_drivers_words)
     EXPECT(rig_alloc(r, MIB(20)), "what fits is served");
 }
 
-POOL_TEST(other_errors_of_the_driver_pass_the_request_on)
+RIG_TEST(other_errors_of_the_driver_pass_the_request_on, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     model_fail(r->model, MODEL_ROW_create, 1, MODEL_BROKEN);
     EXPECT(!rig_alloc(r, MIB(4)), "the pool has nothing");
     EXPECT_EQ(r->status, POOL_PASS, "the driver answers for itself");
@@ -327,9 +313,8 @@ static uint64_t run_ahead(struct rig *r, uint64_t live_bytes)
     return s.reserved_bytes - live_bytes;
 }
 
-POOL_TEST(with_several_streams_memory_is_spent_before_overlap)
+RIG_TEST(with_several_streams_memory_is_spent_before_overlap, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t more = run_ahead(r, 0);
     EXPECT(more >= MIB(56) && more <= MIB(80), "a small program, 64 MiB");
 }
@@ -349,9 +334,8 @@ POOL_TEST(what_is_spent_on_overlap_is_a_part_of_the_program)
 }
 
 /* The work takes longer than a request waits for it. */
-POOL_TEST(a_wait_in_vain_is_not_made_again)
+RIG_TEST(a_wait_in_vain_is_not_made_again, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 40; i++) {
         rig_pending(r, i % 4, MS(1000000), MIB(8));
         rig_launch(r, (i + 1) % 4, MS(1), 0);
@@ -366,9 +350,8 @@ POOL_TEST(a_wait_in_vain_is_not_made_again)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 2, "once it is complete, one more did");
 }
 
-POOL_TEST(statistics_add_up)
+RIG_TEST(statistics_add_up, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4) + 1), b = rig_alloc(r, 700);
     struct pool_stats s = rig_stats(r);
     EXPECT_EQ(s.requested_bytes, MIB(4) + 1 + 700, "as asked for");

@@ -91,9 +91,8 @@ TEST(a_submission_beside_a_refused_record_is_known)
 }
 
 /* Its fence may capture that work. */
-POOL_TEST(a_record_that_is_not_waited_for_is_late)
+RIG_TEST(a_record_that_is_not_waited_for_is_late, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct sealer s = {.rig = r};
     const struct fences *f = &r->pool->fences;
     sem_init(&s.recording, 0, 0);

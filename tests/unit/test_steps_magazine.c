@@ -99,9 +99,8 @@ static void move_elsewhere(void *arg)
     pthread_join(thread, NULL);
 }
 
-POOL_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one)
+RIG_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one, *state)
 {
-    struct rig *r = *state;
     unsigned moved = 0;
     r->config.backing = BACKING_SEGMENT;
     r->model->backend.single_stream = true;

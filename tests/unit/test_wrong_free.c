@@ -120,9 +120,8 @@ static void free_and_give_away(struct model *m, enum model_row row)
     EXPECT_EQ(w->again, w->addr, "at the same place");
 }
 
-POOL_TEST(a_free_that_waited_frees_nothing_of_another_pool)
+RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool, *state)
 {
-    struct rig *r = *state;
     struct meanwhile w = {.rig = r};
     r->config.backing = BACKING_SEGMENT;
     r->config.sync_free = true;
