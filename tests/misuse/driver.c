@@ -3,7 +3,6 @@
  * What is wrong in calls of the driver: contexts, its own memory, threads beside each other.
  */
 #include "tests/misuse/misuse.h"
-#include <stdatomic.h>
 #include <time.h>
 
 enum { OBJECTS = 400, LENGTH_S = 1 };

@@ -8,8 +8,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-
 enum { DEVICES = 2, MOST_DEVICES = 3 };
 
 static CUcontext contexts[MOST_DEVICES];

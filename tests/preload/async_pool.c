@@ -6,12 +6,6 @@
 #include "tests/preload/scene.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUmemoryPool standard;
 

@@ -4,10 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-#include <unistd.h>
-
 /* ---- attributes
  * The pointer attributes that libraries key their own caches by: where an allocation begins and
  * ends, its number, its context and kind. They are asked one by one and all at once. The blocks

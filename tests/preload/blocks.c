@@ -4,9 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* ---- pitch
  * Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
  */

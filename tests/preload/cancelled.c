@@ -6,10 +6,8 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- threads that allocate may be cancelled
  * Threads are cancelled in the middle of allocations, frees, flushes, captures and contexts of

@@ -6,9 +6,6 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <stdatomic.h>
-#include <unistd.h>
-
 /* ---- a capture ends with its context
  * A capture on a stream of one context begins while another context is current. It ends with its
  * own context, or with a reset of it. Afterwards memory is used again as ever.

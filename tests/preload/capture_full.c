@@ -4,8 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <stdatomic.h>
-
 /* ---- what is freed is there after the capture
  * A full device beside an open capture. What is freed has to be there again, as natively, though no
  * fence can be recorded before the other thread's capture ends. In a capture of its own the thread

@@ -8,8 +8,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-
 static const uint64_t words = 16 * KIB;
 
 /* A stream's worth of blocks that come and go, always with work behind them. */

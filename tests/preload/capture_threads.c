@@ -5,8 +5,6 @@
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
 
-#include <signal.h>
-#include <stdatomic.h>
 #include <time.h>
 
 /* ---- no thread spoils anothers capture

@@ -6,11 +6,7 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* The process to be checkpointed; and set in a process that another one locks */
 static const char inner_variable[] = "SCENE_CHECKPOINT";

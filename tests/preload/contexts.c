@@ -5,8 +5,6 @@
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/scene.h"
 
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/time.h>
 
 /* ---- contexts have memory of their own

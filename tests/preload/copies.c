@@ -5,8 +5,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-
 enum { ROUNDS = 30 };
 
 static size_t differing(const unsigned char *bytes, unsigned char value, size_t n)

@@ -7,8 +7,6 @@
 
 #include "tests/preload/scene.h"
 
-#include <stdlib.h>
-
 enum { ENDING_BLOCKS = 10, ENDING_CONTEXTS = 100 };
 
 /* Before scene_start. The simulated driver sleeps once it has given a context's addresses back. So

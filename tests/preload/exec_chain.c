@@ -5,8 +5,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <unistd.h>
-
 enum { EXIT_CODE = 33 };
 
 static void start_chain(const char *self)

@@ -4,9 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-#include <unistd.h>
-
 /* ---- exports
  * Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
  * natively, for small blocks by the pages in which they lie, and none of freed memory. Once freed,

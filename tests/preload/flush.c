@@ -6,10 +6,6 @@
 #include "tests/preload/scene.h"
 
 #include <dirent.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 
 /* ---- a signal gives idle memory back
  * SIGUSR1 comes half way. Idle memory goes back to the driver, as another process can see. Live

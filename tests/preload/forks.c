@@ -4,13 +4,8 @@
  */
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- children of before have memory of their own
  * Children are forked before any CUDA call. Each opens the GPU for itself and works, and so does

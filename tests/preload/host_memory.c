@@ -6,12 +6,8 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum { MOST = 12, BLOCKS = 400 };
 

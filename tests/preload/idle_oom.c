@@ -7,8 +7,6 @@
  */
 #include "tests/preload/idle_oom.h"
 
-#include <dlfcn.h>
-
 CUcontext primary;
 int wrong;
 

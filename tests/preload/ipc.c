@@ -6,9 +6,6 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/observer.h"
 
-#include <signal.h>
-#include <string.h>
-
 /* ---- another process has the same bytes
  * Small and large blocks are handed to another process. A block has one handle, from each pointer
  * into it, and no other block has that handle. The other process finds the bytes and writes its

@@ -5,9 +5,6 @@
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/ipc_peer.h"
 
-#include <stdatomic.h>
-#include <unistd.h>
-
 /* ---- ipc refused
  * Handles in a context that has ended, or that a kernel has broken. No handle is opened or made
  * there, and nothing that another context has open is closed. That memory stays open elsewhere.

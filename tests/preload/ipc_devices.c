@@ -4,8 +4,6 @@
  */
 #include "tests/preload/ipc_peer.h"
 
-#include <unistd.h>
-
 /* ---- a device uses what it opened of its peer
  * The other process opens a block of device 0 while device 1 is current. Device 1 reads and writes
  * it as a peer. Also with blocks of both devices open at the same time.

@@ -6,15 +6,10 @@
 #include "tests/preload/observer.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 /* ---- another user hinders nobody
  * Another user of the machine sees every socket's name. While blocks are shared, that user sends

@@ -8,10 +8,6 @@
  */
 #include "tests/preload/ipc_peer.h"
 
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
-
 /* Blocks from this size on are the driver's own in segment backing, and their handles too. */
 static size_t judged_below = SIZE_MAX;
 

@@ -7,14 +7,9 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- every handle shows its own block
  * Several processes open blocks of one exporter at the same time, each with several threads. The

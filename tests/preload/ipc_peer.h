@@ -8,8 +8,6 @@
 
 #include "tests/preload/scene.h"
 
-#include <sys/types.h>
-
 struct ipc_peer {
     int to, from;
     pid_t pid;

@@ -7,14 +7,11 @@
  */
 #include "tests/preload/ipc_peer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #ifndef SYS_close_range
 #define SYS_close_range 436

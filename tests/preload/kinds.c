@@ -4,10 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-#include <unistd.h>
-
 /* ---- kinds
  * Memory of every other kind that a program can get is the driver's. It works as ever beside
  * pooled blocks. Each kind is freed as it must be, and is counted. Pitched blocks are the pool's,

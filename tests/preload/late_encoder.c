@@ -7,8 +7,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-
 enum { RUN = 100, RUNS = 3 };
 
 static void run(CUstream stream)

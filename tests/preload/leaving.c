@@ -4,13 +4,7 @@
  */
 #include "tests/preload/scene.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- exit threads
  * The process ends, in every way there is, while seven threads allocate, launch and free: it ends

@@ -7,10 +7,6 @@
  */
 #include "tests/preload/life.h"
 
-#include <pthread.h>
-#include <string.h>
-#include <unistd.h>
-
 struct life life;
 
 uint32_t life_draw(uint32_t below)

@@ -4,8 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <unistd.h>
-
 /* ---- second life
  * A device is reset and used again. One stream was enough in its first life. That says nothing
  * about work of the second life, whose default stream has the same name.

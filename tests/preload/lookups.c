@@ -5,9 +5,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 static void *driver;
 
 static const char *found(const void *symbol)

@@ -6,9 +6,6 @@
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 static const char observe_variable[] = "SCENE_OBSERVE"; /* "ask,answer": descriptors */
 
 static void observe(int ask, int answer)

@@ -5,9 +5,6 @@
 #include "tests/preload/kernels.h"
 #include "tests/preload/scene.h"
 
-#include <string.h>
-#include <unistd.h>
-
 /* ---- one stream
  * The program uses one stream for a while, so that the order of that stream alone makes freed
  * memory ready. Then it uses another stream at once, while work of the first runs on memory that

@@ -7,15 +7,11 @@
 #include "tests/preload/scene.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 enum { ALLOCATORS = 64, READERS = 10, STATES = 5, PAGE_BYTES = 98304 };
 /* Places in the page, in bytes (shim/page/layout.h). */

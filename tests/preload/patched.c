@@ -9,11 +9,8 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
 #include <link.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #ifdef __x86_64__
 enum { ROUNDS = 40, BLOCKS = 5, JUMP_BYTES = 14, MOST = 4096 };

@@ -4,8 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-
 /* ---- each device has its own memory
  * A program has blocks of two devices at once. It uses and frees each while its own or the other
  * device is current. Each device has its own free memory.

@@ -4,13 +4,8 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
 #include <link.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- the primary context ends with its last user
  * The program retains and releases the primary context by the driver API. It lives until its last

@@ -8,8 +8,6 @@
 #include "tests/preload/realtime.h"
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <time.h>
 
 enum { LOW = 1, HIGH = 2, WAKES = 1500 };

@@ -8,9 +8,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-#include <unistd.h>
-
 static const char inner_variable[] = "SCENE_INNER";
 
 enum { ZONE_BYTES = 1000 /* rounded up to 1024 */ };

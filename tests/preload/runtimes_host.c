@@ -9,16 +9,9 @@
 #include "tests/preload/scene.h"
 #include "tests/preload/small_runtime.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdatomic.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { COPIES = 24, ROUNDS = 100 };
 

@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * What the test programs share. A program is one scene, and prints the same lines bare and
- * preloaded. It ends with 0, or with 77 where the machine cannot play it.
+ * preloaded. It ends with 0, or with 77 where the machine cannot play it. Brings what most scenes
+ * use of the C library.
  */
 #pragma once
 
 #include "tests/preload/gpu.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/types.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define KIB ((size_t)1024)
 #define MIB (1024 * KIB)

@@ -6,8 +6,6 @@
 #include "tests/preload/asker.h"
 #include "tests/preload/scene.h"
 
-#include <stdatomic.h>
-
 enum { ALLOCATORS = 3, ROUNDS = 60, BLOCKS = 8 };
 
 static atomic_bool over;

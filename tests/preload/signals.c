@@ -4,19 +4,11 @@
  */
 #include "tests/preload/scene.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- ways to handle the signal
  * The handler, installed before or after the first CUDA call, runs once for each signal, and errno

@@ -7,9 +7,7 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 
 static uint64_t block;
 

@@ -4,8 +4,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
-
 /* ---- the first call to tell
  * A kernel writes where nothing is. Whichever call tells the program first, everything after it
  * fails with the same error. That holds for frees, and for allocations that a cache could serve,

@@ -6,8 +6,6 @@
 #include "tests/preload/scene.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <string.h>
 
 static const char runtime_version[] = "libcudart.so.13";
 

@@ -6,9 +6,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 int main(int argc, char **argv)
 {
     int (*result)(void) = NULL;

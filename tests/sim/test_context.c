@@ -3,9 +3,7 @@
  * which events and waits of the primary context cover. */
 #include "tests/sim/fixture.h"
 
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
 

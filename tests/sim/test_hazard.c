@@ -15,9 +15,6 @@
  */
 #include "tests/sim/fixture.h"
 
-#include <stdbool.h>
-#include <stdio.h>
-
 #define WORDS 1024
 
 static CUdeviceptr blocks[2], errors;

@@ -3,8 +3,6 @@
  * copies, memsets and launches. */
 #include "tests/sim/fixture.h"
 
-#include <unistd.h>
-
 static uint8_t host[MIB], back[MIB];
 
 TEST(misuse_gives_the_measured_codes)

@@ -4,14 +4,8 @@
  * lies in a shared file. */
 #include "tests/sim/fixture.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define WORDS (MIB / 4)
 #define GIFT_FD 60

@@ -5,8 +5,6 @@
 #include "tests/sim/vector.h"
 #include "tests/unit/cases.h"
 
-#include <stdlib.h>
-
 #define CELLS 512
 
 static uint32_t next_random(uint32_t *state)

@@ -2,7 +2,6 @@
 /* Streams, events and threads on the virtual clock. */
 #include "tests/sim/fixture.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #define WORDS 1024

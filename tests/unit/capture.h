@@ -8,11 +8,6 @@
 
 #include "tests/unit/cases.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 static int capture_pipe[2], capture_stderr = -1;
 
 static inline void capture_begin(void)

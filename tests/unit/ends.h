@@ -9,11 +9,8 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { ENDS_BLOCKS = 20 };
 static const uint64_t ends_sizes[] = {600, 5000, KIB(300), MIB(3), MIB(17)};

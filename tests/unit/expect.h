@@ -9,8 +9,6 @@
 #include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
 
-#include <stdio.h>
-
 #define EXPECT(condition, why)                                                                     \
     do {                                                                                           \
         if (!(condition))                                                                          \

@@ -7,19 +7,11 @@
 
 #include "shim/page/layout.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

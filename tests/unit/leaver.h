@@ -10,9 +10,6 @@
 #include "pool/spin.h"
 #include "tests/unit/expect.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <time.h>
 
 struct leaver {

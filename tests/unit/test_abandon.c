@@ -6,8 +6,6 @@
 #include "pool/state.h"
 #include "tests/unit/ends.h"
 
-#include <stdatomic.h>
-
 /* The context ends at call number `at` of a row that no thread is waited for in. */
 struct end {
     struct pool *pool;

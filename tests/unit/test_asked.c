@@ -7,9 +7,6 @@
 #include "pool/bits.h"
 #include "tests/unit/expect.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #ifndef FEWER_ROUNDS
 #define FEWER_ROUNDS 1 /* a divisor */
 #endif

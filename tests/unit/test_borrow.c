@@ -4,8 +4,6 @@
  */
 #include "tests/unit/expect.h"
 
-#include <string.h>
-
 /* What the others give at each call, and what they were asked. The row has no argument of its own.
  */
 static struct {

@@ -8,7 +8,6 @@
 #include "tests/unit/expect.h"
 
 #include <semaphore.h>
-#include <string.h>
 
 /* Done at breath number `at`, once. */
 static struct breath {

@@ -4,11 +4,6 @@
  */
 #include "shim/trace/cfi.c"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "tests/unit/cases.h"
 
 enum { LINE_BYTES = 512, COLUMNS = 24, SIGNAL_ROWS_MOST = 4 };

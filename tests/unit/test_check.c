@@ -8,8 +8,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <string.h>
-
 /* A pool in which something of everything is there. */
 static struct rig *busy(void **state)
 {

@@ -12,8 +12,6 @@
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
 
-#include <stdlib.h>
-
 #include "tests/unit/cases.h"
 
 _Atomic uint32_t state_detours_now;

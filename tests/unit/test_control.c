@@ -11,12 +11,8 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

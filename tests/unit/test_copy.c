@@ -5,8 +5,6 @@
  */
 #include "shim/park/copy.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "tests/unit/cases.h"

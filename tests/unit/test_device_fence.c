@@ -10,8 +10,6 @@
 #include "shim/process/state.h"
 #include "tests/unit/cases.h"
 
-#include <string.h>
-
 struct hooks_real real;
 _Atomic int state_now = STATE_ON;
 

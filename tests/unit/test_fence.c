@@ -10,8 +10,6 @@
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
 
-#include <stdatomic.h>
-
 static struct fences *fences(struct rig *r)
 {
     return &r->pool->fences;

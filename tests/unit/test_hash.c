@@ -8,8 +8,6 @@
 
 #include "tests/sim/page_hash.h"
 
-#include <stdio.h>
-
 #include "tests/unit/cases.h"
 
 static uint32_t page[HASH_PAGE_BYTES / 4], key[HASH_KEY_BYTES / 4];

@@ -6,8 +6,6 @@
 
 #include "tests/unit/expect.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/resource.h>
 
 TEST(records_are_zero_and_apart)

@@ -5,8 +5,6 @@
  */
 #include "tests/unit/expect.h"
 
-#include <string.h>
-
 /* The calls of the latest request, a letter each: q asks whether a fence is done, o orders, w waits
  * on the host, g gets memory of the driver, b gives some back, a asks others. Calls of one kind in
  * a row are one letter. */

@@ -8,18 +8,10 @@
 
 #include "shim/page/layout.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

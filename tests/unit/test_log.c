@@ -7,14 +7,9 @@
 #include "shim/process/log.h"
 #include "tests/unit/capture.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 
 static char dir[] = "/tmp/gpucache-log-XXXXXX";

@@ -5,9 +5,6 @@
  */
 #include "tests/unit/magazine.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 /* Another thread's step, seen through. */
 struct step {
     struct rig *r;

@@ -8,8 +8,6 @@
 #include "pool/zone.h"
 #include "tests/unit/expect.h"
 
-#include <stdlib.h>
-
 #define BASE (UINT64_C(0x7f) << 40)
 
 /* The map compares owners by address only. */

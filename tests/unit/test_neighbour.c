@@ -6,8 +6,6 @@
 
 #include "shim/stats/counters.h"
 
-#include <errno.h>
-
 /* Time that a test skips. */
 static time_t skipped_s;
 

@@ -5,9 +5,7 @@
  */
 #include "tests/unit/neighbour_rig.h"
 
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 
 CASE(what_is_no_page_of_this_user_and_version_is_not_asked)
 {

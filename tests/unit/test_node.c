@@ -4,8 +4,6 @@
  */
 #include "shim/park/node.h"
 
-#include <stdio.h>
-
 #include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
 

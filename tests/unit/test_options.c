@@ -7,10 +7,6 @@
 #include "shim/option/show.h"
 #include "tests/unit/capture.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
-
 static struct options options;
 
 /* Loads with the environment of the pairs "NAME=VALUE", ended by NULL; returns what was said. */

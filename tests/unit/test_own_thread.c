@@ -5,11 +5,7 @@
  */
 #include "shim/process/own_thread.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "tests/unit/cases.h"

@@ -7,7 +7,6 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stdatomic.h>
 #include <sys/prctl.h>
 
 CASE(others_see_what_was_published_and_no_descriptor_stays)

@@ -5,7 +5,6 @@
 #include "tests/unit/page_case.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <sys/mount.h>
 
 static void refuses(const char *path, const char *words)

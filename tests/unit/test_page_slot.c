@@ -5,8 +5,6 @@
  */
 #include "tests/unit/page_case.h"
 
-#include <stdatomic.h>
-
 static atomic_bool over;
 
 /* As the control thread: serves requests until all is over. Replies the request's own text. */

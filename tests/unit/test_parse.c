@@ -7,8 +7,6 @@
 #include "tests/unit/capture.h"
 
 #include <locale.h>
-#include <signal.h>
-#include <stdlib.h>
 
 static uint64_t size_of(const char *text)
 {

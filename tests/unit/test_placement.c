@@ -7,8 +7,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <stdlib.h>
-
 static struct placement bins;
 
 static struct block *insert(uint64_t addr, uint64_t size_bytes)

@@ -9,11 +9,6 @@
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 #include <time.h>
 
 #include "tests/unit/cases.h"

@@ -6,10 +6,6 @@
 #include "shim/process/log.h"
 #include "shim/trace/python_frames.h"
 
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/unit/cases.h"
 
 enum { FRAMES = 5, CODE_BYTES = 184, LINES = 6 };

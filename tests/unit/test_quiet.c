@@ -21,11 +21,6 @@
 #include "shim/share/peer.h"
 #include "tests/unit/cases.h"
 
-#include <pthread.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define PRIMARY ((CUcontext)(uintptr_t)0x100)
 #define CREATED ((CUcontext)(uintptr_t)0x200)
 #define ACCESSOR ((CUcontext)(uintptr_t)0x300)

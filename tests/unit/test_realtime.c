@@ -11,9 +11,6 @@
 #include "tests/unit/expect.h"
 
 #include <semaphore.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 enum { LOW = 1, HIGH = 2, PATIENCE_S = 5 };
 

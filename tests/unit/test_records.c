@@ -8,8 +8,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <stdatomic.h>
-
 static struct fences *fences(struct rig *r)
 {
     return &r->pool->fences;

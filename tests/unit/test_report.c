@@ -6,10 +6,8 @@
 #include "shim/stats/report.h"
 #include "tests/unit/capture.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <locale.h>
-#include <stdlib.h>
 
 static struct report_pool sample_pool(void)
 {

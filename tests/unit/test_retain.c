@@ -7,8 +7,6 @@
 
 #include "shim/park/hasher.h"
 
-#include <stdlib.h>
-
 #include "tests/unit/cases.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -9,8 +9,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <stdlib.h>
-
 /* Epochs from 1 to count; the event of each is 100 more. */
 static struct ring *ring_of(unsigned count)
 {

@@ -7,8 +7,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <stdatomic.h>
-
 static struct rig *segments_on_a_device_of(void **state, uint64_t capacity_bytes)
 {
     rig_destroy(*state);

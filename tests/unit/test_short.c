@@ -10,7 +10,6 @@
 #include "pool/tuning.h"
 #include "tests/unit/expect.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #define MOST 200

@@ -10,8 +10,6 @@
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
 
-#include <stdatomic.h>
-
 static struct magazine *magazine(struct rig *r)
 {
     return list_entry(r->pool->magazines.next, struct magazine, link);

@@ -5,7 +5,6 @@
 #include "pool/spin.h"
 #include "tests/unit/expect.h"
 
-#include <errno.h>
 #include <time.h>
 
 static uint64_t clock_ns(void)

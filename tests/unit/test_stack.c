@@ -6,10 +6,6 @@
 #include "shim/trace/stack.h"
 
 #include <execinfo.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <ucontext.h>

@@ -6,10 +6,6 @@
  */
 #include "tests/unit/expect.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #define THREADS 8
 #define SLOTS 192
 #ifndef FEWER_ROUNDS

@@ -9,10 +9,7 @@
 #include "tests/unit/leaver.h"
 
 #include <semaphore.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 /* One thread gives memory back, and stops before the driver has it. Another one comes meanwhile. */
 struct scene {

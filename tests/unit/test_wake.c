@@ -10,8 +10,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <string.h>
-
 static struct rig *with_bytes(struct rig *r)
 {
     r->has_bytes = true;

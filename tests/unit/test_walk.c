@@ -5,8 +5,6 @@
 #include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
 
-#include <stdlib.h>
-
 enum { RANGES_MAX = 4096 };
 
 static struct pool_range ranges[RANGES_MAX];

@@ -7,7 +7,6 @@
 #include "pool/bits.h"
 #include "tests/unit/expect.h"
 
-#include <stdatomic.h>
 #include <time.h>
 
 #define LENGTH_NS UINT64_C(700000000)

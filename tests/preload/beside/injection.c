@@ -6,9 +6,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 static int number(void *library, const char *name)
 {
     void *symbol = library != NULL ? dlsym(library, name) : NULL;

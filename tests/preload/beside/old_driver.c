@@ -6,9 +6,6 @@
  */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 static void *driver;
 
 #define FIND(function)                                                                             \

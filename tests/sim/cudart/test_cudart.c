@@ -8,8 +8,6 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
-#include <pthread.h>
-#include <string.h>
 
 #define OK(call) assert_int_equal((call), 0)
 #define GIVES(code, call) assert_int_equal((call), (code))

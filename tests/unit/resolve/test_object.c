@@ -7,7 +7,6 @@
 #include "shim/loader/object.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #include "tests/unit/cases.h"
 

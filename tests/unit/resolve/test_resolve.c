@@ -12,11 +12,6 @@
 #include "shim/context/stream_watch.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/unit/cases.h"
 

@@ -6,9 +6,6 @@
 #include "tests/unit/resolve/probe.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "tests/unit/cases.h"

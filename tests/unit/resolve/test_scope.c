@@ -5,12 +5,7 @@
  */
 #include "shim/loader/scope.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 
