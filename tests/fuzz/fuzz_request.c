@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The parser of requests on any bytes, and on pieces of requests in any order. What it takes says
- * the same when it is written anew; what it refuses has an error that is JSON and fits.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The parser of requests on any bytes, and on pieces of requests in any order. What it takes says
+ * the same when it is written anew; what it refuses has an error that is JSON and fits. */
 #include "shim/command/command.h"
 #include "tests/fuzz/fuzz.h"
 

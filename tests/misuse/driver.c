@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What is wrong in calls of the driver: contexts, its own memory, threads beside each other.
- */
+/* What is wrong in calls of the driver: contexts, its own memory, threads beside each other. */
 #include "tests/misuse/misuse.h"
 #include <time.h>
 

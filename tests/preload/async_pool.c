@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The driver's own pools (cuMemAllocAsync, graphs) keep idle memory too. What gives idle memory of
- * the library's pools back gives theirs back. Bare, the program trims them itself.
- */
+/* The driver's own pools (cuMemAllocAsync, graphs) keep idle memory too. What gives idle memory of
+ * the library's pools back gives theirs back. Bare, the program trims them itself. */
 #include "tests/preload/scene.h"
 
 #include <cuda.h>

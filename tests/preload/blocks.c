@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Single blocks beside other kinds of memory, what is said of them, and a reset.
- */
+/* Single blocks beside other kinds of memory, what is said of them, and a reset. */
 #include "tests/preload/scene.h"
 
 /* ---- pitch
@@ -37,8 +35,7 @@ static int pitch(void)
 /* ---- pointers
  * What the driver says of a pointer into device memory: the allocation in which it lies, its kind
  * and its device. The pointer is the allocation's base, its middle or its last byte. Of a freed
- * one the driver says nothing.
- */
+ * one the driver says nothing. */
 
 static void describe(const char *what, uint64_t block, size_t size_bytes, uint64_t address)
 {
@@ -93,8 +90,7 @@ static int pointers(void)
 }
 
 /* ---- passthrough
- * Memory that is no plain device memory: managed, stream-ordered, arrays, pinned and registered.
- */
+ * Memory that is no plain device memory: managed, stream-ordered, arrays, pinned and registered. */
 
 static int passthrough(void)
 {
@@ -143,8 +139,7 @@ static int passthrough(void)
 }
 
 /* ---- errno kept
- * Allocating, launching and freeing leave errno as it was, once the first calls are done.
- */
+ * Allocating, launching and freeing leave errno as it was, once the first calls are done. */
 
 static int errno_kept(void)
 {
@@ -171,8 +166,7 @@ static int errno_kept(void)
 
 /* ---- free async
  * The stream-ordered allocator beside the plain one. Its own blocks pass through. A plain block
- * may be freed in stream order, and a stream-ordered block plainly.
- */
+ * may be freed in stream order, and a stream-ordered block plainly. */
 
 enum { ROUNDS = 30 };
 
@@ -206,8 +200,7 @@ static int free_async(void)
 
 /* ---- reset
  * cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
- * pointers are dead, new ones are good.
- */
+ * pointers are dead, new ones are good. */
 
 static int reset(void)
 {

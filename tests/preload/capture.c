@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Stream captures beside allocations and frees: none is spoilt that would not be natively.
- */
+/* Stream captures beside allocations and frees: none is spoilt that would not be natively. */
 #include "tests/preload/scene.h"
 
 /* ---- graphs of every mode replay
  * Streams are captured in every mode. Meanwhile the capturing thread and another one allocate and
  * free small blocks. Each graph is replayed afterwards, while its memory lives and other memory
- * comes and goes. Natively none of this disturbs a capture, as the modes and sizes are chosen.
- */
+ * comes and goes. Natively none of this disturbs a capture, as the modes and sizes are chosen. */
 
 enum { SMALL_BYTES = 4096, REPLAYS = 5 };
 
@@ -114,8 +111,7 @@ static int graphs_of_every_mode_replay(void)
 
 /* ---- what spoils a capture spoils nothing else
  * A synchronisation inside a capture fails and spoils it, natively and preloaded. Once spoilt
- * captures are over, memory and later captures are as good as ever.
- */
+ * captures are over, memory and later captures are as good as ever. */
 
 static int what_spoils_a_capture_spoils_nothing_else(void)
 {

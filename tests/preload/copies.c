@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Copies and memsets in all directions, synchronous and not, from pageable and from pinned memory.
- * Blocks are freed while their last copy is still in flight.
- */
+/* Copies and memsets in all directions, synchronous and not, from pageable and from pinned memory.
+ * Blocks are freed while their last copy is still in flight. */
 #include "tests/preload/scene.h"
 
 enum { ROUNDS = 30 };

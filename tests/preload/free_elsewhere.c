@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Another thread frees blocks than the one that allocated them. One such thread never touched the
- * GPU before. Others form a ring, and hand their blocks on while kernels still write them.
- */
+/* Another thread frees blocks than the one that allocated them. One such thread never touched the
+ * GPU before. Others form a ring, and hand their blocks on while kernels still write them. */
 #include "tests/preload/scene.h"
 
 enum { BLOCKS = 32, THREADS = 4 };

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * How much memory there is, and what a program gets of it.
- */
+/* How much memory there is, and what a program gets of it. */
 #include "tests/preload/scene.h"
 
 /* ---- oom
  * The program fills the device. The error is the driver's, and as many blocks fit as natively
  * (within 5 %). Idle memory of other sizes does not count as taken. After everything is freed, it
- * all fits again.
- */
+ * all fits again. */
 
 enum { MOST = 4096 };
 
@@ -62,8 +59,7 @@ static int oom(void)
 /* ---- capacity
  * A device is nearly full for a long time. Blocks of all sizes come and go in random order, with
  * up to 80 % of its memory live. Every allocation has to succeed, as it does natively, however the
- * idle memory is cut up.
- */
+ * idle memory is cut up. */
 
 enum { SLOTS = 256, STEPS = 3000 };
 
@@ -117,8 +113,7 @@ static int capacity(void)
 
 /* ---- meminfo
  * What the program reads of free and total memory. Used and free add up to no more than the total.
- * Either pointer may be NULL. An allocation lowers what is free, and its free restores it.
- */
+ * Either pointer may be NULL. An allocation lowers what is free, and its free restores it. */
 
 static int meminfo(void)
 {
@@ -158,8 +153,7 @@ static int meminfo(void)
 
 /* ---- sizes
  * Many sizes, from one byte to 64 MiB: aligned as the driver aligns, no two placed overlapping,
- * and the bytes of each its own.
- */
+ * and the bytes of each its own. */
 
 static const size_t some_sizes[] = {
     1,           2,           255,      256,          257,          511,      512,

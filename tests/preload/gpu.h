@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The few GPU calls that the test programs make, without the way to the driver. gpu_runtime.c makes
+/* The few GPU calls that the test programs make, without the way to the driver. gpu_runtime.c makes
  * them through the CUDA runtime, and gpu_driver.c through the driver's functions. gpu_resolve.c
  * finds those by one of the routes. A program links with one of them and is the same on the
  * simulated driver and on a real one.
  *
  * Every call returns the CUDA code, 0 being success; cudaError_t and CUresult share their numbers.
- * Device addresses are integers. A stream of NULL is the default stream of the build.
- */
+ * Device addresses are integers. A stream of NULL is the default stream of the build. */
 #pragma once
 
 #include <cuda.h>

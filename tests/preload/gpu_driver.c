@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * gpu.h through the driver API, each function found by the build's route (gpu_resolve.h). Kernels
+/* gpu.h through the driver API, each function found by the build's route (gpu_resolve.h). Kernels
  * are handles of a library loaded from the PTX text. State: that library's kernels, loaded by
- * the first gpu_open under a lock, and again after a reset.
- */
+ * the first gpu_open under a lock, and again after a reset. */
 #include "tests/preload/gpu.h"
 #include "tests/preload/gpu_resolve.h"
 #include "tests/preload/kernels.h"

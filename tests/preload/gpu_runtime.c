@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
+/* gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
  * linked with. Kernels are handles of a library loaded from the PTX text. A RUNTIME_RELEASE before
  * 12.8 has no such calls; there they are the driver's functions of a module. State: the kernels.
  * The first gpu_open loads them under a lock. They are loaded again after a reset, also of a device
- * that no other thread uses, while other threads may launch.
- */
+ * that no other thread uses, while other threads may launch. */
 #include "tests/preload/gpu.h"
 #include "tests/preload/kernels.h"
 #include "tests/preload/track.h"

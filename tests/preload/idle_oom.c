@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What the program has freed is free for every call that takes memory of the device, of any kind.
+/* What the program has freed is free for every call that takes memory of the device, of any kind.
  * The program fills a device and frees all. Then it takes half of the device, or a little, by each
  * means that there is. A call that fails for want of memory on one device gives back no memory of
- * another.
- */
+ * another. */
 #include "tests/preload/idle_oom.h"
 
 CUcontext primary;

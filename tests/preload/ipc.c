@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Small and large blocks are handed by legacy handles to another process, to one without the cache,
- * and to one that resets its device.
- */
+/* Small and large blocks are handed by legacy handles to another process, to one without the cache,
+ * and to one that resets its device. */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/observer.h"
 
@@ -11,8 +9,7 @@
  * into it, and no other block has that handle. The other process finds the bytes and writes its
  * own. The exporter sees those, and nothing else changed. A handle that is opened twice gives one
  * address, and is closed as often. A block that comes back at the same address has a handle of its
- * own.
- */
+ * own. */
 
 static struct ipc_peer importer;
 
@@ -124,8 +121,7 @@ static int another_process_has_the_same_bytes(void)
 
 /* ---- a process without the cache is right or refused
  * The other process is one without the cache. It gets an error or the right bytes. A program under
- * the cache opens what it exports itself. Also nonsense in the place of a handle is refused.
- */
+ * the cache opens what it exports itself. Also nonsense in the place of a handle is refused. */
 
 static int a_process_without_the_cache_is_right_or_refused(void)
 {
@@ -160,8 +156,7 @@ static int a_process_without_the_cache_is_right_or_refused(void)
 /* ---- what was opened is gone after a reset
  * A process that has opened another one's blocks resets its device. What was opened is gone, and
  * can be opened again. The exporter's bytes have not changed. It never allocates memory of its own.
- * Once it has closed all and the exporter has freed all, the GPU has the memory again.
- */
+ * Once it has closed all and the exporter has freed all, the GPU has the memory again. */
 
 enum { BACK_TRIES = 10000 };
 

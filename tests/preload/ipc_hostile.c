@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Processes that disturb the exporter: handles open as ever, and the exporter goes on.
- */
+/* Processes that disturb the exporter: handles open as ever, and the exporter goes on. */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/observer.h"
 
@@ -16,8 +14,7 @@
  * messages of any length, with descriptors, to all sockets as fast as possible, and keeps
  * connections open. No handle takes long to open, also while the exporter is stopped, and no
  * descriptor is left in the exporter. The other user is a child that gives root up, in a network
- * namespace of the scene's own, so that it reaches no other process.
- */
+ * namespace of the scene's own, so that it reaches no other process. */
 
 enum { NOBODY = 65534, HOSTILES = 3, OPENS = 30, HELD = 64, FDS = 16 };
 enum { STOPPED_MS = 1300, LONG_MS = 150, TRIES = 4 };
@@ -218,8 +215,7 @@ static int another_user_hinders_nobody(void)
  * A process of the same user, with a handle, asks for the block again and again and takes no
  * answer. The exporter goes on: it gives memory back at a signal as soon as without that process,
  * and another process opens the same handle. Questions have the format of shim/share/ticket.h.
- * Bare there is no process to ask.
- */
+ * Bare there is no process to ask. */
 
 enum { IDLE = 8, BACK_MS = 10000 };
 

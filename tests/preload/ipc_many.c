@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Handles of several processes at once. They are opened beside memory that comes and goes, by
- * threads that signals interrupt, and in captures. Events order the work of the processes.
- */
+/* Handles of several processes at once. They are opened beside memory that comes and goes, by
+ * threads that signals interrupt, and in captures. Events order the work of the processes. */
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
@@ -14,8 +12,7 @@
 /* ---- every handle shows its own block
  * Several processes open blocks of one exporter at the same time, each with several threads. The
  * exporter's threads allocate, free, flush their caches and share anew meanwhile. Every handle
- * shows its own block, or nothing once the block is gone.
- */
+ * shows its own block, or nothing once the block is gone. */
 
 enum { PEERS = 3, ROUNDS = 12, WORKERS = 2 };
 
@@ -91,8 +88,7 @@ static int every_handle_shows_its_own_block(void)
 
 /* ---- a slow exporter has its time
  * Many processes open a block of one exporter at once, and its driver takes 0.4 s for each of them.
- * All of them open it: who waits asks no second time, and waits longer than the exporter needs.
- */
+ * All of them open it: who waits asks no second time, and waits longer than the exporter needs. */
 
 enum { MANY = 12 };
 
@@ -130,8 +126,7 @@ static int a_slow_exporter_has_its_time(void)
  * The threads of one process open and close the same handles at the same time, while signals
  * interrupt the process all the time. They also do so in the middle of stream captures of every
  * kind. Each thread finds its bytes, and no capture is spoilt. A graph that uses what was opened in
- * its capture works. What is closed in a capture is no device memory any more.
- */
+ * its capture works. What is closed in a capture is no device memory any more. */
 
 enum { HANDLES = 3, THREADS = 4, OPENS = 40 };
 
@@ -339,8 +334,7 @@ static int opened_memory_is_known_beside_contexts_that_end(void)
  * Each of three processes has a buffer and an event of its own that the other two open. In every
  * round each waits on the GPU for the events of the others. Then it looks at what they have written
  * late into its buffer, and writes late into theirs. Ordered by interprocess events alone, no host
- * waits for work.
- */
+ * waits for work. */
 
 enum { PROCESSES = 3, TURNS = 6, WORDS = 3 * 256 * 1024 };
 

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Ways in which processes and threads end, and signals meanwhile.
- */
+/* Ways in which processes and threads end, and signals meanwhile. */
 #include "tests/preload/scene.h"
 
 #include <sys/stat.h>
 
 /* ---- exit threads
  * The process ends, in every way there is, while seven threads allocate, launch and free: it ends
- * at once and with its own code. Several times over, in processes forked before any CUDA call.
- */
+ * at once and with its own code. Several times over, in processes forked before any CUDA call. */
 
 enum { THREADS = 7, EXIT_CODE = 21 };
 
@@ -89,8 +86,7 @@ static int exit_threads(void)
 /* ---- daemonize
  * A daemon: it forks twice, leaves its session, its folder and every descriptor, and then uses the
  * GPU for the first time. SIGUSR1 finds it; nothing of the cache is written to the files that it
- * opens.
- */
+ * opens. */
 
 struct word {
     int wrong, code;
@@ -164,8 +160,7 @@ static int daemonize(void)
 /* ---- close fds
  * A program closes the descriptors that it does not know, as daemons do, and then opens its own
  * files. The cache must not write into them by an old number. It has to notice that a descriptor
- * which it needs is gone. It closes them with the GPU in use.
- */
+ * which it needs is gone. It closes them with the GPU in use. */
 
 enum { FILES = 64 };
 
@@ -223,8 +218,7 @@ static int close_fds(void)
 
 /* ---- short threads
  * Each of hundreds of short-lived threads allocates, frees half, and leaves the rest to the main
- * thread. What a thread had of its own must not be lost with it.
- */
+ * thread. What a thread had of its own must not be lost with it. */
 
 enum { WAVES = 18, SHORT_THREADS = 8, BLOCKS = 6 };
 
@@ -278,8 +272,7 @@ static int short_threads(void)
 
 /* ---- signal storm
  * Flushes asked for all the time while four threads allocate, launch and free: nothing is damaged
- * and nothing hangs. Bare, no handler would take the signal, and none is sent.
- */
+ * and nothing hangs. Bare, no handler would take the signal, and none is sent. */
 
 enum { STORM_THREADS = 5, ROUNDS = 100 };
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Contexts one after the other, and green ones.
- */
+/* Contexts one after the other, and green ones. */
 #include "tests/preload/scene.h"
 
 /* ---- second life
  * A device is reset and used again. One stream was enough in its first life. That says nothing
- * about work of the second life, whose default stream has the same name.
- */
+ * about work of the second life, whose default stream has the same name. */
 
 enum { RUN = 160, LIFE_BLOCKS = 600 };
 #define ROOM (48 * MIB)
@@ -70,8 +67,7 @@ static int second_life(void)
 /* ---- many resets
  * One after the other a program makes more contexts than a process ever has at a time. It resets
  * and destroys them, as a test runner does. Each is served as well as the first, and leaves no
- * memory.
- */
+ * memory. */
 
 /* A real driver takes its time for each. */
 enum { LIVES = 200, LIVES_REAL = 6, BLOCKS = 20 };
@@ -118,8 +114,7 @@ static int many_resets(void)
 
 /* ---- context leak
  * Very many contexts one after the other, each with memory of several sizes, some of it left to
- * its end: the process does not grow with them.
- */
+ * its end: the process does not grow with them. */
 
 /* The first ones may leave what the others then use. A simulated context leaves a few hundred
  * bytes, under a sanitizer some thousand. */
@@ -175,8 +170,7 @@ static int context_leak(void)
  * Green contexts. What is allocated while one is current is memory of the primary context, also
  * for work of the other one's streams. A block that a late writer on a green stream uses is handed
  * out again only behind that writer. The end of a green context leaves its memory alone. The end
- * of the last one ends the primary context too.
- */
+ * of the last one ends the primary context too. */
 
 enum { ROUNDS = 40 };
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Every way to ask for a symbol, and the answer: found or not, the status, and the error text of a
- * failing look-up. Different ways give the same function. It prints no addresses.
- */
+/* Every way to ask for a symbol, and the answer: found or not, the status, and the error text of a
+ * failing look-up. Different ways give the same function. It prints no addresses. */
 #include "tests/preload/scene.h"
 
 static void *driver;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The observing process of observer.h. It starts itself again without LD_PRELOAD, so that it holds
- * nothing of the cache. No state.
- */
+/* The observing process of observer.h. It starts itself again without LD_PRELOAD, so that it holds
+ * nothing of the cache. No state. */
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Ten threads read the process's page of live state, as other processes do, while 64 threads
+/* Ten threads read the process's page of live state, as other processes do, while 64 threads
  * allocate and free. Whatever a reader takes for one state is one: its text is whole, and says the
- * same as the table of GPUs beside it. Bare, there are no readers.
- */
+ * same as the table of GPUs beside it. Bare, there are no readers. */
 #include "tests/preload/scene.h"
 
 #include <dirent.h>

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The primary context by the driver API: retained, released and reset, beside other threads too.
- */
+/* The primary context by the driver API: retained, released and reset, beside other threads too. */
 #include "tests/preload/scene.h"
 
 #include <link.h>
@@ -9,8 +7,7 @@
 
 /* ---- the primary context ends with its last user
  * The program retains and releases the primary context by the driver API. It lives until its last
- * release, and its memory ends with it. Then it can be retained anew.
- */
+ * release, and its memory ends with it. Then it can be retained anew. */
 
 static int the_primary_context_ends_with_its_last_user(void)
 {
@@ -51,8 +48,7 @@ static int the_primary_context_ends_with_its_last_user(void)
 /* ---- it ends beside contexts of other threads
  * A thread retains, uses and releases the primary context over and over. Others allocate for the
  * first time in contexts of their own, and give up uses of the primary one. It ends with the
- * program's last release, and not later. Each of its lives has memory that works.
- */
+ * program's last release, and not later. Each of its lives has memory that works. */
 
 /* A real driver takes its time for each. */
 enum { LIVES = 300, LIVES_REAL = 20, BLOCKS = 3, BYTES = 65536 };
@@ -133,8 +129,7 @@ static int it_ends_beside_contexts_of_other_threads(void)
 /* ---- a reset beside first allocations harms no later life
  * The device is reset, and its primary context retained anew, while other threads allocate for the
  * first time in it. The reset may take what they get. The memory of the life after that works,
- * every time.
- */
+ * every time. */
 
 enum { ROUNDS = 150, ROUNDS_REAL = 6, ALLOCATING = 2, LIFE_BYTES = 65536 };
 
@@ -195,8 +190,7 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
 
 /* ---- a life that ended unseen serves nothing in the next one
  * The last release of the primary context goes past every wrapper. When the program retains it
- * anew, the memory of the last life is not handed out, and the new life has memory that works.
- */
+ * anew, the memory of the last life is not handed out, and the new life has memory that works. */
 
 /* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a
  * linker the strings come right behind the symbols. */
@@ -258,8 +252,7 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
 
 /* ---- contexts that ended unseen serve nothing, and are not used
  * Contexts of both devices are destroyed past every wrapper. The next one may have a handle of
- * theirs. Its memory is its own device's. The library must use no event of one that ended.
- */
+ * theirs. Its memory is its own device's. The library must use no event of one that ended. */
 
 static int device_of(CUdeviceptr at)
 {
@@ -315,8 +308,7 @@ static bool in_segments(void)
 /* ---- memory of an ended life is refused in the next one
  * It is written after a reset and a retain, when the next life has memory too. The driver may have
  * given that memory the same address, and then the write is one of the next life. An arena has
- * another address. No error stays.
- */
+ * another address. No error stays. */
 
 static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
 {
@@ -352,8 +344,7 @@ static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
  * in the next one is refused, or is memory of that life. In segments the driver itself gives the
  * same addresses again, so that the pool may give back what such a write still uses. In an arena a
  * thread that was held up for long may still meet one (2 of 154 runs of 300 resets, on a busy
- * machine). So one turn of three may have an error.
- */
+ * machine). So one turn of three may have an error. */
 
 enum { TURNS = 3, RESETS = 100, RESETS_REAL = 7, USERS = 3, USES = 20 };
 

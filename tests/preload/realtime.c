@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Two threads with SCHED_FIFO on one processor. The one of lower priority allocates, works and
+/* Two threads with SCHED_FIFO on one processor. The one of lower priority allocates, works and
  * frees. The other wakes up in the midst of that, over and over. It captures, allocates and works
  * on a stream of its own. A wait of the second for the first that does not sleep never ends. Skips
- * where the policy is not allowed, and on a real driver, whose own waits may be such.
- */
+ * where the policy is not allowed, and on a real driver, whose own waits may be such. */
 #include "tests/preload/realtime.h"
 #include "tests/preload/scene.h"
 

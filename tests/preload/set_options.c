@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Options change, by requests through the process's own page, while threads allocate, ask how much
- * memory is free, and end and make contexts. Nobody's bytes change, and nothing fails.
- */
+/* Options change, by requests through the process's own page, while threads allocate, ask how much
+ * memory is free, and end and make contexts. Nobody's bytes change, and nothing fails. */
 #include "tests/preload/asker.h"
 #include "tests/preload/scene.h"
 

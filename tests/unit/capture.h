@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What is written to fd 2 between two points. The same pipe stands at fd 2 each time, because the
- * log writes only to the stderr that it saw first.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What is written to fd 2 between two points. The same pipe stands at fd 2 each time, because the
+ * log writes only to the stderr that it saw first. */
 #ifndef TESTS_UNIT_CAPTURE_H
 #define TESTS_UNIT_CAPTURE_H
 

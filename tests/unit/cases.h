@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Tests that list themselves: TEST(name) { .. } is a test of cmocka, TEST_WITH(name, setup,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Tests that list themselves: TEST(name) { .. } is a test of cmocka, TEST_WITH(name, setup,
  * teardown) one with a fixture. They play in the order in which they stand. PLAY_TESTS is main; a
- * main of its own ends with play_tests. Brings what most tests use of the C library.
- */
+ * main of its own ends with play_tests. Brings what most tests use of the C library. */
 #ifndef TESTS_UNIT_CASES_H
 #define TESTS_UNIT_CASES_H
 

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the tests share in which a context ends while a thread is inside its pool: what that thread
- * does, a pool with memory of all kinds, and a thread that is stopped inside the driver.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the tests share in which a context ends while a thread is inside its pool: what that thread
+ * does, a pool with memory of all kinds, and a thread that is stopped inside the driver. */
 #ifndef TESTS_UNIT_ENDS_H
 #define TESTS_UNIT_ENDS_H
 

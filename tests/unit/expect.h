@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the unit tests of pool/ share: checks that say why, and a rig for each test that is examined
- * and emptied after it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the unit tests of pool/ share: checks that say why, and a rig for each test that is examined
+ * and emptied after it. */
 #ifndef TESTS_UNIT_EXPECT_H
 #define TESTS_UNIT_EXPECT_H
 

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Neighbours that are no processes: pages in a folder, and a thread for each page that serves it.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Neighbours that are no processes: pages in a folder, and a thread for each page that serves it.
  */
 #ifndef TESTS_UNIT_FAKE_NEIGHBOUR_H
 #define TESTS_UNIT_FAKE_NEIGHBOUR_H

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A folder that stands for the root of the file system, with files of the kernel's in it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A folder that stands for the root of the file system, with files of the kernel's in it. */
 #ifndef TESTS_UNIT_MADE_ROOT_H
 #define TESTS_UNIT_MADE_ROOT_H
 

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the tests of sockets and of the listener share. The log is stood in for.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the tests of sockets and of the listener share. The log is stood in for. */
 #ifndef TESTS_UNIT_MESSAGES_H
 #define TESTS_UNIT_MESSAGES_H
 

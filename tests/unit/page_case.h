@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Cases of pages. A process has one page, so each case runs in a process of its own: CASE(name)
- * { ... } is a test of cmocka whose body runs in a child, with REQUIRE in place of asserts.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Cases of pages. A process has one page, so each case runs in a process of its own: CASE(name)
+ * { ... } is a test of cmocka whose body runs in a child, with REQUIRE in place of asserts. */
 #ifndef TESTS_UNIT_PAGE_CASE_H
 #define TESTS_UNIT_PAGE_CASE_H
 

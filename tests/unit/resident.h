@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * How much memory the process has.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* How much memory the process has. */
 #ifndef TESTS_UNIT_RESIDENT_H
 #define TESTS_UNIT_RESIDENT_H
 

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/arena.c: growing where memory is missing, moving idle chunks there, and what is left after a
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/arena.c: growing where memory is missing, moving idle chunks there, and what is left after a
  * failure of the driver half way. Moves below running work: test_ghost.c; moves that take too much
- * of the program's time: test_time_budget.c.
- */
+ * of the program's time: test_time_budget.c. */
 #include "pool/arena.h"
 
 #include "pool/chunk.h"

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The row ask_others: when the pool asks, and what it does with memory that comes from elsewhere.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The row ask_others: when the pool asks, and what it does with memory that comes from elsewhere.
  */
 #include "tests/unit/expect.h"
 

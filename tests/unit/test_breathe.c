@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * state_yield: what other threads do to a pool in the middle of long work of another one, where
- * no driver is called.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* state_yield: what other threads do to a pool in the middle of long work of another one, where
+ * no driver is called. */
 #include "pool/magazine.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"

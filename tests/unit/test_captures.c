@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c, pool/alloc.c: while a capture is open no fence can be recorded. Nothing is asked
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c, pool/alloc.c: while a capture is open no fence can be recorded. Nothing is asked
  * that would spoil the capture, and where memory is short its end is waited for, unless that would
- * be in vain.
- */
+ * be in vain. */
 #include "pool/fence.h"
 
 #include "tests/unit/expect.h"

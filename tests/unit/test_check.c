@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/check.c: each invariant is broken by hand, and pool_check must name it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/check.c: each invariant is broken by hand, and pool_check must name it. */
 #include "pool/chunk.h"
 #include "pool/magazine.h"
 #include "pool/map.h"

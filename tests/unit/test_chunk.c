@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/chunk.c: which chunks are idle, and what is released.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/chunk.c: which chunks are idle, and what is released. */
 #include "pool/chunk.h"
 
 #include "pool/map.h"

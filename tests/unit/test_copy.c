@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/copy.c on a driver whose device memory is host memory: jobs of all lanes, their ends,
- * and host memory that is touched ahead.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/copy.c on a driver whose device memory is host memory: jobs of all lanes, their ends,
+ * and host memory that is touched ahead. */
 #include "shim/park/copy.h"
 
 #include <sys/mman.h>

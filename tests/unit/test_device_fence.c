@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/driver/device_fence.c: fences beside the destruction of their context (Note [Visits]). The
- * driver is stood in for.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/driver/device_fence.c: fences beside the destruction of their context (Note [Visits]). The
+ * driver is stood in for. */
 #include "shim/driver/device_fence.h"
 
 #include "shim/driver/capture.h"

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c, pool/ring.c, pool/single_stream.c. Freed memory is not handed out while old work
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c, pool/ring.c, pool/single_stream.c. Freed memory is not handed out while old work
  * may use it (safety). No request waits for work submitted after the free (liveness). The model
- * reports a breach of either by itself.
- */
+ * reports a breach of either by itself. */
 #include "pool/fence.h"
 
 #include "pool/state.h"

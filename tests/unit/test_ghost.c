@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay
  * for that work. The file is included, so that the tests choose how many ghosts are looked at
- * together.
- */
+ * together. */
 #include "pool/tuning.h"
 
 static int at_once = GHOSTS_AT_ONCE;

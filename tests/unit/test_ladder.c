@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The ladder of pool/alloc.c: which calls of the driver a request makes, in which order, until it
- * has memory, and which statistic counts it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The ladder of pool/alloc.c: which calls of the driver a request makes, in which order, until it
+ * has memory, and which statistic counts it. */
 #include "tests/unit/expect.h"
 
 /* The calls of the latest request, a letter each: q asks whether a fence is done, o orders, w waits

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/limits.c: idle memory back to the driver, over limits and after a time.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/limits.c: idle memory back to the driver, over limits and after a time. */
 #include "pool/limits.h"
 
 #include "tests/unit/expect.h"

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/list.h.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/list.h. */
 #include "pool/list.h"
 
 #include "tests/unit/expect.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/page/client.c: how it tells a neighbour that will not reply from one that is slow. Each
- * neighbour is a process of the test with a page whose name has its number.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/page/client.c: how it tells a neighbour that will not reply from one that is slow. Each
+ * neighbour is a process of the test with a page whose name has its number. */
 #include "shim/page/client.h"
 #include "shim/process/clock.h"
 

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The log: levels, and one line each. A write of ours never harms the process: closed and reused
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The log: levels, and one line each. A write of ours never harms the process: closed and reused
  * descriptors, broken and full pipes, file size limits, errno. Each scene runs in a child, since
- * some of them kill it if they fail.
- */
+ * some of them kill it if they fail. */
 #include "shim/process/log.h"
 #include "tests/unit/capture.h"
 

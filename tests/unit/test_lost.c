@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not
- * lose a pool.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not
+ * lose a pool. */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine.c: a thread gets what it freed again without the pool's lock. To all others the
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine.c: a thread gets what it freed again without the pool's lock. To all others the
  * memory looks freed meanwhile, it makes no request fail, and it is counted as if the pool had done
- * it.
- */
+ * it. */
 #include "tests/unit/magazine.h"
 
 POOL_TEST(what_was_freed_comes_back_newest_first)

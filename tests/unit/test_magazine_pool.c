@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine_pool.c: several threads, each with a magazine of its own, and one thread with one
- * in each of its pools.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine_pool.c: several threads, each with a magazine of its own, and one thread with one
+ * in each of its pools. */
 #include "tests/unit/magazine.h"
 
 /* Another thread's step, seen through. */

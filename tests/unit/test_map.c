@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/map.c: from addresses to blocks.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/map.c: from addresses to blocks. */
 #include "pool/map.h"
 
 #include "pool/chunk.h"

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs. */
 #include "tests/unit/neighbour_rig.h"
 
 #include "shim/stats/counters.h"

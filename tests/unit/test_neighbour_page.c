@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/share/neighbour_page.c, through neighbour.c: what is the page of a neighbour, and how its
- * slots are taken.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/share/neighbour_page.c, through neighbour.c: what is the page of a neighbour, and how its
+ * slots are taken. */
 #include "tests/unit/neighbour_rig.h"
 
 #include <sys/prctl.h>

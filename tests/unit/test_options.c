@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
- * per device sizes, process names, requests to empty the cache.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
+ * per device sizes, process names, requests to empty the cache. */
 #include "shim/option/options.h"
 #include "shim/option/show.h"
 #include "tests/unit/capture.h"

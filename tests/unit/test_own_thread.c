@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/process/own_thread.c: a thread of the library's takes nothing of the program's. This program
- * has more thread-local data than the stacks of such threads.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/process/own_thread.c: a thread of the library's takes nothing of the program's. This program
+ * has more thread-local data than the stacks of such threads. */
 #include "shim/process/own_thread.h"
 
 #include <semaphore.h>

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The page of a process: its file, what readers see, and what happens where others spoil it.
- * Requests: test_page_slot.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The page of a process: its file, what readers see, and what happens where others spoil it.
+ * Requests: test_page_slot.c. */
 #include "tests/unit/page_case.h"
 
 #include <linux/filter.h>

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The directory of pages: which ones serve, names, and what becomes of stale files.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The directory of pages: which ones serve, names, and what becomes of stale files. */
 #include "tests/unit/page_case.h"
 
 #include <sched.h>

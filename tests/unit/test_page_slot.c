@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Requests on the page of a process: their replies, and its doorbell, which a writer of noise
- * rings. The page may get another file meanwhile.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Requests on the page of a process: their replies, and its doorbell, which a writer of noise
+ * rings. The page may get another file meanwhile. */
 #include "tests/unit/page_case.h"
 
 static atomic_bool over;

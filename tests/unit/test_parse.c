@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The grammar of every option type: what is taken and as what, and what is refused. Random words
- * are either taken or refused, and a refused one leaves no trace.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The grammar of every option type: what is taken and as what, and what is refused. Random words
+ * are either taken or refused, and a refused one leaves no trace. */
 #include "shim/option/parse.h"
 #include "tests/unit/capture.h"
 

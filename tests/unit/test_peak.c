@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/peak.c: what reserved memory consisted of when there was most of it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/peak.c: what reserved memory consisted of when there was most of it. */
 #include "pool/state.h"
 #include "pool/tuning.h"
 #include "tests/unit/expect.h"

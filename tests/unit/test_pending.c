@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/pending.c: freed memory that work may still use.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/pending.c: freed memory that work may still use. */
 #include "pool/pending.h"
 
 #include "pool/state.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The pool's policy as a program sees it: what is served from where, limits, what is tried when
- * memory is short, misuse, and a context's end.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The pool's policy as a program sees it: what is served from where, limits, what is tried when
+ * memory is short, misuse, and a context's end. */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

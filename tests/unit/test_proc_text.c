@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/process/proc_text.c: what a process reads of itself once its first thread has ended.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/process/proc_text.c: what a process reads of itself once its first thread has ended. */
 #include "shim/page/dir.h"
 #include "shim/process/kernel.h"
 #include "shim/process/proc_text.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/quiet.c: what refuses a park, and what it waits for. The test stands for the rest of
- * the process: two records of contexts, what the driver says of each, and the gate.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/quiet.c: what refuses a park, and what it waits for. The test stands for the rest of
+ * the process: two records of contexts, what the driver says of each, and the gate. */
 #include "shim/park/quiet.h"
 
 #include "pool/pool.h"

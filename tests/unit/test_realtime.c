@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Two threads with a real-time policy on one processor. The one of higher priority waits for a few
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Two threads with a real-time policy on one processor. The one of higher priority waits for a few
  * steps of the other, which runs only while the first sleeps. Skips where the policy is not
- * allowed.
- */
+ * allowed. */
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/state.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c: when a submission records the fence of what was freed before, and when it leaves
- * that for later.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c: when a submission records the fence of what was freed before, and when it leaves
+ * that for later. */
 #include "pool/fence.h"
 
 #include "pool/state.h"

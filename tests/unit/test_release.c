@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/release.c: idle memory back to the driver, on request.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/release.c: idle memory back to the driver, on request. */
 #include "pool/release.h"
 
 #include "tests/unit/expect.h"

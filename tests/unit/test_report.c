@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The text report is held against a golden copy, and the JSON report is read back by a JSON parser.
- * Both are also made in buffers that are too small, in another locale, and with odd names.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The text report is held against a golden copy, and the JSON report is read back by a JSON parser.
+ * Both are also made in buffers that are too small, in another locale, and with odd names. */
 #include "shim/stats/report.h"
 #include "tests/unit/capture.h"
 

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
- * out of it is what was asked for, whatever was freed into it before.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
+ * out of it is what was asked for, whatever was freed into it before. */
 #include "pool/magazine.h"
 
 #include "pool/map.h"

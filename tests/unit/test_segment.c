@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/segment.c: the driver's own allocations, cached whole.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/segment.c: the driver's own allocations, cached whole. */
 #include "pool/segment.h"
 
 #include "pool/state.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool_set_config: limits that change while the pool works. test_threads.c changes them while
- * eight threads use the pool.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool_set_config: limits that change while the pool works. test_threads.c changes them while
+ * eight threads use the pool. */
 #include "tests/unit/expect.h"
 
 /* So many blocks of 8 MiB, all freed again and ready. */

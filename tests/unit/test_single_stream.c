@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
- * waits for, and when it may not come again.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
+ * waits for, and when it may not come again. */
 #include "pool/single_stream.h"
 
 #include "pool/magazine.h"

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/slab.c: small objects.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/slab.c: small objects. */
 #include "pool/slab.h"
 
 #include "pool/map.h"

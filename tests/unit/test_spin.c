@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/spin.c: a thread that waits for a few steps of another one leaves the processor to it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/spin.c: a thread that waits for a few steps of another one leaves the processor to it. */
 #include "pool/spin.h"
 #include "tests/unit/expect.h"
 

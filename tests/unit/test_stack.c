@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/trace/stack.c: call paths are what the C library's own unwinder finds, or shorter.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/trace/stack.c: call paths are what the C library's own unwinder finds, or shorter. */
 #include "shim/trace/cfi.h"
 #include "shim/trace/stack.h"
 

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c: a submission looks without the lock whether something has to be recorded before it,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c: a submission looks without the lock whether something has to be recorded before it,
  * while another thread's record is refused because of a capture. Whatever it saw, either it comes
  * for the lock, or the epoch is marked late: no thread may wait for work that came after the frees.
  */

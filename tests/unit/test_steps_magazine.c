@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine.c: another thread frees the same block at every moment of a free into a magazine.
- * One of the two frees it, and the other is told that it is not the program's.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine.c: another thread frees the same block at every moment of a free into a magazine.
+ * One of the two frees it, and the other is told that it is not the program's. */
 #include "tests/unit/steps.h"
 /* After it. */
 #include "pool/magazine.c"

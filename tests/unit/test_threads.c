@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Eight threads on one pool allocate, free each other's memory, submit work on several streams and
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Eight threads on one pool allocate, free each other's memory, submit work on several streams and
  * trim. The model watches for memory that is used too early, and the test for blocks that overlap.
- * To be run under TSan and ASan as well.
- */
+ * To be run under TSan and ASan as well. */
 #include "tests/unit/expect.h"
 
 #define THREADS 8

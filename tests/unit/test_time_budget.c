@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/time_budget.c: how much time may go into saving memory, and what the pool does where that is
- * used up.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/time_budget.c: how much time may go into saving memory, and what the pool does where that is
+ * used up. */
 #include "pool/state.h"
 #include "pool/time_budget.h"
 #include "pool/tuning.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What a thread waits for that another thread of the program has in work: memory on its way to the
- * driver, a record, the end of the single-stream mode.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What a thread waits for that another thread of the program has in work: memory on its way to the
+ * driver, a record, the end of the single-stream mode. */
 #include "pool/single_stream.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What is away comes back, all of it or nothing, and what happens to a pool meanwhile:
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What is away comes back, all of it or nothing, and what happens to a pool meanwhile:
  * pool/park.c. What goes, and what stays: test_park.c. Many parks, beside other threads:
- * test_park_turns.c.
- */
+ * test_park_turns.c. */
 #include "pool/chunk.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"

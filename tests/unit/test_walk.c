@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool_list_live and pool_list_chunks: they list what the program holds, and no more.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool_list_live and pool_list_chunks: they list what the program holds, and no more. */
 #include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
 

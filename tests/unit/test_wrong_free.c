@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * One thread frees what is not the start of a live block, while another makes and unmakes the
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* One thread frees what is not the start of a live block, while another makes and unmakes the
  * blocks and slabs there. Each such free gets an error, and harms no other memory. To be run under
- * TSan and ASan as well.
- */
+ * TSan and ASan as well. */
 #include "pool/bits.h"
 #include "tests/unit/expect.h"
 

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/zone.c: splitting, merging, and the chain of blocks. On the zones of a pool, whose requests
- * bring the memory.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/zone.c: splitting, merging, and the chain of blocks. On the zones of a pool, whose requests
+ * bring the memory. */
 #include "pool/zone.h"
 
 #include "pool/chunk.h"

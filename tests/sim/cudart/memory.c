@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The runtime's allocation calls and pointer attributes. The runtime itself answers only for device
- * memory of size zero; all else is the driver's answer. No state of its own.
- */
+/* The runtime's allocation calls and pointer attributes. The runtime itself answers only for device
+ * memory of size zero; all else is the driver's answer. No state of its own. */
 #include "tests/sim/cudart/cudart.h"
 
 #include <string.h>

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/loader/scope.c waits for no thread that a forked child does not have. A helper thread of
- * the parent holds the loader's list of objects while the process forks.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/loader/scope.c waits for no thread that a forked child does not have. A helper thread of
+ * the parent holds the loader's list of objects while the process forks. */
 #include "shim/loader/scope.h"
 
 #include <semaphore.h>
