@@ -22,7 +22,6 @@ static inline void capture_begin(void)
 static inline void capture_end(char *said, size_t size_bytes)
 {
     ssize_t n = read(capture_pipe[0], said, size_bytes - 1);
-
     said[n > 0 ? n : 0] = '\0';
     dup2(capture_stderr, STDERR_FILENO);
 }

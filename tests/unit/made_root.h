@@ -14,7 +14,6 @@ static void put(const char *name, const char *text)
 {
     char path[512];
     int at = snprintf(path, sizeof path, "%s", root);
-
     for (const char *p = name; *p; p++) {
         path[at] = '\0';
         if (*p == '/')
@@ -37,7 +36,6 @@ static int root_begin(void)
 static int root_end(void)
 {
     char command[128];
-
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }

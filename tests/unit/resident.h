@@ -11,7 +11,6 @@ static uint64_t resident_bytes(void)
 {
     unsigned long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
-
     assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
     fclose(file);
     return pages * 4096;
