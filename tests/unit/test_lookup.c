@@ -112,10 +112,9 @@ static bool sync_memops(uint64_t addr)
     return b.sync_memops;
 }
 
-POOL_TEST(a_note_is_a_blocks_own)
+RIG_TEST(a_note_is_a_blocks_own, expect_arena(state))
 {
     static const uint64_t sizes[] = {5000, KIB(200), MIB(3)};
-    struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 3; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
         rig_expose(r, a);

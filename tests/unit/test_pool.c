@@ -393,10 +393,9 @@ TEST(an_abandoned_pool_passes_everything_on)
     }
 }
 
-POOL_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either)
+RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either, expect_single(state))
 {
     static const uint64_t sizes[] = {700, KIB(300), MIB(4)};
-    struct rig *r = expect_single(state);
     for (int turn = 0; turn < 4; turn++)
         for (int i = 0; i < 3; i++) {
             uint64_t a = rig_alloc(r, sizes[i]);

@@ -26,10 +26,9 @@ static void free_elsewhere(void *arg)
     pthread_join(thread, NULL);
 }
 
-POOL_TEST(one_of_two_frees_at_the_same_time_is_refused)
+RIG_TEST(one_of_two_frees_at_the_same_time_is_refused, expect_single(state))
 {
     static const uint64_t sizes[] = {700, KIB(300), MIB(3)};
-    struct rig *r = expect_single(state);
     int code;
     rig_free(r, rig_alloc(r, 512));
     for (unsigned several = 0; several < 2; several++) {

@@ -80,10 +80,9 @@ RIG_TEST(of_a_chunk_that_is_partly_live_all_comes_back, parking(state))
 }
 
 /* Whichever call fails, everything of that try goes back, and the next try works. */
-POOL_TEST(a_wake_is_all_or_nothing)
+RIG_TEST(a_wake_is_all_or_nothing, parking(state))
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow};
-    struct rig *r = parking(state);
     for (int i = 1; i < 6; i++)
         written(r, MIB(10) * (uint64_t)i);
     written(r, 3000);
