@@ -31,14 +31,9 @@ int gpu_malloc_nowhere(size_t size_bytes); /* malloc with NULL for the address's
 int gpu_malloc_pitch(uint64_t *address, size_t *pitch_bytes, size_t width_bytes, size_t height);
 int gpu_malloc_async(uint64_t *address, size_t size_bytes, CUstream stream);
 int gpu_free_async(uint64_t address, CUstream stream);
-int gpu_malloc_managed(uint64_t *address, size_t size_bytes);
 int gpu_host_alloc(void **pointer, size_t size_bytes); /* pinned, mapped at the same address */
 int gpu_host_free(void *pointer);
-int gpu_host_register(void *pointer, size_t size_bytes);
-int gpu_host_unregister(void *pointer);
 int gpu_mem_info(size_t *free_bytes, size_t *total_bytes); /* either may be NULL */
-int gpu_array_create(void **array, size_t width, size_t height);
-int gpu_array_destroy(void *array);
 
 /* Copies and memsets; those with a stream are the asynchronous forms. */
 int gpu_put(uint64_t to, const void *from, size_t size_bytes);

@@ -169,25 +169,6 @@ int gpu_free_async(uint64_t address, CUstream stream)
     return cudaFreeAsync(pointer(address), stream);
 }
 
-int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
-{
-    void *p = NULL;
-    int rc = cudaMallocManaged(&p, size_bytes, cudaMemAttachGlobal);
-    *address = (uintptr_t)p;
-    return rc;
-}
-
-int gpu_array_create(void **array, size_t width, size_t height)
-{
-    struct cudaChannelFormatDesc floats = {32, 0, 0, 0, cudaChannelFormatKindFloat};
-    return cudaMallocArray((cudaArray_t *)array, &floats, width, height, cudaArrayDefault);
-}
-
-int gpu_array_destroy(void *array)
-{
-    return cudaFreeArray(array);
-}
-
 int gpu_capture_exchange(CUstreamCaptureMode *mode)
 {
     enum cudaStreamCaptureMode exchanged = (enum cudaStreamCaptureMode) * mode;
