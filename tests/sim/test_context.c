@@ -98,26 +98,6 @@ TEST(any_number_of_contexts_may_end)
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy((CUcontext)(void *)((char *)own + 8)));
 }
 
-TEST(destruction_frees_all)
-{
-    CUcontext own;
-    CUdeviceptr at;
-    CUstream on;
-    CUevent fence;
-    size_t before = simDeviceBytesUsed(0);
-    OK(cuCtxCreate(&own, NULL, 0, 0));
-    OK(cuMemAlloc(&at, 10 * MIB));
-    OK(cuMemAlloc(&at, 10));
-    OK(cuStreamCreate(&on, 0));
-    OK(cuEventCreate(&fence, 0));
-    OK(cuMemsetD8Async(at, 1, 10, on));
-    OK(cuEventRecord(fence, on));
-    OK(cuCtxDestroy(own));
-    assert_int_equal(simDeviceBytesUsed(0), before);
-    BAD(cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(on));
-}
-
 static int active(void)
 {
     unsigned flags;
