@@ -2,8 +2,7 @@
 /* Single blocks beside other kinds of memory, what is said of them, and a reset. */
 #include "tests/preload/scene.h"
 
-/* ---- pitch
- * Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
+/* Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
  */
 
 static int pitch(void)
@@ -32,8 +31,7 @@ static int pitch(void)
     return wrong;
 }
 
-/* ---- pointers
- * What the driver says of a pointer into device memory: the allocation in which it lies, its kind
+/* What the driver says of a pointer into device memory: the allocation in which it lies, its kind
  * and its device. The pointer is the allocation's base, its middle or its last byte. Of a freed
  * one the driver says nothing. */
 
@@ -89,8 +87,7 @@ static int pointers(void)
     return 0;
 }
 
-/* ---- errno kept
- * Allocating, launching and freeing leave errno as it was, once the first calls are done. */
+/* Allocating, launching and freeing leave errno as it was, once the first calls are done. */
 
 static int errno_kept(void)
 {
@@ -115,8 +112,7 @@ static int errno_kept(void)
     return changed != 0;
 }
 
-/* ---- free async
- * The stream-ordered allocator beside the plain one. Its own blocks pass through. A plain block
+/* The stream-ordered allocator beside the plain one. Its own blocks pass through. A plain block
  * may be freed in stream order, and a stream-ordered block plainly. */
 
 enum { ROUNDS = 30 };
@@ -149,8 +145,7 @@ static int free_async(void)
     return wrong != 0;
 }
 
-/* ---- reset
- * cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
+/* cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
  * pointers are dead, new ones are good. */
 
 static int reset(void)

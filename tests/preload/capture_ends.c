@@ -4,8 +4,7 @@
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-/* ---- a capture ends with its context
- * A capture on a stream of one context begins while another context is current. It ends with its
+/* A capture on a stream of one context begins while another context is current. It ends with its
  * own context, or with a reset of it. Afterwards memory is used again as ever. */
 
 enum { TURNS = 100 };
@@ -202,8 +201,7 @@ static int a_close_that_waits_holds_no_capture_up(void)
     return wait_beside_captures(true);
 }
 
-/* ---- the first allocation may come in a capture
- * A process, and a second context, make their first allocation while a capture is open. The
+/* A process, and a second context, make their first allocation while a capture is open. The
  * capturing thread makes it, or another one. No capture is spoilt by what the library does then. */
 
 static int take_and_give(int index, void *context)

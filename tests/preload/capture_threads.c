@@ -5,8 +5,7 @@
 
 #include <time.h>
 
-/* ---- no thread spoils anothers capture
- * Threads allocate and free all along, small and large, with work on streams of their own.
+/* Threads allocate and free all along, small and large, with work on streams of their own.
  * Meanwhile another thread captures again and again in each mode. No capture is spoilt, no graph is
  * wrong, and no block is two threads' at once. A thread that works beside a global capture says so.
  * Beside the other modes it need not. With the simulated driver it need not either for small blocks
@@ -146,8 +145,7 @@ static int no_thread_spoils_anothers_capture(void)
     return failures;
 }
 
-/* ---- a handle that comes back is no open capture
- * Several threads make and destroy streams, and capture on every other one, beside a thread whose
+/* Several threads make and destroy streams, and capture on every other one, beside a thread whose
  * memory wants fences. A driver gives the handle of a destroyed stream to the next stream, in
  * whatever thread. A capture on it must not be taken for one that has ended, or it is spoilt. */
 
@@ -214,8 +212,7 @@ static int a_handle_that_comes_back_is_no_open_capture(void)
     return spoilt != 0;
 }
 
-/* ---- a flush waits for the end of a capture
- * Requests to empty the cache come by signal and by the environment while a capture is open. They
+/* Requests to empty the cache come by signal and by the environment while a capture is open. They
  * do not spoil the capture, and the memory is back with the driver after it. The graph, whose
  * blocks live, is replayed right before and after. Bare, memory went back at its free. */
 

@@ -2,8 +2,7 @@
 /* Addresses that are known outside, or that have been freed. */
 #include "tests/preload/scene.h"
 
-/* ---- exports
- * Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
+/* Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
  * natively, for small blocks by the pages in which they lie, and none of freed memory. Once freed,
  * the memory is never handed out again. */
 
@@ -118,8 +117,7 @@ static int exports(void)
     return 0;
 }
 
-/* ---- moved
- * Freed blocks whose memory serves another block at once, while work from before the free still
+/* Freed blocks whose memory serves another block at once, while work from before the free still
  * runs. Whatever the program asks of the freed addresses, or does with them, there is no device
  * memory: neither while that work runs, nor after it, nor when the memory went back. A cache may
  * have kept the addresses, with or without memory behind them. */

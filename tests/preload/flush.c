@@ -5,8 +5,7 @@
 
 #include <dirent.h>
 
-/* ---- a signal gives idle memory back
- * SIGUSR1 comes half way. Idle memory goes back to the driver, as another process can see. Live
+/* SIGUSR1 comes half way. Idle memory goes back to the driver, as another process can see. Live
  * blocks keep their addresses and contents, and the program goes on. Bare, memory went back at its
  * free and there is no one to signal. */
 
@@ -88,8 +87,7 @@ static int a_signal_gives_idle_memory_back(void)
     return wrong != 0;
 }
 
-/* ---- setenv gives idle memory back
- * The running program sets GPUCACHE_EMPTY_CACHE in its own environment. Idle memory is back with
+/* The running program sets GPUCACHE_EMPTY_CACHE in its own environment. Idle memory is back with
  * the driver after the next allocation. Bare, the variable means nothing and nothing was kept. */
 
 static void request(int round)
@@ -136,8 +134,7 @@ static int setenv_gives_idle_memory_back(void)
     return wrong != 0;
 }
 
-/* ---- nothing waits for a running kernel
- * A kernel runs until the host raises a flag. Meanwhile idle memory goes back, on request and when
+/* A kernel runs until the host raises a flag. Meanwhile idle memory goes back, on request and when
  * other sizes are needed. Nothing waits for the kernel, which uses none of that memory. */
 
 enum { IDLE_BESIDE = 6 };

@@ -5,8 +5,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 
-/* ---- children of before have memory of their own
- * Children are forked before any CUDA call. Each opens the GPU for itself and works, and so does
+/* Children are forked before any CUDA call. Each opens the GPU for itself and works, and so does
  * the parent. The memory of each is its own. */
 
 static uint32_t work(uint32_t value)
@@ -45,8 +44,7 @@ static int children_of_before_have_memory_of_their_own(void)
     return wrong != 0 || failed != 0;
 }
 
-/* ---- children of after are refused
- * A child is forked after the parent used CUDA. Its own CUDA calls give the driver's error. It ends
+/* A child is forked after the parent used CUDA. Its own CUDA calls give the driver's error. It ends
  * by exit() and by _exit() without harm, and may start another program. The parent goes on with its
  * blocks whole. Also while other threads of the parent are at work. */
 
@@ -128,8 +126,7 @@ static int children_of_after_are_refused(void)
     return wrong != 0 || failed != 0;
 }
 
-/* ---- forks in the middle of allocations
- * Forks in the middle of things: while three threads are inside allocations and frees, and from a
+/* Forks in the middle of things: while three threads are inside allocations and frees, and from a
  * signal handler that interrupts one. The children make CUDA calls, which the driver refuses as
  * bare, and end. SIGUSR1 ends one of them, as it ends a process that handles no signals. The parent
  * goes on. */

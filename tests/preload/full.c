@@ -2,8 +2,7 @@
 /* How much memory there is, and what a program gets of it. */
 #include "tests/preload/scene.h"
 
-/* ---- oom
- * The program fills the device. The error is the driver's, and as many blocks fit as natively
+/* The program fills the device. The error is the driver's, and as many blocks fit as natively
  * (within 5 %). Idle memory of other sizes does not count as taken. After everything is freed, it
  * all fits again. */
 
@@ -56,8 +55,7 @@ static int oom(void)
     return failed;
 }
 
-/* ---- capacity
- * A device is nearly full for a long time. Blocks of all sizes come and go in random order, with
+/* A device is nearly full for a long time. Blocks of all sizes come and go in random order, with
  * up to 80 % of its memory live. Every allocation has to succeed, as it does natively, however the
  * idle memory is cut up. */
 
@@ -111,8 +109,7 @@ static int capacity(void)
     return refused != 0;
 }
 
-/* ---- meminfo
- * What the program reads of free and total memory. Used and free add up to no more than the total.
+/* What the program reads of free and total memory. Used and free add up to no more than the total.
  * Either pointer may be NULL. An allocation lowers what is free, and its free restores it. */
 
 static int meminfo(void)

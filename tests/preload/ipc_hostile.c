@@ -9,8 +9,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-/* ---- another user hinders nobody
- * Another user of the machine sees every socket's name. While blocks are shared, that user sends
+/* Another user of the machine sees every socket's name. While blocks are shared, that user sends
  * messages of any length, with descriptors, to all sockets as fast as possible, and keeps
  * connections open. No handle takes long to open, also while the exporter is stopped, and no
  * descriptor is left in the exporter. The other user is a child that gives root up, in a network
@@ -211,8 +210,7 @@ static int another_user_hinders_nobody(void)
     return 0;
 }
 
-/* ---- a process that takes no answer holds nobody up
- * A process of the same user, with a handle, asks for the block again and again and takes no
+/* A process of the same user, with a handle, asks for the block again and again and takes no
  * answer. The exporter goes on: it gives memory back at a signal as soon as without that process,
  * and another process opens the same handle. Questions have the format of shim/share/ticket.h.
  * Bare there is no process to ask. */

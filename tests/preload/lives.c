@@ -2,8 +2,7 @@
 /* Contexts one after the other, and green ones. */
 #include "tests/preload/scene.h"
 
-/* ---- second life
- * A device is reset and used again. One stream was enough in its first life. That says nothing
+/* A device is reset and used again. One stream was enough in its first life. That says nothing
  * about work of the second life, whose default stream has the same name. */
 
 enum { RUN = 160, LIFE_BLOCKS = 600 };
@@ -64,8 +63,7 @@ static int second_life(void)
     return wrong != 0;
 }
 
-/* ---- context leak
- * Very many contexts one after the other, more than a process ever has at a time, each with memory
+/* Very many contexts one after the other, more than a process ever has at a time, each with memory
  * of several sizes, some of it left to its end. Every other one ends by a reset, as in a test
  * runner. The process does not grow with them, and no device memory is lost. */
 
@@ -126,8 +124,7 @@ static int context_leak(void)
     return much || lost;
 }
 
-/* ---- green
- * Green contexts. What is allocated while one is current is memory of the primary context, also
+/* Green contexts. What is allocated while one is current is memory of the primary context, also
  * for work of the other one's streams. A block that a late writer on a green stream uses is handed
  * out again only behind that writer. The end of a green context leaves its memory alone. The end
  * of the last one ends the primary context too. */

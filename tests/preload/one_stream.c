@@ -3,8 +3,7 @@
 #include "tests/preload/kernels.h"
 #include "tests/preload/scene.h"
 
-/* ---- one stream
- * The program uses one stream for a while, so that the order of that stream alone makes freed
+/* The program uses one stream for a while, so that the order of that stream alone makes freed
  * memory ready. Then it uses another stream at once, while work of the first runs on memory that
  * was freed. It does so between all kinds of streams, with a stream that is destroyed before the
  * next one is made, with a graph, and with two threads whose per-thread streams differ. */
@@ -130,8 +129,7 @@ static int one_stream(void)
     return wrong + destroyed + graph + thread != 0;
 }
 
-/* ---- domains
- * Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache
+/* Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache
  * must not rely on the order of one stream between kernels of two domains. The program starts
  * itself again for each way to set a domain. The new process works on one stream for a while. Its
  * statistics tell whether its memory was ordered by fences. */

@@ -5,8 +5,7 @@
 #include <link.h>
 #include <time.h>
 
-/* ---- the primary context ends with its last user
- * The program retains and releases the primary context by the driver API. It lives until its last
+/* The program retains and releases the primary context by the driver API. It lives until its last
  * release, and its memory ends with it. Then it can be retained anew. */
 
 static int the_primary_context_ends_with_its_last_user(void)
@@ -45,8 +44,7 @@ static int the_primary_context_ends_with_its_last_user(void)
     return wrong != 0;
 }
 
-/* ---- it ends beside contexts of other threads
- * A thread retains, uses and releases the primary context over and over. Others allocate for the
+/* A thread retains, uses and releases the primary context over and over. Others allocate for the
  * first time in contexts of their own, and give up uses of the primary one. It ends with the
  * program's last release, and not later. Each of its lives has memory that works. */
 
@@ -126,8 +124,7 @@ static int it_ends_beside_contexts_of_other_threads(void)
     return counts[0] || counts[1] || failed;
 }
 
-/* ---- a reset beside first allocations harms no later life
- * The device is reset, and its primary context retained anew, while other threads allocate for the
+/* The device is reset, and its primary context retained anew, while other threads allocate for the
  * first time in it. The reset may take what they get. The memory of the life after that works,
  * every time. */
 
@@ -188,8 +185,7 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
     return failed != 0;
 }
 
-/* ---- a life that ended unseen serves nothing in the next one
- * The last release of the primary context goes past every wrapper. When the program retains it
+/* The last release of the primary context goes past every wrapper. When the program retains it
  * anew, the memory of the last life is not handed out, and the new life has memory that works. */
 
 /* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a
@@ -305,8 +301,7 @@ static bool in_segments(void)
     return (backing && strcmp(backing, "segment") == 0) || (mapping && strcmp(mapping, "0") == 0);
 }
 
-/* ---- memory of an ended life is refused in the next one
- * It is written after a reset and a retain, when the next life has memory too. The driver may have
+/* It is written after a reset and a retain, when the next life has memory too. The driver may have
  * given that memory the same address, and then the write is one of the next life. An arena has
  * another address. No error stays. */
 
@@ -338,8 +333,7 @@ static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
     return lasts || written;
 }
 
-/* ---- threads beside resets meet no error that lasts
- * A thread resets the device over and over. Others retain the primary context, allocate, write and
+/* A thread resets the device over and over. Others retain the primary context, allocate, write and
  * free meanwhile. Their calls may fail, but no error stays. Memory of an ended life that is written
  * in the next one is refused, or is memory of that life. In segments the driver itself gives the
  * same addresses again, so that the pool may give back what such a write still uses. In an arena a
@@ -408,8 +402,7 @@ static int threads_beside_resets_meet_no_error_that_lasts(void)
     return lasts;
 }
 
-/* ---- a reset that fails leaves no memory behind
- * Idle memory is on its way back to the driver when a reset begins, which the driver refuses. The
+/* Idle memory is on its way back to the driver when a reset begins, which the driver refuses. The
  * context lives on, and the rest of that memory goes back later. Only the simulated driver refuses.
  */
 

@@ -264,8 +264,7 @@ static int without_a_handler_a_read_goes_on(void)
     return 0;
 }
 
-/* ---- an ignored signal stays ignored
- * A program was started with SIGUSR1 ignored, as nohup and job systems do with signals. The signal
+/* A program was started with SIGUSR1 ignored, as nohup and job systems do with signals. The signal
  * stays ignored: it interrupts no call, and children made in every way ignore it. */
 
 static char command[] = "kill -USR1 $$; exit 3";
