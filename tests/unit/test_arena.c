@@ -42,21 +42,6 @@ RIG_TEST(free_memory_at_the_edge_is_extended, started(state))
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(28), "only 12 MiB were missing");
 }
 
-RIG_TEST(idle_chunks_are_moved_before_memory_is_asked_for, started(state))
-{
-    uint64_t a[8];
-    rig_alloc_all(r, a, 8, MIB(4));
-    rig_free_every(r, a, 0, 8, 2);
-    rig_settle(r);
-    uint64_t created = model_calls(r->model, MODEL_ROW_create);
-    uint64_t b = rig_alloc(r, MIB(16));
-    EXPECT(b, "there is memory");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(32), "reserved stays");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created, "nothing was created");
-    EXPECT(rig_stats(r).num_chunk_moves >= 3, "the gaps' chunks were brought together");
-    rig_launch(r, 0, 0, b);
-}
-
 RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved, expect_arena(state))
 {
     uint64_t a[8];

@@ -26,19 +26,6 @@ RIG_TEST(memory_of_running_work_is_not_handed_out, expect_reuse(state, REUSE_REA
     EXPECT_EQ(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits, 0, "nobody waited");
 }
 
-RIG_TEST(order_makes_pending_memory_usable_on_every_stream, expect_arena(state))
-{
-    for (unsigned s = 0; s < MODEL_STREAMS; s++) {
-        uint64_t a = rig_pending(r, 1, MS(20), MIB(4));
-        uint64_t b = rig_alloc(r, MIB(4));
-        EXPECT_EQ(b, a, "one stream runs in order anyway: ordering costs it nothing");
-        rig_free_behind(r, s, MS(1), b);
-        EXPECT_SOUND(r);
-    }
-    EXPECT(rig_stats(r).num_fence_orders > 0, "old work went first by order");
-    EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "the host never waited");
-}
-
 RIG_TEST(one_fence_serves_all_frees_before_it, expect_arena(state))
 {
     rig_alloc_all(r, NULL, 100, MIB(2));

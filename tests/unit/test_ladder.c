@@ -161,6 +161,7 @@ TEST(each_step_comes_in_its_turn_and_counts)
         EXPECT_EQ(served, scenes[i].status == POOL_OK, scenes[i].step);
         EXPECT_EQ(rig->status, scenes[i].status, scenes[i].step);
         EXPECT_EQ(counted(scenes[i].counts), before + 1, scenes[i].step);
+        EXPECT_EQ(rig_stats(rig).num_alloc_retries, atoi(scenes[i].step) >= 13, scenes[i].step);
         EXPECT_ENDS(rig);
     }
 }

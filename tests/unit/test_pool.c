@@ -4,32 +4,6 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-RIG_TEST(memory_is_found_by_any_address_in_it, expect_arena(state))
-{
-    static const uint64_t sizes[] = {1,      511,        512,         513,         4096,
-                                     8193,   KIB(32),    KIB(32) + 1, KIB(64) + 1, KIB(100),
-                                     MIB(1), MIB(1) + 1, MIB(2),      MIB(3) + 7,  MIB(40)};
-    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        EXPECT(rig_alloc(r, sizes[i]), "there is memory enough");
-    for (uint32_t i = 0; i < r->count; i++) {
-        struct pool_block b;
-        const struct rig_block *mine = &r->blocks[i];
-        for (uint64_t at = 0; at < mine->size_bytes; at += 1 + mine->size_bytes / 7) {
-            EXPECT_EQ(pool_lookup(mine->addr + at, &b), POOL_OK, "an interior address is found");
-            EXPECT_EQ(b.addr, mine->addr, "an interior address leads to its block's start");
-        }
-    }
-}
-
-RIG_TEST(the_same_size_is_served_from_the_freed_block, expect_arena(state))
-{
-    uint64_t a = rig_freed(r, MIB(6));
-    uint64_t calls = model_calls(r->model, MODEL_ROW_create);
-    EXPECT_EQ(rig_alloc(r, MIB(6)), a, "idle memory is reused");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), calls, "no memory was asked of the driver");
-    EXPECT_EQ(rig_stats(r).num_hits, 1, "it counts as a hit");
-}
-
 /* A large free block and a pending one of just the size: which is taken? */
 RIG_TEST(pending_memory_is_looked_at_before_free_memory_is_cut, expect_arena(state))
 {
@@ -160,64 +134,11 @@ TEST(more_than_max_reserved_is_never_taken)
     }
 }
 
-/* A device with room for 64 MiB, full of live memory and one block of work in flight. */
-static uint64_t fill(struct rig *r, uint64_t work_ns)
-{
-    uint64_t a = rig_alloc(r, MIB(32));
-    EXPECT(a && rig_alloc(r, MIB(32)), "the device holds so much");
-    rig_free_behind(r, 1, work_ns, a);
-    return a;
-}
-
 static struct rig *small_device(void **state)
 {
     struct rig *r = *state;
     r->model->backend.total_bytes = MIB(64);
     return r;
-}
-
-RIG_TEST(short_memory_is_met_by_order_first, small_device(state))
-{
-    r->config.reuse = REUSE_READY; /* so that the first look does not order */
-    rig_start(r);
-    uint64_t a = fill(r, MS(50)), before = model_now(r->model);
-    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "pending memory, behind its work");
-    EXPECT_EQ(model_now(r->model), before, "the host did not wait");
-    struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_alloc_retries, 1, "everything else was tried");
-    EXPECT_EQ(s.num_oom_ordered, 1, "and the first step was enough");
-    EXPECT_EQ(s.num_oom_released + s.num_oom_waited + s.num_ooms, 0, "no further");
-}
-
-RIG_TEST(short_memory_is_met_by_release_then, small_device(state))
-{
-    r->config.backing = BACKING_SEGMENT;
-    rig_start(r);
-    uint64_t a[4];
-    rig_alloc_all(r, a, 4, MIB(8));
-    rig_alloc(r, MIB(32));
-    rig_free_every(r, a, 0, 4, 1);
-    rig_launch(r, 1, 0, 0);
-    model_advance(r->model, 1);
-    rig_launch(r, 2, MS(1), 0);
-    EXPECT(rig_alloc(r, MIB(32)), "four segments make one");
-    struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_oom_released, 1, "met by releasing idle memory");
-    EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other step");
-}
-
-RIG_TEST(short_memory_is_met_by_waiting_last, small_device(state))
-{
-    r->config.backing = BACKING_SEGMENT;
-    r->model->backend.has_order = false;
-    r->config.reuse = REUSE_READY;
-    rig_start(r);
-    uint64_t before = model_now(r->model);
-    fill(r, MS(50));
-    EXPECT(rig_alloc(r, MIB(20)), "the old segment goes back when its work is complete");
-    EXPECT(model_now(r->model) - before >= MS(50), "which took so long");
-    EXPECT_EQ(rig_stats(r).num_oom_waited, 1, "met by waiting");
-    EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
 }
 
 /* The host waits for the newest of both, in vain. */
@@ -266,33 +187,6 @@ RIG_TEST(other_errors_of_the_driver_pass_the_request_on, expect_arena(state))
     EXPECT_EQ(r->status, POOL_PASS, "the driver answers for itself");
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "counted");
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "it is no shortage");
-}
-
-TEST(policies_choose_what_happens_to_pending_memory)
-{
-    static const struct {
-        enum pool_reuse reuse;
-        bool reused;
-        uint64_t orders, waits;
-    } cases[] = {
-        {REUSE_ORDER, true, 1, 0},
-        {REUSE_READY, false, 0, 0},
-        {REUSE_WAIT, true, 0, 1},
-        {REUSE_AUTO, true, 1, 0},
-    };
-    for (unsigned i = 0; i < 4; i++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->config.reuse = cases[i].reuse;
-        rig_start(r);
-        uint64_t a = rig_pending(r, 0, MS(20), MIB(8));
-        uint64_t b = rig_alloc(r, MIB(8));
-        EXPECT_EQ(b == a, cases[i].reused, "reused, or grown");
-        EXPECT_EQ(rig_stats(r).num_fence_orders, cases[i].orders, "ordered on the GPU");
-        EXPECT_EQ(rig_stats(r).num_fence_waits, cases[i].waits, "waited for on the host");
-        const char *words = rig_destroy(r);
-        if (words)
-            fail_msg("policy %u: %s", i, words);
-    }
 }
 
 /* 64 blocks of 8 MiB, each in use by one of four streams; what the pool has then beyond live_bytes
