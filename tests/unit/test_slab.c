@@ -42,22 +42,6 @@ TEST(slabs_are_pages_and_waste_little)
     }
 }
 
-RIG_TEST(objects_of_a_slab_are_apart, expect_single(state))
-{
-    for (int i = 0; i < 300; i++)
-        EXPECT(rig_alloc(r, 512 + (uint64_t)i % 3 * 700), "there is memory");
-    EXPECT_SOUND(r);
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "one chunk holds them all");
-}
-
-RIG_TEST(an_object_is_given_again, expect_single(state))
-{
-    uint64_t a = rig_alloc(r, 1000);
-    rig_alloc(r, 1000);
-    rig_free(r, a);
-    EXPECT_EQ(rig_alloc(r, 900), a, "the free object of the slab serves first");
-}
-
 RIG_TEST(an_empty_slab_serves_last, expect_single(state))
 {
     uint64_t addr[16];
@@ -84,16 +68,6 @@ RIG_TEST(an_empty_slab_returns_its_block, expect_single(state))
     rig_trim(r, 0, true);
     EXPECT_EQ(empty_count(r), 0, "a trim takes the last one too");
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "its chunk is back with the driver");
-}
-
-RIG_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab, expect_single(state))
-{
-    uint64_t addr[16];
-    rig_alloc_all(r, addr, 16, KIB(32));
-    rig_free_every(r, addr, 0, 16, 1);
-    uint64_t other = rig_alloc(r, KIB(300));
-    EXPECT(other, "there is memory");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "in the same chunk");
 }
 
 RIG_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken, expect_single(state))
