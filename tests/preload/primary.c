@@ -5,6 +5,17 @@
 #include <link.h>
 #include <time.h>
 
+/* Of acts that open the device themselves: a watchdog; the number of devices, of which one is
+ * needed. */
+static int begin(unsigned watchdog_s)
+{
+    int count = 0;
+    scene_watchdog(watchdog_s);
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    return count;
+}
+
 /* The program retains and releases the primary context by the driver API. It lives until its last
  * release, and its memory ends with it. Then it can be retained anew. */
 
@@ -12,10 +23,7 @@ static int the_primary_context_ends_with_its_last_user(void)
 {
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
-    scene_watchdog(60);
-    int count = 0;
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    begin(60);
     for (int round = 0; round < 4; round++) {
         CUcontext first = NULL, second = NULL;
         unsigned flags = 0;
@@ -114,10 +122,8 @@ static int it_ends_beside_contexts_of_other_threads(void)
     /* The simulated driver takes 300 us for a retain. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
     REQUIRE(setenv("SIM_COST_cuDevicePrimaryCtxRetain", "300000", 0));
-    int counts[2] = {0}, count = 0;
-    scene_watchdog(120);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    int counts[2] = {0};
+    begin(120);
     int failed = scene_threads(2, either, counts);
     printf("%d lives did not work, %d did not end, %d failures elsewhere\n", counts[0], counts[1],
            failed);
@@ -169,10 +175,8 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
      */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
     REQUIRE(setenv("SIM_COST_cuDeviceTotalMem_v2", "200000", 0));
-    int failed = 0, count = 0;
-    scene_watchdog(120);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    int failed = 0;
+    begin(120);
     uint32_t rounds = scene_simulated() ? ROUNDS : ROUNDS_REAL;
     for (uint32_t round = 0; round < rounds; round++) {
         unsigned delay = round * 2000;
@@ -213,10 +217,8 @@ static void *drivers_own(const char *name)
 static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
 {
     enum { UNSEEN = 4 };
-    int wrong = 0, count = 0;
-    scene_watchdog(60);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    int wrong = 0;
+    begin(60);
     CUresult (*release)(CUdevice) =
         (CUresult (*)(CUdevice))(uintptr_t)drivers_own("cuDevicePrimaryCtxRelease_v2");
     if (release == NULL)
@@ -260,11 +262,9 @@ static int device_of(CUdeviceptr at)
 static int contexts_end_unseen(const char *sim_reuse)
 {
     int wrong = 0, count = 0;
-    scene_watchdog(60);
     REQUIRE(setenv("SIM_CTX_REUSE", sim_reuse, 1));
     REQUIRE(setenv("SIM_DEVICES", "2", 1));
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    count = begin(60);
     CUresult (*destroy)(CUcontext) =
         (CUresult (*)(CUcontext))(uintptr_t)drivers_own("cuCtxDestroy_v2");
     if (destroy == NULL)
@@ -308,11 +308,9 @@ static bool in_segments(void)
 static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
 {
     static const size_t sizes[] = {512, 300 * KIB, 3 * MIB, 40 * MIB};
-    int lasts = 0, written = 0, count = 0;
+    int lasts = 0, written = 0;
     CUcontext context = NULL;
-    scene_watchdog(60);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    begin(60);
     REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
     REQUIRE(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -385,10 +383,7 @@ static int use_beside_resets(int index, void *unused)
 static int threads_beside_resets_meet_no_error_that_lasts(void)
 {
     REQUIRE(setenv("SIM_HAZARD", "off", 1)); /* the threads use what is no more theirs */
-    int count = 0;
-    scene_watchdog(120);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    begin(120);
     int bad_turns = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         atomic_store(&lasting, 0);
