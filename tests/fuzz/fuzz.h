@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The entry of a fuzz target, as libFuzzer wants it: 0, or abort() on a broken promise.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The entry of a fuzz target, as libFuzzer wants it: 0, or abort() on a broken promise. */
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * How a fuzz target with a rig ends.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* How a fuzz target with a rig ends. */
 #ifndef TESTS_FUZZ_FUZZ_END_H
 #define TESTS_FUZZ_FUZZ_END_H
 

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Runs a fuzz target without a fuzzing engine: `PROGRAM FILE|FOLDER...` replays inputs,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Runs a fuzz target without a fuzzing engine: `PROGRAM FILE|FOLDER...` replays inputs,
  * `PROGRAM --random SEED SECONDS` makes them up. An input that fails is left in the file
- * fuzz-failed-<seed> of the working directory.
- */
+ * fuzz-failed-<seed> of the working directory. */
 #include "tests/fuzz/fuzz.h"
 
 #include <dirent.h>

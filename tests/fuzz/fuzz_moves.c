@@ -1,10 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A stream of bytes as a program on a pool in arena backing, on devices from 6 MiB to 256 GiB.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A stream of bytes as a program on a pool in arena backing, on devices from 6 MiB to 256 GiB.
  * Driver calls take time, and the time budget is used up and comes back. Memory goes to the host
  * and comes back, with its bytes. While a growth, a park or a wake has dropped the lock, others
- * allocate and free. Checks and entry as in fuzz_pool.c.
- */
+ * allocate and free. Checks and entry as in fuzz_pool.c. */
 #include "pool/state.h"
 #include "tests/fuzz/fuzz_end.h"
 #include "tests/unit/rig.h"

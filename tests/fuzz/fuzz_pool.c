@@ -1,11 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A stream of bytes as a program on the pool: allocations, frees, work on several streams,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A stream of bytes as a program on the pool: allocations, frees, work on several streams,
  * captures, trims, driver failures. After every step the rig's oracle and pool_check() must be
  * content, and at the end everything must be back with the driver. A libFuzzer target; or, linked
  * with fuzz_main.c, a program that replays files and runs random seeds. FUZZ_LOG in the
- * environment: says each step.
- */
+ * environment: says each step. */
 #include "tests/fuzz/fuzz_end.h"
 
 #include "tests/unit/rig.h"

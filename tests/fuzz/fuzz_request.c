@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The parser of requests on any bytes, and on pieces of requests in any order. What it takes says
- * the same when it is written anew; what it refuses has an error that is JSON and fits.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The parser of requests on any bytes, and on pieces of requests in any order. What it takes says
+ * the same when it is written anew; what it refuses has an error that is JSON and fits. */
 #include "shim/command/command.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -50,7 +48,6 @@ static void require(bool holds)
 static size_t make_text(const uint8_t *data, size_t size_bytes, char text[PAGE_ASK_BYTES + 1])
 {
     size_t used = 0;
-
     if (size_bytes && data[0] % 2) {
         used = size_bytes - 1 < PAGE_ASK_BYTES ? size_bytes - 1 : PAGE_ASK_BYTES;
         memcpy(text, data + 1, used);
@@ -58,7 +55,6 @@ static size_t make_text(const uint8_t *data, size_t size_bytes, char text[PAGE_A
     for (size_t i = 1; size_bytes && data[0] % 2 == 0 && i < size_bytes; i++) {
         const char *piece = pieces[data[i] % (sizeof pieces / sizeof pieces[0])];
         size_t n = strlen(piece), blank = data[i] >= 0x40;
-
         if (used + n + blank > PAGE_ASK_BYTES)
             break;
         memcpy(text + used, piece, n);
@@ -73,7 +69,6 @@ static size_t make_text(const uint8_t *data, size_t size_bytes, char text[PAGE_A
 static size_t write_anew(const struct command *c, char text[PAGE_ASK_BYTES + 1])
 {
     struct text t = {text, PAGE_ASK_BYTES + 1, 0};
-
     text_add(&t, "%s", c->verb);
     for (size_t i = 0; i < c->num_words; i++)
         text_add(&t, " %s=%s", c->words[i].name, c->words[i].value);
@@ -88,7 +83,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
     struct command_reply reply = {.text = {out, sizeof out, 0}};
     size_t n = make_text(data, size_bytes, text);
     int row = command_parse(text, n, &first, &reply);
-
     if (row < 0) {
         require(text_fits(&reply.text) && reply.text.used_bytes == strlen(out));
         require(!strncmp(out, "{\"error\":\"", 10) && !strcmp(out + strlen(out) - 2, "\"}"));
@@ -97,7 +91,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
     require(reply.text.used_bytes == 0 && first.num_words <= COMMAND_WORDS_MAX);
     for (size_t i = 0; i < first.num_words; i++) {
         const struct command_word *w = &first.words[i];
-
         require(w->name > text && w->value > w->name && w->value + strlen(w->value) <= text + n);
         require(!strpbrk(w->name, " =") && !strchr(w->value, ' '));
         require(command_value(&first, w->name) == w->value);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What is wrong in calls of the driver: contexts, its own memory, threads beside each other.
- */
+/* What is wrong in calls of the driver: contexts, its own memory, threads beside each other. */
 #include "tests/misuse/misuse.h"
-#include <stdatomic.h>
 #include <time.h>
 
 enum { OBJECTS = 400, LENGTH_S = 1 };

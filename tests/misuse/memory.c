@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Frees, sizes and addresses that are wrong, through the runtime and through the driver.
- */
+/* Frees, sizes and addresses that are wrong, through the runtime and through the driver. */
 #include "tests/misuse/misuse.h"
-#include <dlfcn.h>
 
 /* A block freed twice, small and large, at once and after other frees. */
 SIN(double_free)

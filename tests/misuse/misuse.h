@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Sins: acts, each with the code that the driver really gives for it. An act fails if its call
- * gives another; the runner also holds bare and preloaded output against each other.
- */
+/* Sins: acts, each with the code that the driver really gives for it. An act fails if its call
+ * gives another; the runner also holds bare and preloaded output against each other. */
 #pragma once
 
 #include "tests/preload/scene.h"

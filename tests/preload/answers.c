@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A call that fails for want of memory is made again if a device that it needs has idle memory.
+/* A call that fails for want of memory is made again if a device that it needs has idle memory.
  * Idle memory of another device is no reason. A call may name its devices by the current context, a
  * peer, a green context, a handle, a place, a pool or a stream.
  *
- * On a real GPU the driver has memory, so each call is made once.
- */
+ * On a real GPU the driver has memory, so each call is made once. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
 
 enum { DEVICES = 2, MOST_DEVICES = 3 };
 

@@ -4,12 +4,9 @@
 #include "tests/preload/scene.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 static char reply[PAGE_REPLY_BYTES + 1];
 

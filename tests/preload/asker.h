@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Requests of the process to the library that it runs under, through its own page. Bare, and where
- * there is no page, nothing is asked. One thread asks at a time.
- */
+/* Requests of the process to the library that it runs under, through its own page. Bare, and where
+ * there is no page, nothing is asked. One thread asks at a time. */
 #pragma once
 
 #include "shim/page/layout.h"

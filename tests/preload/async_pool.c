@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The driver's own pools (cuMemAllocAsync, graphs) keep idle memory too. What gives idle memory of
- * the library's pools back gives theirs back. Bare, the program trims them itself.
- */
+/* The driver's own pools (cuMemAllocAsync, graphs) keep idle memory too. What gives idle memory of
+ * the library's pools back gives theirs back. Bare, the program trims them itself. */
 #include "tests/preload/scene.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static CUmemoryPool standard;
 

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What the driver says of blocks, and the attribute that a program sets.
- */
+/* What the driver says of blocks, and the attribute that a program sets. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-#include <unistd.h>
-
-/* ---- attributes
- * The pointer attributes that libraries key their own caches by: where an allocation begins and
+/* The pointer attributes that libraries key their own caches by: where an allocation begins and
  * ends, its number, its context and kind. They are asked one by one and all at once. The blocks
- * are two that lie side by side, and one that is reissued at an earlier address.
- */
+ * are two that lie side by side, and one that is reissued at an earlier address. */
 
 static unsigned long long describe(const char *what, uint64_t block, size_t size_bytes,
                                    uint64_t address)
@@ -170,12 +162,10 @@ static int attributes(void)
     return 0;
 }
 
-/* ---- sync memops
- * SYNC_MEMOPS, which only the driver's own allocations can have. With segments it is set, and ends
+/* SYNC_MEMOPS, which only the driver's own allocations can have. With segments it is set, and ends
  * with its block: the next block of that memory does not have it. In an arena the program gets the
  * driver's error, and one line that names the cure. Taking it off where it is not set always
- * succeeds. The program starts itself again, once for each backing.
- */
+ * succeeds. The program starts itself again, once for each backing. */
 
 static const char inner_variable[] = "SCENE_INNER";
 

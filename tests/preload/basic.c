@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The least that every route has to serve. Blocks are allocated in a loop, written and checked by
+/* The least that every route has to serve. Blocks are allocated in a loop, written and checked by
  * kernels and copies, and freed. The program asks for memory information and for a pointer's range.
- * Played on every route.
- */
+ * Played on every route. */
 #include "tests/preload/scene.h"
 
 enum { ROUNDS = 60, BLOCKS = 4, MOST_WORDS = 16 * 1024 };

@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Single blocks beside other kinds of memory, what is said of them, and a reset.
- */
+/* Single blocks beside other kinds of memory, what is said of them, and a reset. */
 #include "tests/preload/scene.h"
 
-#include <errno.h>
-#include <string.h>
-
-/* ---- pitch
- * Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
+/* Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
  */
 
 static int pitch(void)
@@ -37,11 +31,9 @@ static int pitch(void)
     return wrong;
 }
 
-/* ---- pointers
- * What the driver says of a pointer into device memory: the allocation in which it lies, its kind
+/* What the driver says of a pointer into device memory: the allocation in which it lies, its kind
  * and its device. The pointer is the allocation's base, its middle or its last byte. Of a freed
- * one the driver says nothing.
- */
+ * one the driver says nothing. */
 
 static void describe(const char *what, uint64_t block, size_t size_bytes, uint64_t address)
 {
@@ -95,59 +87,7 @@ static int pointers(void)
     return 0;
 }
 
-/* ---- passthrough
- * Memory that is no plain device memory: managed, stream-ordered, arrays, pinned and registered.
- */
-
-static int passthrough(void)
-{
-    const uint64_t words = 16 * KIB;
-    uint64_t managed = 0, ordered = 0;
-    void *array = NULL, *host = NULL;
-    scene_start(1, 60);
-
-    uint64_t device = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_malloc_managed(&managed, words * 4));
-    REQUIRE(gpu_fill(managed, words, 42, NULL));
-    REQUIRE(gpu_sync());
-    uint32_t *seen = (uint32_t *)(uintptr_t)managed;
-    printf("managed: %u and %u from the host\n", seen[0], seen[words - 1]);
-    printf("managed: %u wrong words\n", scene_wrong_words(managed, words, 42, NULL));
-    printf("managed free: %d\n", gpu_free(managed));
-
-    REQUIRE(gpu_malloc_async(&ordered, words * 4, NULL));
-    REQUIRE(gpu_fill(ordered, words, 43, NULL));
-    printf("ordered: %u wrong words\n", scene_wrong_words(ordered, words, 43, NULL));
-    printf("ordered free: %d\n", gpu_free_async(ordered, NULL));
-
-    if (scene_driver_has("cuArrayCreate_v2")) {
-        printf("array: %d\n", gpu_array_create(&array, 64, 64));
-        printf("array free: %d\n", gpu_array_destroy(array));
-    }
-
-    REQUIRE(gpu_host_alloc(&host, words * 4));
-    memset(host, 0, words * 4);
-    REQUIRE(gpu_fill((uint64_t)(uintptr_t)host, words, 44, NULL));
-    REQUIRE(gpu_sync());
-    printf("pinned: %u from the host\n", ((uint32_t *)host)[words - 1]);
-    printf("pinned free: %d\n", gpu_host_free(host));
-
-    void *pageable = aligned_alloc(4096, words * 4);
-    EXPECT(pageable != NULL);
-    memset(pageable, 5, words * 4);
-    printf("register: %d\n", gpu_host_register(pageable, words * 4));
-    REQUIRE(gpu_put_async(device, pageable, words * 4, NULL));
-    printf("registered copy: %u wrong words\n", scene_wrong_words(device, words, 0x05050505, NULL));
-    printf("unregister: %d\n", gpu_host_unregister(pageable));
-    free(pageable);
-    printf("device free: %d\n", gpu_free(device));
-    printf("last error %d\n", gpu_last_error());
-    return 0;
-}
-
-/* ---- errno kept
- * Allocating, launching and freeing leave errno as it was, once the first calls are done.
- */
+/* Allocating, launching and freeing leave errno as it was, once the first calls are done. */
 
 static int errno_kept(void)
 {
@@ -172,10 +112,8 @@ static int errno_kept(void)
     return changed != 0;
 }
 
-/* ---- free async
- * The stream-ordered allocator beside the plain one. Its own blocks pass through. A plain block
- * may be freed in stream order, and a stream-ordered block plainly.
- */
+/* The stream-ordered allocator beside the plain one. Its own blocks pass through. A plain block
+ * may be freed in stream order, and a stream-ordered block plainly. */
 
 enum { ROUNDS = 30 };
 
@@ -207,10 +145,8 @@ static int free_async(void)
     return wrong != 0;
 }
 
-/* ---- reset
- * cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
- * pointers are dead, new ones are good.
- */
+/* cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
+ * pointers are dead, new ones are good. */
 
 static int reset(void)
 {
@@ -243,5 +179,4 @@ static int reset(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(pitch), ACT(pointers), ACT(passthrough), ACT(errno_kept), ACT(free_async),
-           ACT(reset))
+SCENE_ACTS(ACT(pitch), ACT(pointers), ACT(errno_kept), ACT(free_async), ACT(reset))

@@ -1,23 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Threads that are cancelled in the middle of calls: those that come after them go on as ever, and
- * the process ends. Calls of the simulated driver are cancellation points as SIM_CANCEL says.
- */
+/* Threads that are cancelled in the middle of calls: those that come after them go on as ever, and
+ * the process ends. Calls of the simulated driver are cancellation points as SIM_CANCEL says. */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <time.h>
-#include <unistd.h>
 
-/* ---- threads that allocate may be cancelled
- * Threads are cancelled in the middle of allocations, frees, flushes, captures and contexts of
+/* Threads are cancelled in the middle of allocations, frees, flushes, captures and contexts of
  * their own. The first one makes the process's first allocation. They cancel themselves just before
  * a call, and others cancel them at any moment. Threads that come after them allocate, capture and
  * flush as ever, no memory is lost, and the process ends. Calls of the simulated driver are
- * cancellation points as SIM_CANCEL says.
- */
+ * cancellation points as SIM_CANCEL says. */
 
 enum { THREADS = 4, ROUNDS = 30, OPS = 4, OPS_WITH_CONTEXTS = 5 };
 
@@ -221,11 +215,9 @@ static int threads_that_allocate_may_be_cancelled(void)
     return 0;
 }
 
-/* ---- threads that share may be cancelled
- * Threads are cancelled while they give handles out, open them and close them, the first of each
+/* Threads are cancelled while they give handles out, open them and close them, the first of each
  * process too. Later threads do the same and find their bytes, and both processes end. Calls of the
- * simulated driver are cancellation points as SIM_CANCEL says.
- */
+ * simulated driver are cancellation points as SIM_CANCEL says. */
 
 enum { SHARER_ROUNDS = 60 };
 
@@ -309,10 +301,8 @@ static int threads_that_share_may_be_cancelled(void)
     return 0;
 }
 
-/* ---- a wait for memory ends no thread
- * A thread asks for memory that was freed while a kernel still writes it, and is cancelled in its
- * wait. It ends behind the call, as it does where the driver is no cancellation point.
- */
+/* A thread asks for memory that was freed while a kernel still writes it, and is cancelled in its
+ * wait. It ends behind the call, as it does where the driver is no cancellation point. */
 
 /* Each look of a thread at the simulated driver lets 1 us pass, so it looks for some 50 ms. */
 enum { WAITING_ROUNDS = 4, KERNEL_NS = 300000, WAIT_MS = 10 };

@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Captures that end with their context, captures beside a call that waits for a kernel, and first
- * allocations inside a capture.
- */
+/* Captures that end with their context, captures beside a call that waits for a kernel, and first
+ * allocations inside a capture. */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <stdatomic.h>
-#include <unistd.h>
-
-/* ---- a capture ends with its context
- * A capture on a stream of one context begins while another context is current. It ends with its
- * own context, or with a reset of it. Afterwards memory is used again as ever.
- */
+/* A capture on a stream of one context begins while another context is current. It ends with its
+ * own context, or with a reset of it. Afterwards memory is used again as ever. */
 
 enum { TURNS = 100 };
 
@@ -102,8 +95,7 @@ static int a_capture_ends_with_its_context(void)
 /* ---- a call that waits for a persistent kernel
  * A thread frees memory, or closes another process's, while a kernel runs that only the host can
  * end. The thread that is to end it captures a graph first. It must not wait for the other one, and
- * the capture must not be spoilt.
- */
+ * the capture must not be spoilt. */
 
 /* Of the exporter, which makes one block and keeps it until it is told to end. */
 static int keep_a_block(int from, int to)
@@ -209,10 +201,8 @@ static int a_close_that_waits_holds_no_capture_up(void)
     return wait_beside_captures(true);
 }
 
-/* ---- the first allocation may come in a capture
- * A process, and a second context, make their first allocation while a capture is open. The
- * capturing thread makes it, or another one. No capture is spoilt by what the library does then.
- */
+/* A process, and a second context, make their first allocation while a capture is open. The
+ * capturing thread makes it, or another one. No capture is spoilt by what the library does then. */
 
 static int take_and_give(int index, void *context)
 {

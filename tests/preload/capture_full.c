@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A device that is full, or nearly so, and captures that are open.
- */
+/* A device that is full, or nearly so, and captures that are open. */
 #include "tests/preload/scene.h"
 
-#include <stdatomic.h>
-
-/* ---- what is freed is there after the capture
- * A full device beside an open capture. What is freed has to be there again, as natively, though no
+/* A full device beside an open capture. What is freed has to be there again, as natively, though no
  * fence can be recorded before the other thread's capture ends. In a capture of its own the thread
- * cannot wait for the end. So a request for too much is refused at once.
- */
+ * cannot wait for the end. So a request for too much is refused at once. */
 
 enum { OPEN_MS = 200, AT_ONCE_S = 5 };
 
@@ -110,9 +104,7 @@ static int what_is_freed_is_there_after_the_capture(void)
     return failures;
 }
 
-/* ---- very many captures may be open
- * Very many captures are open at once. After the last one memory is used again as ever.
- */
+/* Very many captures are open at once. After the last one memory is used again as ever. */
 
 enum { STREAMS = 700, TURNS = 60 };
 
@@ -155,10 +147,8 @@ static int very_many_captures_may_be_open(void)
     return failed != 0;
 }
 
-/* ---- what was freed before a capture is free
- * A thread frees memory after work on two streams, then another thread begins a capture. The memory
- * is free while the capture is open.
- */
+/* A thread frees memory after work on two streams, then another thread begins a capture. The memory
+ * is free while the capture is open. */
 
 enum { BLOCKS = 8, FREED = 1, CAPTURING = 2, TAKEN = 3 };
 

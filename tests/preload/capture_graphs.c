@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Captures beyond the beginning and end of one stream: forked over an event, into an existing
+/* Captures beyond the beginning and end of one stream: forked over an event, into an existing
  * graph, or with a graph as a node of another one. Where the driver has conditional nodes, the body
  * of one too. And captures that end without cuStreamEndCapture: the stream is destroyed, or the
  * context reset. After each of them freed memory is used again, which the library does only if it
- * knows of no open capture.
- */
+ * knows of no open capture. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
 
 static const uint64_t words = 16 * KIB;
 

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Captures in one thread beside others that allocate, free, flush and make streams.
- */
+/* Captures in one thread beside others that allocate, free, flush and make streams. */
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
 
-#include <signal.h>
-#include <stdatomic.h>
 #include <time.h>
 
-/* ---- no thread spoils anothers capture
- * Threads allocate and free all along, small and large, with work on streams of their own.
+/* Threads allocate and free all along, small and large, with work on streams of their own.
  * Meanwhile another thread captures again and again in each mode. No capture is spoilt, no graph is
  * wrong, and no block is two threads' at once. A thread that works beside a global capture says so.
  * Beside the other modes it need not. With the simulated driver it need not either for small blocks
- * of which the driver has some at hand; a real driver sometimes refuses even those.
- */
+ * of which the driver has some at hand; a real driver sometimes refuses even those. */
 
 enum { THREADS = 4, CAPTURES = 12 };
 
@@ -151,11 +145,9 @@ static int no_thread_spoils_anothers_capture(void)
     return failures;
 }
 
-/* ---- a handle that comes back is no open capture
- * Several threads make and destroy streams, and capture on every other one, beside a thread whose
+/* Several threads make and destroy streams, and capture on every other one, beside a thread whose
  * memory wants fences. A driver gives the handle of a destroyed stream to the next stream, in
- * whatever thread. A capture on it must not be taken for one that has ended, or it is spoilt.
- */
+ * whatever thread. A capture on it must not be taken for one that has ended, or it is spoilt. */
 
 enum { CAPTURING = 4, FOR_S = 1 };
 
@@ -220,11 +212,9 @@ static int a_handle_that_comes_back_is_no_open_capture(void)
     return spoilt != 0;
 }
 
-/* ---- a flush waits for the end of a capture
- * Requests to empty the cache come by signal and by the environment while a capture is open. They
+/* Requests to empty the cache come by signal and by the environment while a capture is open. They
  * do not spoil the capture, and the memory is back with the driver after it. The graph, whose
- * blocks live, is replayed right before and after. Bare, memory went back at its free.
- */
+ * blocks live, is replayed right before and after. Bare, memory went back at its free. */
 
 enum { IDLE = 6, BY_SIGNAL, BY_ENVIRONMENT };
 

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A process takes the GPU memory of another one, or its own, off the device and puts it back, by
+/* A process takes the GPU memory of another one, or its own, off the device and puts it back, by
  * the driver's checkpoint functions. Whatever the driver answers, it answers bare as well; and if
- * it worked, all is as it was, and goes on.
- */
+ * it worked, all is as it was, and goes on. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* The process to be checkpointed; and set in a process that another one locks */
 static const char inner_variable[] = "SCENE_CHECKPOINT";

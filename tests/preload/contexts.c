@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Contexts that the program makes: attached, pushed, destroyed, broken, ended beside other work.
- */
+/* Contexts that the program makes: attached, pushed, destroyed, broken, ended beside other work. */
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/scene.h"
 
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/time.h>
 
-/* ---- contexts have memory of their own
- * The program makes several contexts of one device by the driver API. A block belongs to the
+/* The program makes several contexts of one device by the driver API. A block belongs to the
  * context in which it was allocated, and may be freed while another one is current. When a context
- * is destroyed its live blocks end with it. The next context starts afresh.
- */
+ * is destroyed its live blocks end with it. The next context starts afresh. */
 
 enum { CONTEXTS = 2 };
 
@@ -88,10 +82,8 @@ static int contexts_have_memory_of_their_own(void)
     return wrong != 0;
 }
 
-/* ---- a context lives until its last use
- * A context that is attached lives, with its memory, until its last use is detached, or until it is
- * destroyed. The next one starts afresh.
- */
+/* A context that is attached lives, with its memory, until its last use is detached, or until it is
+ * destroyed. The next one starts afresh. */
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
 
@@ -176,12 +168,10 @@ static int a_context_lives_until_its_last_use(void)
     return wrong != 0;
 }
 
-/* ---- early launches in two contexts
- * Kernels with leave to start early use memory that was freed while the kernel before them still
+/* Kernels with leave to start early use memory that was freed while the kernel before them still
  * runs. Meanwhile another context of the thread, which allocates nothing, gets kernels. Both use
  * their default streams, which have the same name, so the other context's kernels must not count
- * here.
- */
+ * here. */
 
 static void launch_beside(CUcontext context, CUstream stream)
 {
@@ -234,10 +224,8 @@ static int early_launches_in_two_contexts(void)
     return 0;
 }
 
-/* ---- contexts beside a broken one work
- * A kernel has broken one thread's context, and that thread asks about it again and again. Another
- * thread makes, uses and destroys contexts of its own, and those work.
- */
+/* A kernel has broken one thread's context, and that thread asks about it again and again. Another
+ * thread makes, uses and destroys contexts of its own, and those work. */
 
 /* A real driver takes its time for each. */
 enum { LIVES = 200, LIVES_REAL = 20, LIFE_BLOCKS = 4 };
@@ -297,10 +285,8 @@ static int contexts_beside_a_broken_one_work(void)
     return failed != 0;
 }
 
-/* ---- memory in stream order is known beside contexts that end
- * A thread ends contexts that have memory. Meanwhile other threads allocate in stream order. Their
- * memory may come to the same addresses. It is device memory at once, and can be freed.
- */
+/* A thread ends contexts that have memory. Meanwhile other threads allocate in stream order. Their
+ * memory may come to the same addresses. It is device memory at once, and can be freed. */
 
 enum { MAKERS = 3 };
 
@@ -350,10 +336,8 @@ static int memory_in_stream_order_is_known_beside_contexts_that_take_long(void)
     return 0;
 }
 
-/* ---- a handler in the end of a context waits for nobody
- * A signal handler interrupts the call that ends a context, and asks about the context's memory.
- * Nobody else ends the context, so the answer comes at once. A real driver may hold locks there.
- */
+/* A signal handler interrupts the call that ends a context, and asks about the context's memory.
+ * Nobody else ends the context, so the answer comes at once. A real driver may hold locks there. */
 
 static uint64_t asked_about;
 static atomic_uint_fast64_t answered_ns;
@@ -388,10 +372,8 @@ static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
     return 0;
 }
 
-/* ---- a handler ends a context that its own thread asks about
- * The library asks whether a context lives while the program makes another. A signal handler
- * interrupts that, and destroys the context.
- */
+/* The library asks whether a context lives while the program makes another. A signal handler
+ * interrupts that, and destroys the context. */
 
 static CUcontext to_destroy;
 static atomic_int destroyed;
@@ -428,12 +410,10 @@ static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
     return 0;
 }
 
-/* ---- flushes beside contexts that end
- * Contexts end while the library looks whether their work is done, by events of theirs. The driver
+/* Contexts end while the library looks whether their work is done, by events of theirs. The driver
  * reads what it has freed where an event of a context that has ended is used. The simulated driver
  * takes its time for the question whether a context lives, so that the context may end right after
- * it.
- */
+ * it. */
 
 static int flushes_beside_contexts_that_end(void)
 {

@@ -1,13 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Contexts that end while they have memory, for scenes that look at what comes to their addresses.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Contexts that end while they have memory, for scenes that look at what comes to their addresses.
  */
 #ifndef TESTS_PRELOAD_ENDING_CONTEXTS_H
 #define TESTS_PRELOAD_ENDING_CONTEXTS_H
 
 #include "tests/preload/scene.h"
-
-#include <stdlib.h>
 
 enum { ENDING_BLOCKS = 10, ENDING_CONTEXTS = 100 };
 

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A chain of programs, none of them this cache's business but the last: sh, env, python, and this
- * program again, which uses the GPU. Output and exit code come through.
- */
+/* A chain of programs, none of them this cache's business but the last: sh, env, python, and this
+ * program again, which uses the GPU. Output and exit code come through. */
 #include "tests/preload/scene.h"
-
-#include <unistd.h>
 
 enum { EXIT_CODE = 33 };
 

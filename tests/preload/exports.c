@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Addresses that are known outside, or that have been freed.
- */
+/* Addresses that are known outside, or that have been freed. */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-#include <unistd.h>
-
-/* ---- exports
- * Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
+/* Blocks that something outside may know of, by a dma-buf or by tokens. The program gets those as
  * natively, for small blocks by the pages in which they lie, and none of freed memory. Once freed,
- * the memory is never handed out again.
- */
+ * the memory is never handed out again. */
 
 #define PAGE ((uint64_t)4096)
 
@@ -124,12 +117,10 @@ static int exports(void)
     return 0;
 }
 
-/* ---- moved
- * Freed blocks whose memory serves another block at once, while work from before the free still
+/* Freed blocks whose memory serves another block at once, while work from before the free still
  * runs. Whatever the program asks of the freed addresses, or does with them, there is no device
  * memory: neither while that work runs, nor after it, nor when the memory went back. A cache may
- * have kept the addresses, with or without memory behind them.
- */
+ * have kept the addresses, with or without memory behind them. */
 
 #define BLOCK_BYTES (4 * MIB)
 enum { BLOCKS = 20, WORK_MS = 300 };

@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Idle memory goes back to the driver on request, as another process sees.
- */
+/* Idle memory goes back to the driver on request, as another process sees. */
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
 
 #include <dirent.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 
-/* ---- a signal gives idle memory back
- * SIGUSR1 comes half way. Idle memory goes back to the driver, as another process can see. Live
+/* SIGUSR1 comes half way. Idle memory goes back to the driver, as another process can see. Live
  * blocks keep their addresses and contents, and the program goes on. Bare, memory went back at its
- * free and there is no one to signal.
- */
+ * free and there is no one to signal. */
 
 enum { LIVE = 24, IDLE = 8 };
 
@@ -95,10 +87,8 @@ static int a_signal_gives_idle_memory_back(void)
     return wrong != 0;
 }
 
-/* ---- setenv gives idle memory back
- * The running program sets GPUCACHE_EMPTY_CACHE in its own environment. Idle memory is back with
- * the driver after the next allocation. Bare, the variable means nothing and nothing was kept.
- */
+/* The running program sets GPUCACHE_EMPTY_CACHE in its own environment. Idle memory is back with
+ * the driver after the next allocation. Bare, the variable means nothing and nothing was kept. */
 
 static void request(int round)
 {
@@ -144,10 +134,8 @@ static int setenv_gives_idle_memory_back(void)
     return wrong != 0;
 }
 
-/* ---- nothing waits for a running kernel
- * A kernel runs until the host raises a flag. Meanwhile idle memory goes back, on request and when
- * other sizes are needed. Nothing waits for the kernel, which uses none of that memory.
- */
+/* A kernel runs until the host raises a flag. Meanwhile idle memory goes back, on request and when
+ * other sizes are needed. Nothing waits for the kernel, which uses none of that memory. */
 
 enum { IDLE_BESIDE = 6 };
 

@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Children of fork, before and after the first CUDA call.
- */
+/* Children of fork, before and after the first CUDA call. */
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-/* ---- children of before have memory of their own
- * Children are forked before any CUDA call. Each opens the GPU for itself and works, and so does
- * the parent. The memory of each is its own.
- */
+/* Children are forked before any CUDA call. Each opens the GPU for itself and works, and so does
+ * the parent. The memory of each is its own. */
 
 static uint32_t work(uint32_t value)
 {
@@ -53,11 +44,9 @@ static int children_of_before_have_memory_of_their_own(void)
     return wrong != 0 || failed != 0;
 }
 
-/* ---- children of after are refused
- * A child is forked after the parent used CUDA. Its own CUDA calls give the driver's error. It ends
+/* A child is forked after the parent used CUDA. Its own CUDA calls give the driver's error. It ends
  * by exit() and by _exit() without harm, and may start another program. The parent goes on with its
- * blocks whole. Also while other threads of the parent are at work.
- */
+ * blocks whole. Also while other threads of the parent are at work. */
 
 static atomic_bool over;
 
@@ -137,12 +126,10 @@ static int children_of_after_are_refused(void)
     return wrong != 0 || failed != 0;
 }
 
-/* ---- forks in the middle of allocations
- * Forks in the middle of things: while three threads are inside allocations and frees, and from a
+/* Forks in the middle of things: while three threads are inside allocations and frees, and from a
  * signal handler that interrupts one. The children make CUDA calls, which the driver refuses as
  * bare, and end. SIGUSR1 ends one of them, as it ends a process that handles no signals. The parent
- * goes on.
- */
+ * goes on. */
 
 enum { THREADS = 3, FORKS = 30, FORKS_IN_HANDLER = 20, CHILD_S = 30 };
 

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * How much memory there is, and what a program gets of it.
- */
+/* How much memory there is, and what a program gets of it. */
 #include "tests/preload/scene.h"
 
-/* ---- oom
- * The program fills the device. The error is the driver's, and as many blocks fit as natively
+/* The program fills the device. The error is the driver's, and as many blocks fit as natively
  * (within 5 %). Idle memory of other sizes does not count as taken. After everything is freed, it
- * all fits again.
- */
+ * all fits again. */
 
 enum { MOST = 4096 };
 
@@ -59,11 +55,9 @@ static int oom(void)
     return failed;
 }
 
-/* ---- capacity
- * A device is nearly full for a long time. Blocks of all sizes come and go in random order, with
+/* A device is nearly full for a long time. Blocks of all sizes come and go in random order, with
  * up to 80 % of its memory live. Every allocation has to succeed, as it does natively, however the
- * idle memory is cut up.
- */
+ * idle memory is cut up. */
 
 enum { SLOTS = 256, STEPS = 3000 };
 
@@ -115,10 +109,8 @@ static int capacity(void)
     return refused != 0;
 }
 
-/* ---- meminfo
- * What the program reads of free and total memory. Used and free add up to no more than the total.
- * Either pointer may be NULL. An allocation lowers what is free, and its free restores it.
- */
+/* What the program reads of free and total memory. Used and free add up to no more than the total.
+ * Either pointer may be NULL. An allocation lowers what is free, and its free restores it. */
 
 static int meminfo(void)
 {
@@ -156,61 +148,4 @@ static int meminfo(void)
     return 0;
 }
 
-/* ---- sizes
- * Many sizes, from one byte to 64 MiB: aligned as the driver aligns, no two placed overlapping,
- * and the bytes of each its own.
- */
-
-static const size_t some_sizes[] = {
-    1,           2,           255,      256,          257,          511,      512,
-    513,         1000,        4 * KIB,  4 * KIB + 1,  64 * KIB - 1, 64 * KIB, 100000,
-    512 * KIB,   1 * MIB - 1, 1 * MIB,  1 * MIB + 1,  2 * MIB - 1,  2 * MIB,  2 * MIB + 1,
-    3 * MIB + 7, 8 * MIB,     20 * MIB, 20 * MIB + 5, 33 * MIB,     64 * MIB,
-};
-enum { SIZES = sizeof some_sizes / sizeof *some_sizes, COPIES = 2, BLOCKS = SIZES * COPIES };
-
-static size_t overlaps(const uint64_t *placed)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < BLOCKS; i++)
-        for (size_t j = i + 1; j < BLOCKS; j++)
-            found += placed[i] < placed[j] + some_sizes[j % SIZES] &&
-                     placed[j] < placed[i] + some_sizes[i % SIZES];
-    return found;
-}
-
-static int sizes(void)
-{
-    /* Of large placed, the first and the last bytes. */
-    const size_t most = 64 * KIB;
-    uint64_t placed[BLOCKS];
-    size_t misaligned = 0, wrong = 0;
-    scene_start(1, 120);
-    for (int round = 0; round < 2; round++) {
-        for (size_t i = 0; i < BLOCKS; i++) {
-            REQUIRE(gpu_malloc(&placed[i], some_sizes[i % SIZES]));
-            misaligned += placed[i] % 512 != 0;
-            size_t used = some_sizes[i % SIZES] < most ? some_sizes[i % SIZES] : most;
-            REQUIRE(gpu_memset(placed[i], (int)(i + 1), used));
-            REQUIRE(gpu_memset(placed[i] + some_sizes[i % SIZES] - used, (int)(i + 1), used));
-        }
-        size_t overlapping = overlaps(placed);
-        for (size_t i = 0; i < BLOCKS; i++) {
-            size_t used = some_sizes[i % SIZES] < most ? some_sizes[i % SIZES] : most;
-            wrong += scene_wrong_bytes(placed[i], used, (unsigned char)(i + 1));
-            wrong += scene_wrong_bytes(placed[i] + some_sizes[i % SIZES] - used, used,
-                                       (unsigned char)(i + 1));
-        }
-        /* Every other one first, so that neighbours meet again. */
-        for (size_t i = 0; i < BLOCKS; i += 2)
-            REQUIRE(gpu_free(placed[i]));
-        for (size_t i = 1; i < BLOCKS; i += 2)
-            REQUIRE(gpu_free(placed[i]));
-        printf("round %d: %zu overlapping, %zu misaligned, %zu wrong bytes\n", round, overlapping,
-               misaligned, wrong);
-        wrong += overlapping + misaligned;
-    }
-    return wrong != 0;
-}
-
-SCENE_ACTS(ACT(oom), ACT(capacity), ACT(meminfo), ACT(sizes))
+SCENE_ACTS(ACT(oom), ACT(capacity), ACT(meminfo))

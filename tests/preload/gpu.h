@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The few GPU calls that the test programs make, without the way to the driver. gpu_runtime.c makes
+/* The few GPU calls that the test programs make, without the way to the driver. gpu_runtime.c makes
  * them through the CUDA runtime, and gpu_driver.c through the driver's functions. gpu_resolve.c
  * finds those by one of the routes. A program links with one of them and is the same on the
  * simulated driver and on a real one.
  *
  * Every call returns the CUDA code, 0 being success; cudaError_t and CUresult share their numbers.
- * Device addresses are integers. A stream of NULL is the default stream of the build.
- */
+ * Device addresses are integers. A stream of NULL is the default stream of the build. */
 #pragma once
 
 #include <cuda.h>
@@ -33,14 +31,9 @@ int gpu_malloc_nowhere(size_t size_bytes); /* malloc with NULL for the address's
 int gpu_malloc_pitch(uint64_t *address, size_t *pitch_bytes, size_t width_bytes, size_t height);
 int gpu_malloc_async(uint64_t *address, size_t size_bytes, CUstream stream);
 int gpu_free_async(uint64_t address, CUstream stream);
-int gpu_malloc_managed(uint64_t *address, size_t size_bytes);
 int gpu_host_alloc(void **pointer, size_t size_bytes); /* pinned, mapped at the same address */
 int gpu_host_free(void *pointer);
-int gpu_host_register(void *pointer, size_t size_bytes);
-int gpu_host_unregister(void *pointer);
 int gpu_mem_info(size_t *free_bytes, size_t *total_bytes); /* either may be NULL */
-int gpu_array_create(void **array, size_t width, size_t height);
-int gpu_array_destroy(void *array);
 
 /* Copies and memsets; those with a stream are the asynchronous forms. */
 int gpu_put(uint64_t to, const void *from, size_t size_bytes);

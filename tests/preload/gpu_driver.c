@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * gpu.h through the driver API, each function found by the build's route (gpu_resolve.h). Kernels
+/* gpu.h through the driver API, each function found by the build's route (gpu_resolve.h). Kernels
  * are handles of a library loaded from the PTX text. State: that library's kernels, loaded by
- * the first gpu_open under a lock, and again after a reset.
- */
+ * the first gpu_open under a lock, and again after a reset. */
 #include "tests/preload/gpu.h"
 #include "tests/preload/gpu_resolve.h"
 #include "tests/preload/kernels.h"
@@ -100,27 +98,6 @@ int gpu_free_async(uint64_t address, CUstream stream)
 {
     track_free(address);
     return (int)DRIVER(cuMemFreeAsync)((CUdeviceptr)address, stream);
-}
-
-int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
-{
-    CUdeviceptr p = 0;
-    int rc = (int)DRIVER(cuMemAllocManaged)(&p, size_bytes, CU_MEM_ATTACH_GLOBAL);
-    *address = p;
-    return rc;
-}
-
-int gpu_array_create(void **array, size_t width, size_t height)
-{
-    CUDA_ARRAY_DESCRIPTOR floats = {width, height, CU_AD_FORMAT_FLOAT, 1};
-    CUresult (*create)(CUarray *, const CUDA_ARRAY_DESCRIPTOR *) = DRIVER(cuArrayCreate);
-    return (int)(create != NULL ? create((CUarray *)array, &floats) : CUDA_ERROR_NOT_FOUND);
-}
-
-int gpu_array_destroy(void *array)
-{
-    CUresult (*destroy)(CUarray) = DRIVER(cuArrayDestroy);
-    return (int)(destroy != NULL ? destroy((CUarray)array) : CUDA_ERROR_NOT_FOUND);
 }
 
 int gpu_capture_exchange(CUstreamCaptureMode *mode)

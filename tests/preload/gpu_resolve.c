@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The routes by which programs and language bindings find driver functions at run time. The
+/* The routes by which programs and language bindings find driver functions at run time. The
  * functions that find others are looked up anew for every name, so that each call tests the route.
- * State: the driver's handle, opened once.
- */
+ * State: the driver's handle, opened once. */
 #include "tests/preload/gpu_resolve.h"
 
 #include <dlfcn.h>

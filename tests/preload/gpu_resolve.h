@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * How a program of the driver API gets at a driver function: DRIVER(cuMemAlloc) is the function
+/* How a program of the driver API gets at a driver function: DRIVER(cuMemAlloc) is the function
  * that cuda.h means by that name, with its type. gpu_resolve.c has the routes; the build defines
- * one ROUTE_..., and ROUTE_LINKED needs no look-up at all.
- */
+ * one ROUTE_..., and ROUTE_LINKED needs no look-up at all. */
 #pragma once
 
 #include <cuda.h>

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
+/* gpu.h through the CUDA runtime: what a program built by nvcc calls, whichever libcudart it is
  * linked with. Kernels are handles of a library loaded from the PTX text. A RUNTIME_RELEASE before
  * 12.8 has no such calls; there they are the driver's functions of a module. State: the kernels.
  * The first gpu_open loads them under a lock. They are loaded again after a reset, also of a device
- * that no other thread uses, while other threads may launch.
- */
+ * that no other thread uses, while other threads may launch. */
 #include "tests/preload/gpu.h"
 #include "tests/preload/kernels.h"
 #include "tests/preload/track.h"
@@ -169,25 +167,6 @@ int gpu_free_async(uint64_t address, CUstream stream)
 {
     track_free(address);
     return cudaFreeAsync(pointer(address), stream);
-}
-
-int gpu_malloc_managed(uint64_t *address, size_t size_bytes)
-{
-    void *p = NULL;
-    int rc = cudaMallocManaged(&p, size_bytes, cudaMemAttachGlobal);
-    *address = (uintptr_t)p;
-    return rc;
-}
-
-int gpu_array_create(void **array, size_t width, size_t height)
-{
-    struct cudaChannelFormatDesc floats = {32, 0, 0, 0, cudaChannelFormatKindFloat};
-    return cudaMallocArray((cudaArray_t *)array, &floats, width, height, cudaArrayDefault);
-}
-
-int gpu_array_destroy(void *array)
-{
-    return cudaFreeArray(array);
 }
 
 int gpu_capture_exchange(CUstreamCaptureMode *mode)

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Host memory is short for the library alone: from the N-th mmap of it on, or at that one only,
+/* Host memory is short for the library alone: from the N-th mmap of it on, or at that one only,
  * there is none. The driver has device memory, so every call of the program succeeds. A process for
- * each N. Bare, nothing is refused.
- */
+ * each N. Bare, nothing is refused. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum { MOST = 12, BLOCKS = 400 };
 

@@ -25,6 +25,4 @@ void fill_and_free(bool late);
 CUmemAllocationProp physical_prop(void);
 int take_physical(void);
 int take_pieces(void);
-int take_graph(void);
 int take_launch(void);
-int take_in_capture(void);

@@ -171,7 +171,7 @@ static int take_module(void)
     return rc;
 }
 
-int take_graph(void)
+static int take_graph(void)
 {
     CUgraph graph = NULL;
     CUgraphNode node = NULL;
@@ -205,7 +205,7 @@ int take_launch(void)
     return rc;
 }
 
-int take_in_capture(void)
+static int take_in_capture(void)
 {
     CUgraph graph = NULL;
     CUstream stream = NEW_STREAM(false);

@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Small and large blocks are handed by legacy handles to another process, to one without the cache,
- * and to one that resets its device.
- */
+/* Small and large blocks are handed by legacy handles to another process, to one without the cache,
+ * and to one that resets its device. */
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/observer.h"
 
-#include <signal.h>
-#include <string.h>
-
-/* ---- another process has the same bytes
- * Small and large blocks are handed to another process. A block has one handle, from each pointer
+/* Small and large blocks are handed to another process. A block has one handle, from each pointer
  * into it, and no other block has that handle. The other process finds the bytes and writes its
  * own. The exporter sees those, and nothing else changed. A handle that is opened twice gives one
  * address, and is closed as often. A block that comes back at the same address has a handle of its
- * own.
- */
+ * own. */
 
 static struct ipc_peer importer;
 
@@ -125,10 +118,8 @@ static int another_process_has_the_same_bytes(void)
     return wrong != 0;
 }
 
-/* ---- a process without the cache is right or refused
- * The other process is one without the cache. It gets an error or the right bytes. A program under
- * the cache opens what it exports itself. Also nonsense in the place of a handle is refused.
- */
+/* The other process is one without the cache. It gets an error or the right bytes. A program under
+ * the cache opens what it exports itself. Also nonsense in the place of a handle is refused. */
 
 static int a_process_without_the_cache_is_right_or_refused(void)
 {
@@ -160,11 +151,9 @@ static int a_process_without_the_cache_is_right_or_refused(void)
     return 0;
 }
 
-/* ---- what was opened is gone after a reset
- * A process that has opened another one's blocks resets its device. What was opened is gone, and
+/* A process that has opened another one's blocks resets its device. What was opened is gone, and
  * can be opened again. The exporter's bytes have not changed. It never allocates memory of its own.
- * Once it has closed all and the exporter has freed all, the GPU has the memory again.
- */
+ * Once it has closed all and the exporter has freed all, the GPU has the memory again. */
 
 enum { BACK_TRIES = 10000 };
 

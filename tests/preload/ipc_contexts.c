@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Handles beside contexts that end, that have ended, or that a kernel has broken.
- */
+/* Handles beside contexts that end, that have ended, or that a kernel has broken. */
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/ipc_peer.h"
 
-#include <stdatomic.h>
-#include <unistd.h>
-
-/* ---- ipc refused
- * Handles in a context that has ended, or that a kernel has broken. No handle is opened or made
- * there, and nothing that another context has open is closed. That memory stays open elsewhere.
- */
+/* Handles in a context that has ended, or that a kernel has broken. No handle is opened or made
+ * there, and nothing that another context has open is closed. That memory stays open elsewhere. */
 
 enum { HANDLES = 3 };
 
@@ -76,12 +69,10 @@ static int ipc_refused(void)
     return 0;
 }
 
-/* ---- ipc ended
- * Threads open handles in contexts of their own, close them in a capture, and end the contexts at
+/* Threads open handles in contexts of their own, close them in a capture, and end the contexts at
  * once. The memory may still be on its way out. What other threads open meanwhile may come to the
  * same addresses: it has its bytes, is known, and can be closed. A context that could not be ended
- * keeps what it has opened: the simulated driver refuses to end the first one (SIM_FAIL).
- */
+ * keeps what it has opened: the simulated driver refuses to end the first one (SIM_FAIL). */
 
 enum { ENDED_HANDLES = 3, THREADS = 3, ROUNDS = 100, ROUNDS_REAL = 4 };
 
@@ -157,11 +148,9 @@ static int ipc_ended(void)
     return 0;
 }
 
-/* ---- ipc beside
- * Memory that the driver serves, beside contexts that end. It may come to addresses which those
+/* Memory that the driver serves, beside contexts that end. It may come to addresses which those
  * had a moment ago. It gets handles for other processes and takes attributes, as ever. The cache
- * is told to leave blocks above 2 MiB to the driver.
- */
+ * is told to leave blocks above 2 MiB to the driver. */
 
 enum { MAKERS = 3 };
 

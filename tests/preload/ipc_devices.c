@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Blocks of one device, opened by a process whose other device is current.
- */
+/* Blocks of one device, opened by a process whose other device is current. */
 #include "tests/preload/ipc_peer.h"
 
-#include <unistd.h>
-
-/* ---- a device uses what it opened of its peer
- * The other process opens a block of device 0 while device 1 is current. Device 1 reads and writes
- * it as a peer. Also with blocks of both devices open at the same time.
- */
+/* The other process opens a block of device 0 while device 1 is current. Device 1 reads and writes
+ * it as a peer. Also with blocks of both devices open at the same time. */
 
 static const uint64_t words = 300000;
 
@@ -71,11 +65,9 @@ static int a_device_uses_what_it_opened_of_its_peer(void)
     return wrong != 0;
 }
 
-/* ---- copies reach what another device opened
- * The other process opens a block of device 0 there. While device 1 is current it copies from the
+/* The other process opens a block of device 0 there. While device 1 is current it copies from the
  * block, before it has access as a peer and after. (A kernel of device 1 does not reach such
- * memory, a driver's own, in either case.)
- */
+ * memory, a driver's own, in either case.) */
 
 struct findings {
     int move, get, enable, again, disable;

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Shared blocks outlive what the program does to them. The exporter frees one that the other
+/* Shared blocks outlive what the program does to them. The exporter frees one that the other
  * process has open, and allocates anew: all its bytes stay. They stay also when the exporter exits
  * or is killed. Handles of what is gone give an error at once, also while a child that was forked
  * from the exporter lives on. What the driver makes of these cases by itself is only looked at, not
- * judged.
- */
+ * judged. */
 #include "tests/preload/ipc_peer.h"
-
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Blocks from this size on are the driver's own in segment backing, and their handles too. */
 static size_t judged_below = SIZE_MAX;

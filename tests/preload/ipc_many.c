@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Handles of several processes at once. They are opened beside memory that comes and goes, by
- * threads that signals interrupt, and in captures. Events order the work of the processes.
- */
+/* Handles of several processes at once. They are opened beside memory that comes and goes, by
+ * threads that signals interrupt, and in captures. Events order the work of the processes. */
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-/* ---- every handle shows its own block
- * Several processes open blocks of one exporter at the same time, each with several threads. The
+/* Several processes open blocks of one exporter at the same time, each with several threads. The
  * exporter's threads allocate, free, flush their caches and share anew meanwhile. Every handle
- * shows its own block, or nothing once the block is gone.
- */
+ * shows its own block, or nothing once the block is gone. */
 
 enum { PEERS = 3, ROUNDS = 12, WORKERS = 2 };
 
@@ -94,10 +85,8 @@ static int every_handle_shows_its_own_block(void)
     return wrong != 0;
 }
 
-/* ---- a slow exporter has its time
- * Many processes open a block of one exporter at once, and its driver takes 0.4 s for each of them.
- * All of them open it: who waits asks no second time, and waits longer than the exporter needs.
- */
+/* Many processes open a block of one exporter at once, and its driver takes 0.4 s for each of them.
+ * All of them open it: who waits asks no second time, and waits longer than the exporter needs. */
 
 enum { MANY = 12 };
 
@@ -131,12 +120,10 @@ static int a_slow_exporter_has_its_time(void)
     return wrong != 0;
 }
 
-/* ---- threads open and captures hold
- * The threads of one process open and close the same handles at the same time, while signals
+/* The threads of one process open and close the same handles at the same time, while signals
  * interrupt the process all the time. They also do so in the middle of stream captures of every
  * kind. Each thread finds its bytes, and no capture is spoilt. A graph that uses what was opened in
- * its capture works. What is closed in a capture is no device memory any more.
- */
+ * its capture works. What is closed in a capture is no device memory any more. */
 
 enum { HANDLES = 3, THREADS = 4, OPENS = 40 };
 
@@ -289,8 +276,7 @@ static int threads_open_and_captures_hold(void)
     return 0;
 }
 
-/* ---- opened memory is known beside contexts that end
- * A thread ends contexts that have memory. What other threads open meanwhile may come to the same
+/* A thread ends contexts that have memory. What other threads open meanwhile may come to the same
  * addresses. It is device memory from the first moment on. A real driver without the library
  * refused one of these opens with CUDA_ERROR_ALREADY_MAPPED (seen once, driver 580). With it, none.
  */
@@ -340,12 +326,10 @@ static int opened_memory_is_known_beside_contexts_that_end(void)
     return 0;
 }
 
-/* ---- events order processes
- * Each of three processes has a buffer and an event of its own that the other two open. In every
+/* Each of three processes has a buffer and an event of its own that the other two open. In every
  * round each waits on the GPU for the events of the others. Then it looks at what they have written
  * late into its buffer, and writes late into theirs. Ordered by interprocess events alone, no host
- * waits for work.
- */
+ * waits for work. */
 
 enum { PROCESSES = 3, TURNS = 6, WORDS = 3 * 256 * 1024 };
 

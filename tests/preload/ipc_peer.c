@@ -3,8 +3,6 @@
 #include "tests/preload/ipc_peer.h"
 
 #include <dirent.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 int ipc_count_fds(void)
 {

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Another process of a scene, forked before either of the two uses CUDA, or the program started
+/* Another process of a scene, forked before either of the two uses CUDA, or the program started
  * anew, with a pipe each way. It has work of its own, or opens handles on request: then it keeps
- * what it has opened until it is told to close it.
- */
+ * what it has opened until it is told to close it. */
 #pragma once
 
 #include "tests/preload/scene.h"
-
-#include <sys/types.h>
 
 struct ipc_peer {
     int to, from;

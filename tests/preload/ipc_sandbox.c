@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The program runs in a sandbox that has no close_range and forbids unshare, as Docker's does on
+/* The program runs in a sandbox that has no close_range and forbids unshare, as Docker's does on
  * Linux before 5.9. It gives a handle out and opens it. Then it closes every descriptor that it did
  * not open itself, opens files of its own under the same numbers, and opens the handle again. A
- * child has no descriptor more than before.
- */
+ * child has no descriptor more than before. */
 #include "tests/preload/ipc_peer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #ifndef SYS_close_range
 #define SYS_close_range 436

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The kernels of the test programs, as one PTX text: a real driver compiles it, the simulated one
+/* The kernels of the test programs, as one PTX text: a real driver compiles it, the simulated one
  * knows the entries by name. Every kernel strides over the whole grid, so that any launch size does
  * all of the work; sizes count 32-bit words.
  *

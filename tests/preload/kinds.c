@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Memory of all kinds, and the calls that map memory.
- */
+/* Memory of all kinds, and the calls that map memory. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
-#include <string.h>
-#include <unistd.h>
-
-/* ---- kinds
- * Memory of every other kind that a program can get is the driver's. It works as ever beside
+/* Memory of every other kind that a program can get is the driver's. It works as ever beside
  * pooled blocks. Each kind is freed as it must be, and is counted. Pitched blocks are the pool's,
  * but not with arguments that the driver refuses. The program starts itself again, and reads the
- * counts that that one has left behind.
- */
+ * counts that that one has left behind. */
 
 static const char inner_variable[] = "SCENE_INNER";
 
@@ -192,11 +184,9 @@ static int kinds(void)
     return status;
 }
 
-/* ---- mapping calls
- * The calls for mapped memory, on memory of cuMemAlloc and on addresses near it, which the program
+/* The calls for mapped memory, on memory of cuMemAlloc and on addresses near it, which the program
  * never reserved. The driver refuses them and nothing is lost, or answers as for memory that was
- * never mapped. On the program's own mapped memory they work as ever.
- */
+ * never mapped. On the program's own mapped memory they work as ever. */
 
 static void on_own_memory(void)
 {

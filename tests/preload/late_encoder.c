@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Work goes to two streams in turn, a run to each, and all of it is complete at the end of a run.
+/* Work goes to two streams in turn, a run to each, and all of it is complete at the end of a run.
  * So in each run the order of one stream is found enough. Then the program loads a library that
  * submits work in ways of its own (the argument, a stand-in), and goes on. From there on no run is
- * alone.
- */
+ * alone. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
 
 enum { RUN = 100, RUNS = 3 };
 

@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Ways in which processes and threads end, and signals meanwhile.
- */
+/* Ways in which processes and threads end, and signals meanwhile. */
 #include "tests/preload/scene.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-/* ---- exit threads
- * The process ends, in every way there is, while seven threads allocate, launch and free: it ends
- * at once and with its own code. Several times over, in processes forked before any CUDA call.
- */
+/* The process ends, in every way there is, while seven threads allocate, launch and free: it ends
+ * at once and with its own code. Several times over, in processes forked before any CUDA call. */
 
 enum { THREADS = 7, EXIT_CODE = 21 };
 
@@ -92,11 +82,9 @@ static int exit_threads(void)
     return wrong != 0;
 }
 
-/* ---- daemonize
- * A daemon: it forks twice, leaves its session, its folder and every descriptor, and then uses the
+/* A daemon: it forks twice, leaves its session, its folder and every descriptor, and then uses the
  * GPU for the first time. SIGUSR1 finds it; nothing of the cache is written to the files that it
- * opens.
- */
+ * opens. */
 
 struct word {
     int wrong, code;
@@ -167,11 +155,9 @@ static int daemonize(void)
     return gpu_device_count(&count) != 0 || word.wrong != 0;
 }
 
-/* ---- close fds
- * A program closes the descriptors that it does not know, as daemons do, and then opens its own
+/* A program closes the descriptors that it does not know, as daemons do, and then opens its own
  * files. The cache must not write into them by an old number. It has to notice that a descriptor
- * which it needs is gone. It closes them with the GPU in use.
- */
+ * which it needs is gone. It closes them with the GPU in use. */
 
 enum { FILES = 64 };
 
@@ -227,10 +213,8 @@ static int close_fds(void)
     return written != 0 || wrong != 0;
 }
 
-/* ---- short threads
- * Each of hundreds of short-lived threads allocates, frees half, and leaves the rest to the main
- * thread. What a thread had of its own must not be lost with it.
- */
+/* Each of hundreds of short-lived threads allocates, frees half, and leaves the rest to the main
+ * thread. What a thread had of its own must not be lost with it. */
 
 enum { WAVES = 18, SHORT_THREADS = 8, BLOCKS = 6 };
 
@@ -282,10 +266,8 @@ static int short_threads(void)
     return wrong != 0;
 }
 
-/* ---- signal storm
- * Flushes asked for all the time while four threads allocate, launch and free: nothing is damaged
- * and nothing hangs. Bare, no handler would take the signal, and none is sent.
- */
+/* Flushes asked for all the time while four threads allocate, launch and free: nothing is damaged
+ * and nothing hangs. Bare, no handler would take the signal, and none is sent. */
 
 enum { STORM_THREADS = 5, ROUNDS = 100 };
 

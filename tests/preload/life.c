@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Lives made up at random. Memory comes and goes on several streams, threads work meanwhile, and
+/* Lives made up at random. Memory comes and goes on several streams, threads work meanwhile, and
  * processes are forked and started. Signals arrive. Captures, contexts, peers and resets come in
  * between. In the end the process leaves in one of seven ways, busy or not. `life FIRST-LAST` plays
- * these seeds, each in a process of its own; `life SEED` one of them.
- */
+ * these seeds, each in a process of its own; `life SEED` one of them. */
 #include "tests/preload/life.h"
-
-#include <pthread.h>
-#include <string.h>
-#include <unistd.h>
 
 struct life life;
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What the parts of the scene `life` share. life.c draws what comes next. life_memory.c does what
+/* What the parts of the scene `life` share. life.c draws what comes next. life_memory.c does what
  * is done with memory, streams and threads, and life_world.c the rest: signals, processes, captures
- * and contexts.
- */
+ * and contexts. */
 #pragma once
 
 #include "tests/preload/scene.h"

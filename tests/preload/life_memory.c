@@ -2,9 +2,6 @@
 /* See life.h: memory, streams and threads. */
 #include "tests/preload/life.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 static pthread_t busy[BUSY_MAX];
 static atomic_bool stop_busy;
 

@@ -2,12 +2,7 @@
 /* See life.h: signals, other processes, captures, contexts and peers. */
 #include "tests/preload/life.h"
 
-#include <dlfcn.h>
-#include <signal.h>
 #include <spawn.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static volatile sig_atomic_t heard;
 

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Every way to ask for a symbol, and the answer: found or not, the status, and the error text of a
- * failing look-up. Different ways give the same function. It prints no addresses.
- */
+/* Every way to ask for a symbol, and the answer: found or not, the status, and the error text of a
+ * failing look-up. Different ways give the same function. It prints no addresses. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
-#include <string.h>
 
 static void *driver;
 

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A cache with the usual faults, to prove that the scenes notice them. It interposes the linked
+/* A cache with the usual faults, to prove that the scenes notice them. It interposes the linked
  * driver's names only. It hands freed memory out again at once, though work may still use it, and
- * believes every free. One lock.
- */
+ * believes every free. One lock. */
 #include <cuda.h>
 
 #include <dlfcn.h>

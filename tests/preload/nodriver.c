@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program of the CUDA runtime on a machine without a driver: what every call says then. Skips
- * where there is one. Built with NVIDIA's runtime and with the stand-in, which has to agree.
- */
+/* A program of the CUDA runtime on a machine without a driver: what every call says then. Skips
+ * where there is one. Built with NVIDIA's runtime and with the stand-in, which has to agree. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>

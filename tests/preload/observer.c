@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The observing process of observer.h. It starts itself again without LD_PRELOAD, so that it holds
- * nothing of the cache. No state.
- */
+/* The observing process of observer.h. It starts itself again without LD_PRELOAD, so that it holds
+ * nothing of the cache. No state. */
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const char observe_variable[] = "SCENE_OBSERVE"; /* "ask,answer": descriptors */
 

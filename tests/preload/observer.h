@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A second process that looks at the device from outside, as any other user of the GPU would. It is
+/* A second process that looks at the device from outside, as any other user of the GPU would. It is
  * forked before the first CUDA call, opens the driver itself, and answers with free memory. It runs
- * without the cache, so that what it sees is the driver's own account.
- */
+ * without the cache, so that what it sees is the driver's own account. */
 #pragma once
 
 #include <stddef.h>

@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * When the order of one stream is enough, and what ends that.
- */
+/* When the order of one stream is enough, and what ends that. */
 #include "tests/preload/kernels.h"
 #include "tests/preload/scene.h"
 
-#include <string.h>
-#include <unistd.h>
-
-/* ---- one stream
- * The program uses one stream for a while, so that the order of that stream alone makes freed
+/* The program uses one stream for a while, so that the order of that stream alone makes freed
  * memory ready. Then it uses another stream at once, while work of the first runs on memory that
  * was freed. It does so between all kinds of streams, with a stream that is destroyed before the
- * next one is made, with a graph, and with two threads whose per-thread streams differ.
- */
+ * next one is made, with a graph, and with two threads whose per-thread streams differ. */
 
 enum { RUN = 160 };
 static const uint64_t words = 16 * KIB;
@@ -136,12 +129,10 @@ static int one_stream(void)
     return wrong + destroyed + graph + thread != 0;
 }
 
-/* ---- domains
- * Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache
+/* Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache
  * must not rely on the order of one stream between kernels of two domains. The program starts
  * itself again for each way to set a domain. The new process works on one stream for a while. Its
- * statistics tell whether its memory was ordered by fences.
- */
+ * statistics tell whether its memory was ordered by fences. */
 
 /* Where one stream is enough, fences are looked at until that is found, some dozens of times. */
 enum { ROUNDS = 2560, MANY_LOOKS = 400 };

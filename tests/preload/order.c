@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Memory that is freed while work on it is under way, and used again at once.
- */
+/* Memory that is freed while work on it is under way, and used again at once. */
 #include "tests/preload/scene.h"
 
-/* ---- reuse
- * Memory is freed while a late writer or reader is still at work on it. It is allocated again at
+/* Memory is freed while a late writer or reader is still at work on it. It is allocated again at
  * once and used from another stream. Nothing of the new owner may be overwritten, nothing of the
- * old one seen changed. The simulator's hazard checker watches as well.
- */
+ * old one seen changed. The simulator's hazard checker watches as well. */
 
 enum { REUSE_ROUNDS = 25, REUSE_STREAMS = 5 };
 
@@ -89,11 +85,9 @@ static int reuse(void)
     return writers + readers + copies != 0;
 }
 
-/* ---- persistent
- * A persistent kernel runs on a non-blocking stream until the host raises a flag, while the
+/* A persistent kernel runs on a non-blocking stream until the host raises a flag, while the
  * program allocates, uses and frees other memory. Natively a free would wait for it, so memory
- * freed before the kernel started is what comes back: nothing here may wait for the kernel.
- */
+ * freed before the kernel started is what comes back: nothing here may wait for the kernel. */
 
 enum { BLOCKS = 20 };
 
@@ -145,11 +139,9 @@ static int persistent(void)
     return wrong != 0;
 }
 
-/* ---- events
- * A pipeline as programs write it: a producer and a consumer stream with a copy stream beside
+/* A pipeline as programs write it: a producer and a consumer stream with a copy stream beside
  * them, ordered by events only. Each step has a fresh block, which is freed as soon as its last
- * work is submitted.
- */
+ * work is submitted. */
 
 enum { STEPS = 120, DEPTH = 4 };
 
@@ -190,10 +182,8 @@ static int events(void)
     return wrong != 0;
 }
 
-/* ---- streams
- * Allocate, fill, check and free by kernels on every kind of stream: default, per-thread, blocking
- * and non-blocking, one after the other and all at once. Work is still in flight at each free.
- */
+/* Allocate, fill, check and free by kernels on every kind of stream: default, per-thread, blocking
+ * and non-blocking, one after the other and all at once. Work is still in flight at each free. */
 
 enum { STREAM_ROUNDS = 30, STREAMS = 6 };
 
@@ -257,12 +247,10 @@ static int streams(void)
     return wrong + together != 0;
 }
 
-/* ---- early launch
- * Kernels that may start before the kernels right before them end (programmatic dependent launch).
+/* Kernels that may start before the kernels right before them end (programmatic dependent launch).
  * They use memory that was freed while such kernels still had work to do. This is tried on one
  * stream of each kind, beside another stream at work, with the old owner in another thread, and in
- * chains.
- */
+ * chains. */
 
 enum { EARLY_ROUNDS = 40 };
 static const uint64_t early_words = 16 * KIB;

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A library that watches memory by patching code, as communication libraries do. It patches the
+/* A library that watches memory by patching code, as communication libraries do. It patches the
  * first bytes of the allocation functions that dlsym gives ("hook"), those of the driver's own
  * ("real"), or the program's entries for them ("got"). It sees every allocation and free of the
  * program once, with the program's own pointers. Beneath the cache each block that it sees is
  * allocated before it is freed, once. One thread: the watcher restores the code for the time of a
- * call.
- */
+ * call. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
 #include <link.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #ifdef __x86_64__
 enum { ROUNDS = 40, BLOCKS = 5, JUMP_BYTES = 14, MOST = 4096 };

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Two devices in one program, and access of one to the memory of the other.
- */
+/* Two devices in one program, and access of one to the memory of the other. */
 #include "tests/preload/scene.h"
 
-#include <string.h>
-
-/* ---- each device has its own memory
- * A program has blocks of two devices at once. It uses and frees each while its own or the other
- * device is current. Each device has its own free memory.
- */
+/* A program has blocks of two devices at once. It uses and frees each while its own or the other
+ * device is current. Each device has its own free memory. */
 
 enum { TURNS = 12, DEVICES = 2 };
 
@@ -74,11 +68,9 @@ static int each_device_has_its_own_memory(void)
     return wrong + (uint32_t)threads != 0;
 }
 
-/* ---- access goes for blocks of before and after
- * Without peer access a copy by the driver still works. With it a kernel and a copy of one device
+/* Without peer access a copy by the driver still works. With it a kernel and a copy of one device
  * read and write the other one's memory, in earlier and later blocks. To enable or disable it twice
- * gives the driver's errors.
- */
+ * gives the driver's errors. */
 
 static uint32_t use_peer(uint64_t own, uint64_t peer, uint64_t words, uint32_t value)
 {
@@ -166,11 +158,9 @@ static int access_goes_for_blocks_of_before_and_after(void)
     return wrong != 0;
 }
 
-/* ---- access is a matter of contexts
- * Peer access belongs to a pair of contexts. Two contexts of device 0 may have access to device 1.
+/* Peer access belongs to a pair of contexts. Two contexts of device 0 may have access to device 1.
  * If one of them loses it or ends, the other keeps it. A context that was reset starts without
- * access. This is tried with earlier and later blocks, small and large.
- */
+ * access. This is tried with earlier and later blocks, small and large. */
 
 static uint64_t small;
 static uint64_t large;
@@ -261,10 +251,8 @@ static int access_is_a_matter_of_contexts(void)
     return wrong != 0;
 }
 
-/* ---- many contexts of one device hide no other device
- * A copy without peer access reaches a third device. Before that device gets its block, MANY
- * contexts of the second device get one each.
- */
+/* A copy without peer access reaches a third device. Before that device gets its block, MANY
+ * contexts of the second device get one each. */
 
 enum { MANY = 70 };
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A plugin's side of plugin.h, beside the basic scene that is built into it as plugin_main. Works
- * on the thread's current context, as its runtime finds it. No state.
- */
+/* A plugin's side of plugin.h, beside the basic scene that is built into it as plugin_main. Works
+ * on the thread's current context, as its runtime finds it. No state. */
 #include "tests/preload/plugin.h"
 #include "tests/preload/scene.h"
 

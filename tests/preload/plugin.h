@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What a plugin of the test programs exports: the basic scene, and a block for another plugin. Each
- * plugin has a CUDA runtime of its own.
- */
+/* What a plugin of the test programs exports: the basic scene, and a block for another plugin. Each
+ * plugin has a CUDA runtime of its own. */
 #pragma once
 
 #include <stdint.h>

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program without CUDA that opens plugins with it: each argument pair is a plugin's path and
+/* A program without CUDA that opens plugins with it: each argument pair is a plugin's path and
  * "local", "global" or "deepbind". Each plays the basic scene; then each one's block is freed by
- * the next.
- */
+ * the next. */
 #include "tests/preload/plugin_host.h"
 
 enum { MOST = 4 };

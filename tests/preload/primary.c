@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The primary context by the driver API: retained, released and reset, beside other threads too.
- */
+/* The primary context by the driver API: retained, released and reset, beside other threads too. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
 #include <link.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-/* ---- the primary context ends with its last user
- * The program retains and releases the primary context by the driver API. It lives until its last
- * release, and its memory ends with it. Then it can be retained anew.
- */
+/* Of acts that open the device themselves: a watchdog; the number of devices, of which one is
+ * needed. */
+static int begin(unsigned watchdog_s)
+{
+    int count = 0;
+    scene_watchdog(watchdog_s);
+    if (gpu_device_count(&count) != 0 || count < 1)
+        scene_skip("no device");
+    return count;
+}
+
+/* The program retains and releases the primary context by the driver API. It lives until its last
+ * release, and its memory ends with it. Then it can be retained anew. */
 
 static int the_primary_context_ends_with_its_last_user(void)
 {
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
-    scene_watchdog(60);
-    int count = 0;
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    begin(60);
     for (int round = 0; round < 4; round++) {
         CUcontext first = NULL, second = NULL;
         unsigned flags = 0;
@@ -53,11 +52,9 @@ static int the_primary_context_ends_with_its_last_user(void)
     return wrong != 0;
 }
 
-/* ---- it ends beside contexts of other threads
- * A thread retains, uses and releases the primary context over and over. Others allocate for the
+/* A thread retains, uses and releases the primary context over and over. Others allocate for the
  * first time in contexts of their own, and give up uses of the primary one. It ends with the
- * program's last release, and not later. Each of its lives has memory that works.
- */
+ * program's last release, and not later. Each of its lives has memory that works. */
 
 /* A real driver takes its time for each. */
 enum { LIVES = 300, LIVES_REAL = 20, BLOCKS = 3, BYTES = 65536 };
@@ -125,21 +122,17 @@ static int it_ends_beside_contexts_of_other_threads(void)
     /* The simulated driver takes 300 us for a retain. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
     REQUIRE(setenv("SIM_COST_cuDevicePrimaryCtxRetain", "300000", 0));
-    int counts[2] = {0}, count = 0;
-    scene_watchdog(120);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    int counts[2] = {0};
+    begin(120);
     int failed = scene_threads(2, either, counts);
     printf("%d lives did not work, %d did not end, %d failures elsewhere\n", counts[0], counts[1],
            failed);
     return counts[0] || counts[1] || failed;
 }
 
-/* ---- a reset beside first allocations harms no later life
- * The device is reset, and its primary context retained anew, while other threads allocate for the
+/* The device is reset, and its primary context retained anew, while other threads allocate for the
  * first time in it. The reset may take what they get. The memory of the life after that works,
- * every time.
- */
+ * every time. */
 
 enum { ROUNDS = 150, ROUNDS_REAL = 6, ALLOCATING = 2, LIFE_BYTES = 65536 };
 
@@ -182,10 +175,8 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
      */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
     REQUIRE(setenv("SIM_COST_cuDeviceTotalMem_v2", "200000", 0));
-    int failed = 0, count = 0;
-    scene_watchdog(120);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    int failed = 0;
+    begin(120);
     uint32_t rounds = scene_simulated() ? ROUNDS : ROUNDS_REAL;
     for (uint32_t round = 0; round < rounds; round++) {
         unsigned delay = round * 2000;
@@ -198,10 +189,8 @@ static int a_reset_beside_first_allocations_harms_no_later_life(void)
     return failed != 0;
 }
 
-/* ---- a life that ended unseen serves nothing in the next one
- * The last release of the primary context goes past every wrapper. When the program retains it
- * anew, the memory of the last life is not handed out, and the new life has memory that works.
- */
+/* The last release of the primary context goes past every wrapper. When the program retains it
+ * anew, the memory of the last life is not handed out, and the new life has memory that works. */
 
 /* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a
  * linker the strings come right behind the symbols. */
@@ -228,10 +217,8 @@ static void *drivers_own(const char *name)
 static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
 {
     enum { UNSEEN = 4 };
-    int wrong = 0, count = 0;
-    scene_watchdog(60);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    int wrong = 0;
+    begin(60);
     CUresult (*release)(CUdevice) =
         (CUresult (*)(CUdevice))(uintptr_t)drivers_own("cuDevicePrimaryCtxRelease_v2");
     if (release == NULL)
@@ -263,8 +250,7 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
 
 /* ---- contexts that ended unseen serve nothing, and are not used
  * Contexts of both devices are destroyed past every wrapper. The next one may have a handle of
- * theirs. Its memory is its own device's. The library must use no event of one that ended.
- */
+ * theirs. Its memory is its own device's. The library must use no event of one that ended. */
 
 static int device_of(CUdeviceptr at)
 {
@@ -276,11 +262,9 @@ static int device_of(CUdeviceptr at)
 static int contexts_end_unseen(const char *sim_reuse)
 {
     int wrong = 0, count = 0;
-    scene_watchdog(60);
     REQUIRE(setenv("SIM_CTX_REUSE", sim_reuse, 1));
     REQUIRE(setenv("SIM_DEVICES", "2", 1));
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    count = begin(60);
     CUresult (*destroy)(CUcontext) =
         (CUresult (*)(CUcontext))(uintptr_t)drivers_own("cuCtxDestroy_v2");
     if (destroy == NULL)
@@ -317,20 +301,16 @@ static bool in_segments(void)
     return (backing && strcmp(backing, "segment") == 0) || (mapping && strcmp(mapping, "0") == 0);
 }
 
-/* ---- memory of an ended life is refused in the next one
- * It is written after a reset and a retain, when the next life has memory too. The driver may have
+/* It is written after a reset and a retain, when the next life has memory too. The driver may have
  * given that memory the same address, and then the write is one of the next life. An arena has
- * another address. No error stays.
- */
+ * another address. No error stays. */
 
 static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
 {
     static const size_t sizes[] = {512, 300 * KIB, 3 * MIB, 40 * MIB};
-    int lasts = 0, written = 0, count = 0;
+    int lasts = 0, written = 0;
     CUcontext context = NULL;
-    scene_watchdog(60);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    begin(60);
     REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
     REQUIRE(cuCtxSetCurrent(context));
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -351,14 +331,12 @@ static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
     return lasts || written;
 }
 
-/* ---- threads beside resets meet no error that lasts
- * A thread resets the device over and over. Others retain the primary context, allocate, write and
+/* A thread resets the device over and over. Others retain the primary context, allocate, write and
  * free meanwhile. Their calls may fail, but no error stays. Memory of an ended life that is written
  * in the next one is refused, or is memory of that life. In segments the driver itself gives the
  * same addresses again, so that the pool may give back what such a write still uses. In an arena a
  * thread that was held up for long may still meet one (2 of 154 runs of 300 resets, on a busy
- * machine). So one turn of three may have an error.
- */
+ * machine). So one turn of three may have an error. */
 
 enum { TURNS = 3, RESETS = 100, RESETS_REAL = 7, USERS = 3, USES = 20 };
 
@@ -405,10 +383,7 @@ static int use_beside_resets(int index, void *unused)
 static int threads_beside_resets_meet_no_error_that_lasts(void)
 {
     REQUIRE(setenv("SIM_HAZARD", "off", 1)); /* the threads use what is no more theirs */
-    int count = 0;
-    scene_watchdog(120);
-    if (gpu_device_count(&count) != 0 || count < 1)
-        scene_skip("no device");
+    begin(120);
     int bad_turns = 0;
     for (int turn = 0; turn < TURNS; turn++) {
         atomic_store(&lasting, 0);
@@ -422,8 +397,7 @@ static int threads_beside_resets_meet_no_error_that_lasts(void)
     return lasts;
 }
 
-/* ---- a reset that fails leaves no memory behind
- * Idle memory is on its way back to the driver when a reset begins, which the driver refuses. The
+/* Idle memory is on its way back to the driver when a reset begins, which the driver refuses. The
  * context lives on, and the rest of that memory goes back later. Only the simulated driver refuses.
  */
 

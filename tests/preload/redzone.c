@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * GPUCACHE_REDZONE. A write past the end of a block, also a late one by a kernel, is reported once
+/* GPUCACHE_REDZONE. A write past the end of a block, also a late one by a kernel, is reported once
  * when the block is freed. The report has the block's size and the place. A write inside is not
  * reported. The memory is never handed out again. The program makes these faults under the cache
  * only, because bare another block or nothing lies there. The program starts itself again, and
- * reads the report of that process.
- */
+ * reads the report of that process. */
 #include "tests/preload/scene.h"
-
-#include <string.h>
-#include <unistd.h>
 
 static const char inner_variable[] = "SCENE_INNER";
 

@@ -1,24 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program with many runtimes, and with plugins that come and go at one address, each with a
+/* A program with many runtimes, and with plugins that come and go at one address, each with a
  * runtime of its own. Every call goes to the caller's runtime. Where the caller cannot be known it
  * goes to any. While a plugin is unloaded it waits for a thread of its own that frees its memory:
  * no call may wait for the loader there. Arguments: a plugin with a runtime in it, of which copies
- * are made; two runtimes; two plugins, one for each.
- */
+ * are made; two runtimes; two plugins, one for each. */
 #include "tests/preload/scene.h"
 #include "tests/preload/small_runtime.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <link.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdatomic.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { COPIES = 24, ROUNDS = 100 };
 

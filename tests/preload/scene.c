@@ -3,15 +3,7 @@
 #include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 static atomic_bool leaving;
 

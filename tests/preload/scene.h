@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What the test programs share. A program is one scene, and prints the same lines bare and
- * preloaded. It ends with 0, or with 77 where the machine cannot play it.
- */
+/* What the test programs share. A program is one scene, and prints the same lines bare and
+ * preloaded. It ends with 0, or with 77 where the machine cannot play it. Brings what most scenes
+ * use of the C library. */
 #pragma once
 
 #include "tests/preload/gpu.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/types.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define KIB ((size_t)1024)
 #define MIB (1024 * KIB)
@@ -95,11 +102,9 @@ pid_t scene_fork(void);
 /* Waits for its end; its exit status, or the signal that ended it, negative. */
 int scene_wait(pid_t child);
 
-/*
- * Acts: short scenes of one subject in one program. Each act is a function whose name says what
+/* Acts: short scenes of one subject in one program. Each act is a function whose name says what
  * holds. It returns its number of failures, or SCENE_SKIP. It runs in a process of its own, so that
- * it opens the GPU itself and finds the state of a fresh process.
- */
+ * it opens the GPU itself and finds the state of a fresh process. */
 struct scene_act {
     const char *name;
     int (*play)(void);

@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The program's own handling of SIGUSR1, before and after its first CUDA call.
- */
+/* The program's own handling of SIGUSR1, before and after its first CUDA call. */
 #include "tests/preload/scene.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <spawn.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 /* ---- ways to handle the signal
  * The handler, installed before or after the first CUDA call, runs once for each signal, and errno
@@ -24,8 +14,7 @@
  * form), "ignore", "plain" (signal()), and "once". A handler of "once" is gone after one signal, so
  * only one is sent, except to the cache. In other ways the signal is blocked everywhere and taken
  * by "wait" (sigtimedwait), "sigwait" or "signalfd". With "masked" it is handled when the mask is
- * opened at last.
- */
+ * opened at last. */
 
 static volatile sig_atomic_t plain_calls;
 static volatile sig_atomic_t siginfo_calls;
@@ -124,8 +113,7 @@ static int handle(const char *how)
  * SIGUSR1 interrupts system calls in a program with its own handler for it. A read is restarted if
  * the handler asked for that, else it ends with EINTR. poll and nanosleep end with EINTR in both
  * cases. The handler is installed before or after the first CUDA call. It runs on the stack that it
- * asked for, with the signals blocked that it asked for.
- */
+ * asked for, with the signals blocked that it asked for. */
 
 enum { CALLS = 3 };
 
@@ -276,10 +264,8 @@ static int without_a_handler_a_read_goes_on(void)
     return 0;
 }
 
-/* ---- an ignored signal stays ignored
- * A program was started with SIGUSR1 ignored, as nohup and job systems do with signals. The signal
- * stays ignored: it interrupts no call, and children made in every way ignore it.
- */
+/* A program was started with SIGUSR1 ignored, as nohup and job systems do with signals. The signal
+ * stays ignored: it interrupts no call, and children made in every way ignore it. */
 
 static char command[] = "kill -USR1 $$; exit 3";
 static char shell[] = "sh", option[] = "-c";

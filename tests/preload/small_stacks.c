@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program whose threads have the smallest stack that there is; with a real driver, which needs
+/* A program whose threads have the smallest stack that there is; with a real driver, which needs
  * more by itself, a small one. One makes the first allocation of all, and one allocates with a full
  * device. One asks what can be asked, and one shares memory. One sets an option of the environment,
- * and one ends the process.
- */
+ * and one ends the process. */
 #include "tests/preload/scene.h"
 
-#include <dlfcn.h>
 #include <limits.h>
-#include <pthread.h>
 
 static uint64_t block;
 

@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A kernel that writes where nothing is: its error sticks to its context, and to no other.
- */
+/* A kernel that writes where nothing is: its error sticks to its context, and to no other. */
 #include "tests/preload/scene.h"
-
-#include <pthread.h>
 
 /* ---- the first call to tell
  * A kernel writes where nothing is. Whichever call tells the program first, everything after it
  * fails with the same error. That holds for frees, and for allocations that a cache could serve,
- * also in other threads with cached blocks of their own.
- */
+ * also in other threads with cached blocks of their own. */
 
 enum { SIZES = 5, THREADS = 3 };
 static const size_t sizes[SIZES] = {512, 30 * KIB, 200 * KIB, 3 * MIB, 40 * MIB};

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Eight threads allocate, fill, check and free at once, each on a stream of its own. A few blocks
- * live all the time, and are freed in another order than they came.
- */
+/* Eight threads allocate, fill, check and free at once, each on a stream of its own. A few blocks
+ * live all the time, and are freed in another order than they came. */
 #include "tests/preload/scene.h"
 
 enum { THREADS = 8, ROUNDS = 60, LIVE = 8 };

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Finds the hazard checker's calls in a simulated driver that is already loaded, by whatever way. A
- * real driver has none. State: the two functions, looked up once.
- */
+/* Finds the hazard checker's calls in a simulated driver that is already loaded, by whatever way. A
+ * real driver has none. State: the two functions, looked up once. */
 #include "tests/preload/track.h"
 
 #include <dlfcn.h>

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Tells the simulated driver's hazard checker which bytes the program owns from when to when. The
+/* Tells the simulated driver's hazard checker which bytes the program owns from when to when. The
  * driver does not see it when a cache hands memory out again. Does nothing on a real driver, which
- * has no such function. No state but the function looked up.
- */
+ * has no such function. No state but the function looked up. */
 #pragma once
 
 #include <stddef.h>

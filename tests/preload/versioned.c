@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program that looks names up with a version. The driver exports its functions without one, so
- * that finds none of them. The runtime's have one, and lead to the driver as the linked ones do.
- */
+/* A program that looks names up with a version. The driver exports its functions without one, so
+ * that finds none of them. The runtime's have one, and lead to the driver as the linked ones do. */
 #include "tests/preload/scene.h"
 
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <string.h>
 
 static const char runtime_version[] = "libcudart.so.13";
 

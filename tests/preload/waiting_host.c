@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Loads a plugin whose constructor waits for a thread (waiting_plugin.c), which waits for nothing
+/* Loads a plugin whose constructor waits for a thread (waiting_plugin.c), which waits for nothing
  * that the loading thread holds. Bare and preloaded the plugin is there before the watchdog
- * strikes. Arguments: the plugin; "cuda" if this program is to open CUDA before.
- */
+ * strikes. Arguments: the plugin; "cuda" if this program is to open CUDA before. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
-#include <string.h>
 
 int main(int argc, char **argv)
 {

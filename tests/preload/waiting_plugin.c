@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A plugin whose constructor starts a thread and waits for it. The thread makes the process's first
+/* A plugin whose constructor starts a thread and waits for it. The thread makes the process's first
  * call of setenv (WAITS_FOR_SETENV), of putenv (WAITS_FOR_PUTENV) or of the driver
  * (WAITS_FOR_DRIVER). Or it makes this object's first calls of cudaMalloc and cudaFree
- * (WAITS_FOR_CUDA). The thread that loads the plugin holds the loader's lock meanwhile.
- */
+ * (WAITS_FOR_CUDA). The thread that loads the plugin holds the loader's lock meanwhile. */
 #include <pthread.h>
 #include <stdlib.h>
 #ifdef WAITS_FOR_CUDA

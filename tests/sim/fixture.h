@@ -8,8 +8,6 @@
 #include "tests/unit/cases.h"
 
 #include <cuda.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A libcuda.so.1 in front of the driver. Each function jumps to the same function of the driver
+/* A libcuda.so.1 in front of the driver. Each function jumps to the same function of the driver
  * behind it, which this library opens by its path and searches with dlsym. The libcuda.so.1 of
  * Windows' subsystem for Linux does the same. Two functions are looked up again at every call, and
  * the library looks itself up. With FRONT_UNTIL it has the functions until that CUDA version only,
- * as the symbol table of an old driver. x86-64.
- */
+ * as the symbol table of an old driver. x86-64. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

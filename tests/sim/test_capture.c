@@ -3,9 +3,6 @@
  * they make. */
 #include "tests/sim/fixture.h"
 
-#include <pthread.h>
-#include <stdbool.h>
-
 #define WORDS 1024
 #define RELAXED CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -27,7 +24,7 @@ CALL(small_alloc, cuMemAlloc(&allocated, 1000))
 CALL(large_free, cuMemFree(large))
 CALL(query, cuEventQuery(idle))
 CALL(record, cuCtxRecordEvent(context, idle))
-CALL(wait, cuCtxWaitEvent(context, idle))
+CALL(wait_event, cuCtxWaitEvent(context, idle))
 CALL(synchronize, cuCtxSynchronize())
 CALL(query_stream, cuStreamQuery(on))
 CALL(copy_plain, cuMemcpyHtoD(small, &word, 4))
@@ -107,7 +104,7 @@ static const struct rule {
     {copy_plain, {"xx.x..", "xx....", "......"}},     {large_free, {"xx.x..", "xx....", "......"}},
     {small_alloc, {"......", "......", "......"}},    {others, {"......", "......", "......"}},
     {virtual_memory, {"......", "......", "......"}}, {record, {"xxxxxx", "xxxxxx", "xxxxxx"}},
-    {wait, {"xxxxxx", "xxxxxx", "xxxxxx"}},           {synchronize, {"xxxxxx", "xxxxxx", "xxxxxx"}},
+    {wait_event, {"xxxxxx", "xxxxxx", "xxxxxx"}},     {synchronize, {"xxxxxx", "xxxxxx", "xxxxxx"}},
     {query_stream, {"xxxxxx", "xxxxxx", "xxxxxx"}},
 };
 

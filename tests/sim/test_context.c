@@ -3,9 +3,7 @@
  * which events and waits of the primary context cover. */
 #include "tests/sim/fixture.h"
 
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
 
@@ -98,26 +96,6 @@ TEST(any_number_of_contexts_may_end)
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(first));
     GIVES(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuCtxDestroy(own));
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuCtxDestroy((CUcontext)(void *)((char *)own + 8)));
-}
-
-TEST(destruction_frees_all)
-{
-    CUcontext own;
-    CUdeviceptr at;
-    CUstream on;
-    CUevent fence;
-    size_t before = simDeviceBytesUsed(0);
-    OK(cuCtxCreate(&own, NULL, 0, 0));
-    OK(cuMemAlloc(&at, 10 * MIB));
-    OK(cuMemAlloc(&at, 10));
-    OK(cuStreamCreate(&on, 0));
-    OK(cuEventCreate(&fence, 0));
-    OK(cuMemsetD8Async(at, 1, 10, on));
-    OK(cuEventRecord(fence, on));
-    OK(cuCtxDestroy(own));
-    assert_int_equal(simDeviceBytesUsed(0), before);
-    BAD(cuMemFree(at));
-    GIVES(CUDA_ERROR_INVALID_HANDLE, cuStreamSynchronize(on));
 }
 
 static int active(void)

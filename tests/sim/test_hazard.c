@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The checker reports each kind of hazard once, and nothing for programs that order their work.
+/* The checker reports each kind of hazard once, and nothing for programs that order their work.
  * A row is a script of words:
  *     aw      stream a, operation w (below). Streams a b c do not block, x and y do; n is the null
  *             stream, l the legacy and p the per-thread default stream.
@@ -11,12 +10,8 @@
  *     @       record and wait of a context event                           F   a free
  *     ( )     begins and ends an ownership of block 0, [ ] of its lower half, { of its upper half
  *     =2      there were two hazards since the last such word
- * Rows are separated by slashes.
- */
+ * Rows are separated by slashes. */
 #include "tests/sim/fixture.h"
-
-#include <stdbool.h>
-#include <stdio.h>
 
 #define WORDS 1024
 

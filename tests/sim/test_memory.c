@@ -3,8 +3,6 @@
  * copies, memsets and launches. */
 #include "tests/sim/fixture.h"
 
-#include <unistd.h>
-
 static uint8_t host[MIB], back[MIB];
 
 TEST(misuse_gives_the_measured_codes)
@@ -122,31 +120,6 @@ TEST(sizes_are_rounded_as_measured)
     OK(cuMemAllocPitch(&rows, &pitch, 600, 10, 4));
     assert_int_equal(pitch, 1024);
     OK(cuMemFree(rows));
-}
-
-TEST(capacity_is_what_fits)
-{
-    CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr blocks[100], whole;
-    int count = 0;
-    size_t available;
-    OK(cuMemGetInfo(&available, NULL));
-    while (cuMemAlloc(&blocks[count], 16 * MIB) == CUDA_SUCCESS)
-        count++;
-    assert_int_equal(count, available / (16 * MIB));
-    for (int i = 0; i < count; i += 2)
-        OK(cuMemFree(blocks[i]));
-    /* Physical memory is not fragmented by that, addresses are not either. */
-    OK(cuMemAlloc(&whole, (size_t)(count + 1) / 2 * 16 * MIB));
-    OK(cuMemFree(whole));
-    for (int i = 1; i < count; i += 2)
-        OK(cuMemFree(blocks[i]));
-    OK(cuMemCreate(&handle, available, &prop, 0));
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&whole, 2 * MIB));
-    OK(cuMemRelease(handle));
-    GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemCreate(&handle, available + 2 * MIB, &prop, 0));
-    OK(cuMemFree(alloc(2 * MIB)));
 }
 
 TEST(free_waits_for_its_own_device)

@@ -4,8 +4,6 @@
  * overwrites each, and the checker reports a hazard. */
 #include "tests/sim/fixture.h"
 
-#include <pthread.h>
-
 #define WORDS (MIB / 4)
 #define OLD 0x01010101u
 #define NEW 0x02020202u

@@ -4,24 +4,14 @@
  * lies in a shared file. */
 #include "tests/sim/fixture.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#define WORDS (MIB / 4)
 #define GIFT_FD 60
-#define IMPORT_FD 61
 #define LAZY CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-#define FILE_TYPE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
 static struct gift {
     CUipcMemHandle memory[2];
-    CUipcEventHandle event;
     size_t used_bytes;
 } *gift;
 
@@ -267,44 +257,6 @@ static int from_afar(void)
     return 0;
 }
 
-/* Maps the memory behind an inherited descriptor and writes to it. */
-static int import(void)
-{
-    CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp prop;
-    CUdeviceptr at;
-    OK(cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)IMPORT_FD, FILE_TYPE));
-    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-    assert_int_equal(prop.location.id, 1);
-    assert_int_equal(simDeviceBytesUsed(1), 0);
-    OK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0));
-    OK(cuMemMap(at, 4 * MIB, 0, handle, 0));
-    allow(at, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    assert_int_equal(wrong(at, WORDS, 5), 0);
-    fill(NULL, at, WORDS, 6);
-    OK(cuCtxSynchronize());
-    unmap(at, 4 * MIB, handle);
-    BAD(cuMemImportFromShareableHandle(&handle, NULL, FILE_TYPE));
-    return 0;
-}
-
-/* Sees the event complete only when the first process's work is done. Its own work waits for it. */
-static int follow(void)
-{
-    CUevent fence;
-    CUdeviceptr at;
-    uint32_t value = 0;
-    CUstream on = stream(CU_STREAM_NON_BLOCKING);
-    OK(cuIpcOpenEventHandle(&fence, gift->event));
-    OK(cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
-    OK(cuStreamWaitEvent(on, fence, 0));
-    OK(cuMemcpyDtoHAsync(&value, at, 4, on));
-    OK(cuStreamSynchronize(on));
-    OK(cuEventQuery(fence));
-    OK(cuEventDestroy(fence));
-    return (int)value;
-}
-
 /* Sees what the first process takes. It takes memory and exits without giving it back. */
 static int share(void)
 {
@@ -325,7 +277,7 @@ static const struct {
              ROLE(no_vmm),         ROLE(version_12010), ROLE(unsimulated),  ROLE(devices),
              ROLE(measured_costs), ROLE(own_cost),      ROLE(closed_files), ROLE(slow),
              ROLE(leave),          ROLE(look_back),     ROLE(add_one),      ROLE(testator),
-             ROLE(from_afar),      ROLE(import),        ROLE(follow),       ROLE(share)};
+             ROLE(from_afar),      ROLE(share)};
 
 TEST_WITH(the_environment_has_its_effects, NULL, NULL)
 {
@@ -415,47 +367,6 @@ TEST(legacy_handles_arrive_at_their_own_allocation)
     OK(cuMemFree(second));
     assert_int_equal(other("testator"), 0); /* it is gone */
     GIVES(CUDA_ERROR_INVALID_HANDLE, cuIpcOpenMemHandle(&at, gift->memory[0], LAZY));
-}
-
-TEST(shareable_handles_show_the_same_bytes)
-{
-    CUmemAllocationProp prop = on_device(1);
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr at;
-    int fd;
-    prop.requestedHandleTypes = FILE_TYPE;
-    OK(cuMemCreate(&handle, 4 * MIB, &prop, 0));
-    OK(cuMemAddressReserve(&at, 4 * MIB, 0, 0, 0));
-    OK(cuMemMap(at, 4 * MIB, 0, handle, 0));
-    allow(at, 4 * MIB, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    fill(NULL, at, WORDS, 5);
-    OK(cuCtxSynchronize());
-    OK(cuMemExportToShareableHandle(&fd, handle, FILE_TYPE, 0));
-    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-    assert_int_equal(dup2(fd, IMPORT_FD), IMPORT_FD);
-    assert_int_equal(other("import"), 0);
-    close(fd);
-    close(IMPORT_FD);
-    assert_int_equal(wrong(at, WORDS, 6), 0);
-    unmap(at, 4 * MIB, handle);
-    assert_int_equal(simDeviceBytesUsed(1), 0);
-}
-
-TEST(interprocess_events_order_processes)
-{
-    CUevent fence;
-    CUdeviceptr at = alloc(4 * MIB);
-    BAD(cuEventCreate(&fence, CU_EVENT_INTERPROCESS));
-    OK(cuEventCreate(&fence, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-    OK(cuIpcGetEventHandle(&gift->event, fence));
-    OK(cuIpcGetMemHandle(&gift->memory[0], at));
-    OK(cuMemsetD32(at, 1, MIB));
-    late_fill(NULL, at, MIB, 7, 20 * MS);
-    OK(cuEventRecord(fence, NULL));
-    assert_int_equal(other("follow"), 7);
-    OK(cuEventSynchronize(fence));
-    OK(cuEventDestroy(fence));
-    OK(cuMemFree(at));
 }
 
 TEST(capacity_is_one_for_all_processes)

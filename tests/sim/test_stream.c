@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Streams, events and threads on the virtual clock. */
+/* Streams and events on the virtual clock. */
 #include "tests/sim/fixture.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #define WORDS 1024
@@ -184,51 +183,6 @@ TEST(a_call_is_held_and_others_go_on)
     simLetGo("cuMemGetInfo_v2");
     pthread_join(thread, NULL);
     assert_int_equal(simHeld(), 0);
-}
-
-static void *work_alone(void *argument)
-{
-    uint32_t number = *(uint32_t *)argument;
-    OK(cuCtxSetCurrent(context));
-    CUstream on = stream(CU_STREAM_NON_BLOCKING);
-    CUevent done = event();
-    CUdeviceptr keep = alloc(64 * KIB);
-    for (uint32_t i = 0; i < 200; i++) {
-        CUdeviceptr at = alloc((i % 7 + 1) * 300 * KIB);
-        uint32_t seen[2];
-        fill(on, at, WORDS, number + i);
-        copy(on, keep, at, WORDS);
-        OK(cuEventRecord(done, on));
-        if (i % 3 == 0)
-            OK(cuEventSynchronize(done));
-        else
-            while (cuEventQuery(done) == CUDA_ERROR_NOT_READY)
-                ;
-        OK(cuMemcpyDtoHAsync(seen, keep + WORDS * 4 - 8, 8, on));
-        if (seen[0] != number + i || seen[1] != number + i)
-            return argument;
-        OK(cuMemFree(at));
-    }
-    OK(cuStreamDestroy(on));
-    OK(cuEventDestroy(done));
-    OK(cuMemFree(keep));
-    return NULL;
-}
-
-TEST(threads_share_the_driver)
-{
-    pthread_t threads[8];
-    uint32_t numbers[8];
-    for (uint32_t i = 0; i < 8; i++) {
-        numbers[i] = i * 1000;
-        assert_int_equal(pthread_create(&threads[i], NULL, work_alone, &numbers[i]), 0);
-    }
-    for (int i = 0; i < 8; i++) {
-        void *wrong_thread;
-        pthread_join(threads[i], &wrong_thread);
-        assert_null(wrong_thread);
-    }
-    assert_int_equal(simHazardCount(), 0);
 }
 
 int main(void)

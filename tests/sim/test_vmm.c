@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Virtual memory management: the rules of each call, contents and life beyond a context, access per
- * device; multicast objects. */
+/* Virtual memory management: the rules of each call, access per device; multicast objects. */
 #include "tests/sim/fixture.h"
 
 #define NONE CU_MEM_ACCESS_FLAGS_PROT_NONE
@@ -55,43 +54,6 @@ TEST(mappings_are_whole_and_do_not_overlap)
     BAD(cuMemAddressFree(at, 8 * MIB));
     GIVES(CUDA_ERROR_INVALID_CONTEXT, cuMemAlloc(&at, 1));
     OK(cuCtxPushCurrent(none));
-}
-
-/* Physical memory lives as long as a handle or a mapping, beyond a context. It keeps its bytes when
- * it is mapped elsewhere. */
-TEST(mapped_memory_keeps_its_bytes)
-{
-    CUmemAllocationProp prop = on_device(1);
-    CUmemGenericAllocationHandle handle, again;
-    CUcontext own;
-    CUdeviceptr at, plain;
-    size_t before = simDeviceBytesUsed(1);
-    OK(cuDevicePrimaryCtxRetain(&own, 1));
-    OK(cuCtxPushCurrent(own));
-    OK(cuMemAlloc(&plain, 4 * MIB));
-    OK(cuMemAddressReserve(&at, 8 * MIB, 0, 0, 0));
-    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
-    OK(cuMemMap(at, 2 * MIB, 0, handle, 0));
-    OK(cuMemRelease(handle));
-    BAD(cuMemRelease(handle));
-    allow(at, 2 * MIB, 1, BOTH);
-    OK(cuMemsetD32(at, 77, MIB / 2));
-    OK(cuDevicePrimaryCtxReset(1));
-    assert_int_equal(simDeviceBytesUsed(1) - before, 2 * MIB); /* cuMemAlloc's is gone */
-    OK(cuDevicePrimaryCtxRetain(&own, 1));
-    BAD(cuMemFree(plain));
-    OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + 4096)));
-    OK(cuMemUnmap(at, 2 * MIB));
-    assert_int_equal(simDeviceBytesUsed(1) - before, 2 * MIB);
-    OK(cuMemMap(at + 4 * MIB, 2 * MIB, 0, again, 0));
-    allow(at + 4 * MIB, 2 * MIB, 1, READ);
-    assert_int_equal(wrong(at + 4 * MIB, MIB / 2, 77), 0);
-    OK(cuMemUnmap(at + 4 * MIB, 2 * MIB));
-    OK(cuMemRelease(again));
-    assert_int_equal(simDeviceBytesUsed(1), before);
-    OK(cuMemAddressFree(at, 8 * MIB));
-    OK(cuDevicePrimaryCtxRelease(1));
-    OK(cuCtxPopCurrent(NULL));
 }
 
 /* A kernel that touches memory without access, or what is not there, fails its context for good. */

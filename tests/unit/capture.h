@@ -1,17 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What is written to fd 2 between two points. The same pipe stands at fd 2 each time, because the
- * log writes only to the stderr that it saw first.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What is written to fd 2 between two points. The same pipe stands at fd 2 each time, because the
+ * log writes only to the stderr that it saw first. */
 #ifndef TESTS_UNIT_CAPTURE_H
 #define TESTS_UNIT_CAPTURE_H
 
 #include "tests/unit/cases.h"
-
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 static int capture_pipe[2], capture_stderr = -1;
 
@@ -29,7 +22,6 @@ static inline void capture_begin(void)
 static inline void capture_end(char *said, size_t size_bytes)
 {
     ssize_t n = read(capture_pipe[0], said, size_bytes - 1);
-
     said[n > 0 ? n : 0] = '\0';
     dup2(capture_stderr, STDERR_FILENO);
 }

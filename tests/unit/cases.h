@@ -1,16 +1,25 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Tests that list themselves: TEST(name) { .. } is a test of cmocka, TEST_WITH(name, setup,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Tests that list themselves: TEST(name) { .. } is a test of cmocka, TEST_WITH(name, setup,
  * teardown) one with a fixture. They play in the order in which they stand. PLAY_TESTS is main; a
- * main of its own ends with play_tests.
- */
+ * main of its own ends with play_tests. Brings what most tests use of the C library. */
 #ifndef TESTS_UNIT_CASES_H
 #define TESTS_UNIT_CASES_H
 
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 

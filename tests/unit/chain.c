@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Functions that call each other in all the ways that leave different frames, then a function of
- * the test. It is built with frame pointers and without.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Functions that call each other in all the ways that leave different frames, then a function of
+ * the test. It is built with frame pointers and without. */
 #include "tests/unit/chain.h"
 
 #include <alloca.h>

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Calls `f` from a known chain of frames: CHAIN_FRAMES and `depth` of them at least. In two builds.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Calls `f` from a known chain of frames: CHAIN_FRAMES and `depth` of them at least. In two builds.
  */
 #ifndef TESTS_CHAIN_H
 #define TESTS_CHAIN_H

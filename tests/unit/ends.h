@@ -1,19 +1,14 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the tests share in which a context ends while a thread is inside its pool: what that thread
- * does, a pool with memory of all kinds, and a thread that is stopped inside the driver.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the tests share in which a context ends while a thread is inside its pool: what that thread
+ * does, a pool with memory of all kinds, and a thread that is stopped inside the driver. */
 #ifndef TESTS_UNIT_ENDS_H
 #define TESTS_UNIT_ENDS_H
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { ENDS_BLOCKS = 20 };
 static const uint64_t ends_sizes[] = {600, 5000, KIB(300), MIB(3), MIB(17)};

@@ -1,15 +1,11 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the unit tests of pool/ share: checks that say why, and a rig for each test that is examined
- * and emptied after it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the unit tests of pool/ share: checks that say why, and a rig for each test that is examined
+ * and emptied after it. */
 #ifndef TESTS_UNIT_EXPECT_H
 #define TESTS_UNIT_EXPECT_H
 
 #include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
-
-#include <stdio.h>
 
 #define EXPECT(condition, why)                                                                     \
     do {                                                                                           \
@@ -100,6 +96,16 @@ static inline struct rig *expect_single(void **state)
 
 /* POOL_TEST(name) { .. }: a test with a rig that it starts itself. */
 #define POOL_TEST(name) TEST_WITH(name, expect_setup, expect_teardown)
+/* RIG_TEST(name, start) { .. }: one with a rig r, which start makes of state. RIG_TEST_WITH: what
+ * state is comes from another setup. */
+#define RIG_TEST_WITH(name, start, setup)                                                          \
+    static void name##_with(struct rig *r);                                                        \
+    TEST_WITH(name, setup, expect_teardown)                                                        \
+    {                                                                                              \
+        name##_with(start);                                                                        \
+    }                                                                                              \
+    static void name##_with(struct rig *r)
+#define RIG_TEST(name, start) RIG_TEST_WITH(name, start, expect_setup)
 #define POOL_TEST_IS(name, call)                                                                   \
     POOL_TEST(name)                                                                                \
     {                                                                                              \

@@ -1,25 +1,16 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Neighbours that are no processes: pages in a folder, and a thread for each page that serves it.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Neighbours that are no processes: pages in a folder, and a thread for each page that serves it.
  */
 #ifndef TESTS_UNIT_FAKE_NEIGHBOUR_H
 #define TESTS_UNIT_FAKE_NEIGHBOUR_H
 
 #include "shim/page/layout.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

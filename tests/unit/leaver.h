@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A second thread that leaves the single stream of a pool. The test is linked with --wrap of
- * spin_pause, which is one turn of each of its waits.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A second thread that leaves the single stream of a pool. The test is linked with --wrap of
+ * spin_pause, which is one turn of each of its waits. */
 #ifndef TESTS_UNIT_LEAVER_H
 #define TESTS_UNIT_LEAVER_H
 
@@ -10,9 +8,6 @@
 #include "pool/spin.h"
 #include "tests/unit/expect.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <time.h>
 
 struct leaver {

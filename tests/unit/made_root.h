@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A folder that stands for the root of the file system, with files of the kernel's in it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A folder that stands for the root of the file system, with files of the kernel's in it. */
 #ifndef TESTS_UNIT_MADE_ROOT_H
 #define TESTS_UNIT_MADE_ROOT_H
 
@@ -16,7 +14,6 @@ static void put(const char *name, const char *text)
 {
     char path[512];
     int at = snprintf(path, sizeof path, "%s", root);
-
     for (const char *p = name; *p; p++) {
         path[at] = '\0';
         if (*p == '/')
@@ -39,7 +36,6 @@ static int root_begin(void)
 static int root_end(void)
 {
     char command[128];
-
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the tests of magazines share.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the tests of magazines share. */
 #ifndef TESTS_UNIT_MAGAZINE_H
 #define TESTS_UNIT_MAGAZINE_H
 

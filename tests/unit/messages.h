@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the tests of sockets and of the listener share. The log is stood in for.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the tests of sockets and of the listener share. The log is stood in for. */
 #ifndef TESTS_UNIT_MESSAGES_H
 #define TESTS_UNIT_MESSAGES_H
 
@@ -9,16 +7,10 @@
 #include "shim/share/ticket.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A process (self) that asks the neighbours of fake_neighbour.h. Their names have a pid namespace
- * of their own, so no code looks for their processes. A folder for each case.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A process (self) that asks the neighbours of fake_neighbour.h. Their names have a pid namespace
+ * of their own, so no code looks for their processes. A folder for each case. */
 #ifndef TESTS_UNIT_NEIGHBOUR_RIG_H
 #define TESTS_UNIT_NEIGHBOUR_RIG_H
 

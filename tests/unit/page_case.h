@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Cases of pages. A process has one page, so each case runs in a process of its own: CASE(name)
- * { ... } is a test of cmocka whose body runs in a child, with REQUIRE in place of asserts.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Cases of pages. A process has one page, so each case runs in a process of its own: CASE(name)
+ * { ... } is a test of cmocka whose body runs in a child, with REQUIRE in place of asserts. */
 #ifndef TESTS_UNIT_PAGE_CASE_H
 #define TESTS_UNIT_PAGE_CASE_H
 
@@ -10,21 +8,12 @@
 #include "shim/page/server.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 
@@ -45,7 +34,6 @@ static char dir[80];  /* of the pages: root/pages, not made yet */
 static inline void play(void (*body)(void))
 {
     int status;
-
     strcpy(root, "/tmp/page-XXXXXX");
     assert_non_null(mkdtemp(root));
     snprintf(dir, sizeof dir, "%s/pages", root);
@@ -75,7 +63,6 @@ static inline void play(void (*body)(void))
 static inline const char *path_of(const char *name)
 {
     static char path[PATH_MAX];
-
     snprintf(path, sizeof path, "%s/%s", dir, name);
     return path;
 }
@@ -93,7 +80,6 @@ static const char *why; /* make gave no page */
 static inline bool make(const char *path)
 {
     struct page_state s = state_of("{}");
-
     return page_make(path, &s, &why);
 }
 
@@ -102,7 +88,6 @@ static inline const char *own_name(void)
 {
     static char name[PAGE_NAME_MAX];
     struct page_id id;
-
     REQUIRE(page_id_self(&id));
     page_id_name(&id, name);
     return name;
@@ -112,7 +97,6 @@ static inline const char *own_name(void)
 static inline struct page *map_page(void)
 {
     char path[PATH_MAX];
-
     snprintf(path, sizeof path, "%s/%s", page_folder(), own_name());
     int fd = open(path, O_RDWR);
     REQUIRE(fd >= 0);
@@ -126,7 +110,6 @@ static inline unsigned entries_of(const char *path)
 {
     unsigned count = 0;
     DIR *entries = opendir(path);
-
     while (entries && readdir(entries))
         count++;
     if (entries)
@@ -137,7 +120,6 @@ static inline unsigned entries_of(const char *path)
 static inline uint64_t clock_ns(void)
 {
     struct timespec t;
-
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
@@ -160,7 +142,6 @@ static inline void wait_for_rings(unsigned count)
 static inline void wait_for_listener(struct page *p)
 {
     long waiting = 0;
-
     for (int i = 0; waiting < 1 && i < 20000; i++, usleep(1000))
         waiting = syscall(SYS_futex, &p->doorbell, FUTEX_REQUEUE, 0, 1, &p->doorbell, 0);
     REQUIRE(waiting == 1);

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * How much memory the process has.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* How much memory the process has. */
 #ifndef TESTS_UNIT_RESIDENT_H
 #define TESTS_UNIT_RESIDENT_H
 
@@ -13,7 +11,6 @@ static uint64_t resident_bytes(void)
 {
     unsigned long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
-
     assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
     fclose(file);
     return pages * 4096;

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * See rig.h.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* See rig.h. */
 #include "tests/unit/rig.h"
 
 #include "pool/magazine_pool.h"

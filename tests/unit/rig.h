@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A program on a pool on a model. It allocates, submits work and frees as a CUDA program under the
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A program on a pool on a model. It allocates, submits work and frees as a CUDA program under the
  * shim does. After each step it checks what the pool promises. Free of any test framework, so that
  * unit tests, fuzz targets and benchmarks share it. One thread, but see tests/unit/test_threads.c.
  */

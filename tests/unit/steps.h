@@ -1,10 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * For tests of code that works without a lock. A test includes this header, and then a source file
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* For tests of code that works without a lock. A test includes this header, and then a source file
  * of the pool. Every atomic load of that file, and of its headers, calls steps_loaded afterwards.
  * There a test puts another thread's step between two of them. One such file in a program: its own
- * object file in the library is then not linked.
- */
+ * object file in the library is then not linked. */
 #ifndef TESTS_UNIT_STEPS_H
 #define TESTS_UNIT_STEPS_H
 

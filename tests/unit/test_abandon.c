@@ -1,12 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/abandon.c: a context ends while other threads are inside its pool. It ends at every moment
- * at which the pool's lock is dropped for a call of the backend.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/abandon.c: a context ends while other threads are inside its pool. It ends at every moment
+ * at which the pool's lock is dropped for a call of the backend. */
 #include "pool/state.h"
 #include "tests/unit/ends.h"
-
-#include <stdatomic.h>
 
 /* The context ends at call number `at` of a row that no thread is waited for in. */
 struct end {

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/arena.c: growing where memory is missing, moving idle chunks there, and what is left after a
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/arena.c: growing where memory is missing, moving idle chunks there, and what is left after a
  * failure of the driver half way. Moves below running work: test_ghost.c; moves that take too much
- * of the program's time: test_time_budget.c.
- */
+ * of the program's time: test_time_budget.c. */
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
@@ -24,9 +22,8 @@ static struct rig *roomy(void **state)
     return started(state);
 }
 
-POOL_TEST(an_arena_grows_by_what_is_missing)
+RIG_TEST(an_arena_grows_by_what_is_missing, started(state))
 {
-    struct rig *r = started(state);
     uint64_t a = rig_alloc(r, MIB(6));
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(6), "whole granules, no more");
     uint64_t b = rig_alloc(r, MIB(3));
@@ -37,34 +34,16 @@ POOL_TEST(an_arena_grows_by_what_is_missing)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(12), "so one granule is enough");
 }
 
-POOL_TEST(free_memory_at_the_edge_is_extended)
+RIG_TEST(free_memory_at_the_edge_is_extended, started(state))
 {
-    struct rig *r = started(state);
     rig_alloc(r, MIB(8));
     uint64_t b = rig_freed(r, MIB(8));
     EXPECT_EQ(rig_alloc(r, MIB(20)), b, "idle memory at the end is part of the new block");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(28), "only 12 MiB were missing");
 }
 
-POOL_TEST(idle_chunks_are_moved_before_memory_is_asked_for)
+RIG_TEST(chunks_whose_work_is_not_complete_are_not_moved, expect_arena(state))
 {
-    struct rig *r = started(state);
-    uint64_t a[8];
-    rig_alloc_all(r, a, 8, MIB(4));
-    rig_free_every(r, a, 0, 8, 2);
-    rig_settle(r);
-    uint64_t created = model_calls(r->model, MODEL_ROW_create);
-    uint64_t b = rig_alloc(r, MIB(16));
-    EXPECT(b, "there is memory");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(32), "reserved stays");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), created, "nothing was created");
-    EXPECT(rig_stats(r).num_chunk_moves >= 3, "the gaps' chunks were brought together");
-    rig_launch(r, 0, 0, b);
-}
-
-POOL_TEST(chunks_whose_work_is_not_complete_are_not_moved)
-{
-    struct rig *r = expect_arena(state);
     uint64_t a[8];
     rig_alloc_all(r, a, 8, MIB(4));
     for (int i = 0; i < 8; i += 2)
@@ -74,9 +53,8 @@ POOL_TEST(chunks_whose_work_is_not_complete_are_not_moved)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(48), "so the arena grew");
 }
 
-POOL_TEST(chunks_are_limited_and_cover_large_requests)
+RIG_TEST(chunks_are_limited_and_cover_large_requests, roomy(state))
 {
-    struct rig *r = roomy(state);
     rig_alloc(r, MIB(1024));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 1, "one request, one chunk");
     rig_alloc(r, MIB(5000));
@@ -84,9 +62,8 @@ POOL_TEST(chunks_are_limited_and_cover_large_requests)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_allow), 2, "access is granted once for the range");
 }
 
-POOL_TEST(a_large_arena_grows_by_more_than_a_granule)
+RIG_TEST(a_large_arena_grows_by_more_than_a_granule, roomy(state))
 {
-    struct rig *r = roomy(state);
     rig_alloc(r, MIB(4200));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
     rig_alloc_all(r, NULL, 32, MIB(2));
@@ -98,9 +75,8 @@ POOL_TEST(a_large_arena_grows_by_more_than_a_granule)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 1, "64 MiB at most");
 }
 
-POOL_TEST(chunks_are_small_once_memory_is_fragmented)
+RIG_TEST(chunks_are_small_once_memory_is_fragmented, started(state))
 {
-    struct rig *r = started(state);
     uint64_t a[16];
     rig_alloc_all(r, a, 16, MIB(10));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
@@ -119,9 +95,8 @@ POOL_TEST(chunks_are_small_once_memory_is_fragmented)
            "but not too many for one request");
 }
 
-POOL_TEST(the_small_zone_grows_gently)
+RIG_TEST(the_small_zone_grows_gently, started(state))
 {
-    struct rig *r = started(state);
     rig_alloc(r, 512);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "a small program stays small");
     while (rig_stats(r).allocated_bytes < MIB(100))
@@ -133,9 +108,8 @@ POOL_TEST(the_small_zone_grows_gently)
     EXPECT(model_calls(r->model, MODEL_ROW_create) < 120, "in few steps");
 }
 
-POOL_TEST(large_idle_chunks_are_taken_apart)
+RIG_TEST(large_idle_chunks_are_taken_apart, started(state))
 {
-    struct rig *r = started(state);
     uint64_t a = rig_alloc(r, MIB(64));
     rig_alloc(r, MIB(8));
     rig_free(r, a);
@@ -147,9 +121,8 @@ POOL_TEST(large_idle_chunks_are_taken_apart)
 }
 
 /* Free memory of 4 MiB, a hole of 8, and free memory of 16 again. */
-POOL_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest)
+RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest, started(state))
 {
-    struct rig *r = started(state);
     uint64_t left = rig_alloc(r, MIB(4)), middle = rig_alloc(r, MIB(8)), right[4];
     rig_alloc_all(r, right, 4, MIB(4));
     rig_alloc(r, MIB(4));
@@ -166,9 +139,8 @@ POOL_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(44), "4 more are missing");
 }
 
-POOL_TEST(small_memory_does_not_pin_large_memory)
+RIG_TEST(small_memory_does_not_pin_large_memory, started(state))
 {
-    struct rig *r = started(state);
     uint64_t large[8], small[8];
     for (int i = 0; i < 8; i++) {
         large[i] = rig_alloc(r, MIB(8));
@@ -180,9 +152,8 @@ POOL_TEST(small_memory_does_not_pin_large_memory)
     rig_free_every(r, small, 0, 8, 1);
 }
 
-POOL_TEST(a_short_driver_leaves_what_it_gave_as_free_memory)
+RIG_TEST(a_short_driver_leaves_what_it_gave_as_free_memory, roomy(state))
 {
-    struct rig *r = roomy(state);
     model_fail(r->model, MODEL_ROW_create, 2, MODEL_NOMEM);
     /* The request tries again, and then the driver has memory. */
     EXPECT(rig_alloc(r, MIB(5000)), "a second try succeeds");
@@ -222,18 +193,16 @@ TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
     }
 }
 
-POOL_TEST(prealloc_of_more_than_the_device_takes_none)
+RIG_TEST(prealloc_of_more_than_the_device_takes_none, *state)
 {
-    struct rig *r = *state;
     r->config.prealloc_bytes = UINT64_MAX;
     rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is taken");
     rig_alloc(r, MIB(10));
 }
 
-POOL_TEST(prealloc_takes_memory_at_the_start)
+RIG_TEST(prealloc_takes_memory_at_the_start, *state)
 {
-    struct rig *r = *state;
     r->config.prealloc_bytes = MIB(50) + 1;
     rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(52), "in whole granules");
@@ -255,9 +224,8 @@ static void see(void *arg, uint64_t addr, uint64_t size_bytes)
     s->count++;
 }
 
-POOL_TEST(every_range_is_walked)
+RIG_TEST(every_range_is_walked, roomy(state))
 {
-    struct rig *r = roomy(state);
     struct seen s = {0};
     pool_for_each_range(r->pool, see, &s);
     EXPECT_EQ(s.count, 0, "an empty pool has none");

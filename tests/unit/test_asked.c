@@ -1,14 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * One thread asks about addresses, while another takes and frees blocks there. It is told of a
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* One thread asks about addresses, while another takes and frees blocks there. It is told of a
  * block that was there, or that there is none. A program may ask about a pointer that another
- * thread has freed since, and that is being handed out again. To be run under TSan as well.
- */
+ * thread has freed since, and that is being handed out again. To be run under TSan as well. */
 #include "pool/bits.h"
 #include "tests/unit/expect.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 #ifndef FEWER_ROUNDS
 #define FEWER_ROUNDS 1 /* a divisor */

@@ -1,10 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The row ask_others: when the pool asks, and what it does with memory that comes from elsewhere.
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The row ask_others: when the pool asks, and what it does with memory that comes from elsewhere.
  */
 #include "tests/unit/expect.h"
-
-#include <string.h>
 
 /* What the others give at each call, and what they were asked. The row has no argument of its own.
  */
@@ -96,9 +93,8 @@ POOL_TEST(the_program_gets_the_error_once_no_more_comes)
     EXPECT_EQ(rig_stats(r).num_oom_borrowed, 0, "met none");
 }
 
-POOL_TEST(a_limit_of_the_pools_own_asks_nobody)
+RIG_TEST(a_limit_of_the_pools_own_asks_nobody, *state)
 {
-    struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(64);
     start(r, MIB(256), MIB(16));
     EXPECT(!rig_alloc(r, MIB(128)), "beyond MAX_RESERVED");
@@ -131,9 +127,8 @@ POOL_TEST(where_the_driver_serves_the_program_instead_nobody_is_asked)
 }
 
 /* The pool reads its clock in ticks. */
-POOL_TEST(a_shortage_that_stays_is_told_without_a_wait)
+RIG_TEST(a_shortage_that_stays_is_told_without_a_wait, *state)
 {
-    struct rig *r = *state;
     r->config.min_free_bytes = MIB(200);
     start(r, MIB(400), MIB(16));
     rig_alloc(r, MIB(20));
@@ -147,9 +142,8 @@ POOL_TEST(a_shortage_that_stays_is_told_without_a_wait)
     EXPECT_EQ(others.calls, 0, "and nobody waits");
 }
 
-POOL_TEST(a_trim_gives_no_more_than_it_was_asked_for)
+RIG_TEST(a_trim_gives_no_more_than_it_was_asked_for, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_alloc_all(r, NULL, 10, MIB(8));
     rig_free_all(r);
     struct pool_trim trim = {.most_bytes = MIB(15)};

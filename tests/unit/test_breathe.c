@@ -1,14 +1,11 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * state_yield: what other threads do to a pool in the middle of long work of another one, where
- * no driver is called.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* state_yield: what other threads do to a pool in the middle of long work of another one, where
+ * no driver is called. */
 #include "pool/magazine.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
 #include <semaphore.h>
-#include <string.h>
 
 /* Done at breath number `at`, once. */
 static struct breath {

@@ -2,9 +2,6 @@
 /* The exit waits for calls of the driver that are under way (shim/driver/call_scope.h). */
 
 #include "tests/unit/cases.h"
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/time.h>
 #include <time.h>
 

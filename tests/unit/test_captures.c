@@ -1,16 +1,13 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c, pool/alloc.c: while a capture is open no fence can be recorded. Nothing is asked
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c, pool/alloc.c: while a capture is open no fence can be recorded. Nothing is asked
  * that would spoil the capture, and where memory is short its end is waited for, unless that would
- * be in vain.
- */
+ * be in vain. */
 #include "pool/fence.h"
 
 #include "tests/unit/expect.h"
 
-POOL_TEST(nothing_is_recorded_or_ordered_during_a_capture)
+RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
     rig_free_behind(r, 1, MS(5), a);
     rig_launch(r, 1, MS(5), b);
@@ -28,9 +25,8 @@ POOL_TEST(nothing_is_recorded_or_ordered_during_a_capture)
     EXPECT(rig_alloc(r, MIB(4)), "and after it all goes on");
 }
 
-POOL_TEST(a_backend_that_refuses_queries_in_captures_is_served_too)
+RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too, *state)
 {
-    struct rig *r = *state;
     r->model->query_refused = true;
     rig_start(r);
     uint64_t a = rig_pending(r, 1, MS(5), MIB(4));
@@ -78,9 +74,8 @@ TEST(short_memory_awaits_the_end_of_a_capture)
         }
 }
 
-POOL_TEST(what_was_freed_beside_a_capture_is_waited_for_as_natively)
+RIG_TEST(what_was_freed_beside_a_capture_is_waited_for_as_natively, *state)
 {
-    struct rig *r = *state;
     uint64_t a = fill_beside_a_capture(r, MS(5000)), before = model_now(r->model);
     r->model->hook = end_it_when_awaited;
     EXPECT_EQ(rig_alloc(r, MIB(32)), a,
@@ -100,9 +95,8 @@ static void begin_again_before_the_record(struct model *m, enum model_row row)
     }
 }
 
-POOL_TEST(captures_in_turn_are_all_awaited)
+RIG_TEST(captures_in_turn_are_all_awaited, *state)
 {
-    struct rig *r = *state;
     int more = 3;
     uint64_t a = fill_beside_a_capture(r, MS(5));
     r->model->hook_arg = &more;
@@ -133,9 +127,8 @@ static void free_twice_and_capture(struct model *m, enum model_row row)
         model_capture_begin(m);
 }
 
-POOL_TEST(a_capture_that_comes_before_the_wait_is_awaited_too)
+RIG_TEST(a_capture_that_comes_before_the_wait_is_awaited_too, expect_device_of(state, MIB(32)))
 {
-    struct rig *r = expect_device_of(state, MIB(32));
     struct beside b = {r, rig_alloc(r, MIB(16)), rig_alloc(r, MIB(8)), 0, 0};
     rig_alloc(r, MIB(8));
     rig_launch(r, 1, MS(5000), b.first);
@@ -145,9 +138,8 @@ POOL_TEST(a_capture_that_comes_before_the_wait_is_awaited_too)
     r->model->hook = NULL;
 }
 
-POOL_TEST(a_capture_without_end_is_not_awaited_for_ever)
+RIG_TEST(a_capture_without_end_is_not_awaited_for_ever, *state)
 {
-    struct rig *r = *state;
     fill_beside_a_capture(r, MS(5));
     uint64_t before = model_now(r->model);
     EXPECT(!rig_alloc(r, MIB(32)), "nothing is known complete");
@@ -158,9 +150,8 @@ POOL_TEST(a_capture_without_end_is_not_awaited_for_ever)
     EXPECT(rig_alloc(r, MIB(32)), "later it is there");
 }
 
-POOL_TEST(a_capture_of_the_threads_own_is_not_awaited)
+RIG_TEST(a_capture_of_the_threads_own_is_not_awaited, *state)
 {
-    struct rig *r = *state;
     r->model->own_capture = true;
     fill_beside_a_capture(r, MS(5));
     uint64_t before = model_now(r->model);
@@ -177,9 +168,8 @@ static void count_records(struct model *m, enum model_row row)
     records += row == MODEL_ROW_fence_record;
 }
 
-POOL_TEST(a_capture_that_nobody_knows_of_is_not_awaited)
+RIG_TEST(a_capture_that_nobody_knows_of_is_not_awaited, expect_device_of(state, MIB(32)))
 {
-    struct rig *r = expect_device_of(state, MIB(32));
     uint64_t a = rig_alloc(r, MIB(32));
     rig_launch(r, 1, MS(5), a);
     r->model->unseen_capture = true;

@@ -1,13 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/trace/cfi.c: the rules of all code of some objects are those that readelf prints.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/trace/cfi.c: the rules of all code of some objects are those that readelf prints. */
 #include "shim/trace/cfi.c"
-
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

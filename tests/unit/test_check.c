@@ -1,14 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/check.c: each invariant is broken by hand, and pool_check must name it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/check.c: each invariant is broken by hand, and pool_check must name it. */
 #include "pool/chunk.h"
 #include "pool/magazine.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
-
-#include <string.h>
 
 /* A pool in which something of everything is there. */
 static struct rig *busy(void **state)
@@ -55,9 +51,8 @@ static struct block *block_in(struct zone *z, enum block_state s)
     return b;
 }
 
-POOL_TEST(broken_chains_are_named)
+RIG_TEST(broken_chains_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct block *live = block_in(&r->pool->large, BLOCK_LIVE);
     BROKEN(live->size_bytes, live->size_bytes + 512, "neighbours touch and know each other");
     BROKEN(live->size_bytes, live->size_bytes + 1, "blocks are whole units");
@@ -95,9 +90,8 @@ POOL_TEST(broken_blocks_are_named)
     BROKEN(hole->state, BLOCK_DEAD, "committed blocks lie on chunks");
 }
 
-POOL_TEST(broken_slabs_are_named)
+RIG_TEST(broken_slabs_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct block *b = block_in(&r->pool->small, BLOCK_SLAB);
     struct slab *s = block_slab(b);
     BROKEN(s->free_count, (uint16_t)(s->free_count - 1),
@@ -122,9 +116,8 @@ POOL_TEST(broken_slabs_are_named)
     list_push_back(after, node);
 }
 
-POOL_TEST(broken_maps_are_named)
+RIG_TEST(broken_maps_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct block *live = block_in(&r->pool->large, BLOCK_LIVE),
                  *gone = block_in(&r->pool->large, BLOCK_FREE);
     struct granule *g = map_find(live->addr);
@@ -147,9 +140,8 @@ POOL_TEST(broken_maps_are_named)
     g->start_units[0] = 0;
 }
 
-POOL_TEST(broken_bins_and_lists_are_named)
+RIG_TEST(broken_bins_and_lists_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct placement *bins = &r->pool->large.placement;
     struct block *f = block_in(&r->pool->large, BLOCK_FREE);
     unsigned word = 0;
@@ -166,9 +158,8 @@ POOL_TEST(broken_bins_and_lists_are_named)
     list_push_back(&r->pool->large.holes, &hole->link);
 }
 
-POOL_TEST(broken_chunks_are_named)
+RIG_TEST(broken_chunks_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct chunk *c = list_entry(r->pool->large.chunks.next, struct chunk, all);
     BROKEN(c->zone, &r->pool->small, "chunks know their zone");
     BROKEN(c->size_bytes, c->size_bytes - 512, "chunks are whole granules");
@@ -180,9 +171,8 @@ POOL_TEST(broken_chunks_are_named)
     list_push_front(after->prev, node);
 }
 
-POOL_TEST(broken_sums_are_named)
+RIG_TEST(broken_sums_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct pool_stats *s = &r->pool->stats;
     BROKEN(s->allocated_bytes, s->allocated_bytes + 512,
            "allocated bytes are those of the live blocks");
@@ -207,9 +197,8 @@ POOL_TEST(broken_sums_are_named)
     r->pool->unlocked_jobs--;
 }
 
-POOL_TEST(broken_fences_are_named)
+RIG_TEST(broken_fences_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct fences *f = &r->pool->fences;
     EXPECT(f->ring.count > 0, "a fence is under way");
     BROKEN(f->ring.at[0].epoch, f->open_epoch, "only closed epochs have fences");
@@ -325,9 +314,8 @@ static struct magazine_row *row_with(struct magazine *m, uint64_t size_bytes)
     return NULL;
 }
 
-POOL_TEST(broken_magazines_are_named)
+RIG_TEST(broken_magazines_are_named, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     struct magazine *m = filled(r);
     struct magazine_row *objects = row_with(m, 1024), *blocks = row_with(m, KIB(300));
     struct magazine_cell *object = &objects->cells[1], *block = &blocks->cells[1];

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/context/context.c: a record serves one life of its context, and no later one. The driver,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/context/context.c: a record serves one life of its context, and no later one. The driver,
  * its primary context and the pool are stood in for. Calls that threads make beside each other are
- * made in the one order that matters.
- */
+ * made in the one order that matters. */
 #include "shim/context/context.h"
 #include "shim/process/state.h"
 
@@ -11,8 +9,6 @@
 #include "pool/spin.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
-
-#include <stdlib.h>
 
 #include "tests/unit/cases.h"
 

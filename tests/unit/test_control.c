@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/control/thread.c: duties run when they are due, and no call is lost. Captures, the exit of
- * the process and the log are stood in for. All cases share the process's one control thread.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/control/thread.c: duties run when they are due, and no call is lost. Captures, the exit of
+ * the process and the log are stood in for. All cases share the process's one control thread. */
 #include "shim/control/thread.h"
 #include "shim/process/clock.h"
 
@@ -11,12 +9,8 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

@@ -1,12 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/copy.c on a driver whose device memory is host memory: jobs of all lanes, their ends,
- * and host memory that is touched ahead.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/copy.c on a driver whose device memory is host memory: jobs of all lanes, their ends,
+ * and host memory that is touched ahead. */
 #include "shim/park/copy.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "tests/unit/cases.h"
@@ -74,7 +70,6 @@ static struct copy_part parts[PARTS];
 static char *map(void)
 {
     char *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
     assert_true(p != MAP_FAILED);
     return p;
 }
@@ -84,7 +79,6 @@ static int begin(void **state)
 {
     static const uint64_t sizes[PARTS] = {512, 9 * 1024 * 1024 + 512, 1024, 5 * 1024 * 1024, 4096};
     uint64_t at = 0;
-
     atomic_store(&real.cuCtxGetCurrent, current);
     atomic_store(&real.cuStreamCreate, make_stream);
     atomic_store(&real.cuStreamSynchronize, of_stream);
@@ -136,7 +130,6 @@ TEST_WITH(each_byte_goes_out_and_back, begin, end)
 {
     CUresult code;
     char *before = malloc(total());
-
     assert_non_null(before);
     memcpy(before, device, total());
     assert_int_equal(run(COPY_OUT, &code), COPY_DONE);
@@ -150,7 +143,6 @@ TEST_WITH(each_byte_goes_out_and_back, begin, end)
 TEST_WITH(an_error_and_a_stop_end_the_job, begin, end)
 {
     CUresult code;
-
     atomic_store(&fails_at, 3);
     assert_int_equal(run(COPY_OUT, &code), COPY_FAILED);
     assert_int_equal(code, CUDA_ERROR_ECC_UNCORRECTABLE);
@@ -183,7 +175,6 @@ static unsigned resident(const char *from, size_t size)
 {
     static unsigned char pages[BYTES / PAGE_BYTES];
     unsigned count = 0;
-
     assert_int_equal(mincore((void *)(uintptr_t)from, size, pages), 0);
     for (size_t i = 0; i < size / PAGE_BYTES; i++)
         count += pages[i] & 1;

@@ -1,16 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/driver/device_fence.c: fences beside the destruction of their context (Note [Visits]). The
- * driver is stood in for.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/driver/device_fence.c: fences beside the destruction of their context (Note [Visits]). The
+ * driver is stood in for. */
 #include "shim/driver/device_fence.h"
 
 #include "shim/driver/capture.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "tests/unit/cases.h"
-
-#include <string.h>
 
 struct hooks_real real;
 _Atomic int state_now = STATE_ON;

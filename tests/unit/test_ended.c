@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A context ends, with its segments, while a thread is inside its pool. Before that pool learns of
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A context ends, with its segments, while a thread is inside its pool. Before that pool learns of
  * it, the driver gives the same addresses to the pool of the next context (pool/abandon.c: what a
- * thread inside may read).
- */
+ * thread inside may read). */
 #include "pool/map.h"
 #include "tests/unit/ends.h"
 

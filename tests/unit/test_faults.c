@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The N-th call to the driver fails, for N = 1, 2, 3... until a scenario goes through untouched;
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The N-th call to the driver fails, for N = 1, 2, 3... until a scenario goes through untouched;
  * after each, the pool is sound and empties without a leak. In both backings, for every row of the
- * backend.
- */
+ * backend. */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

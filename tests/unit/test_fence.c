@@ -1,25 +1,20 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c, pool/ring.c, pool/single_stream.c. Freed memory is not handed out while old work
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c, pool/ring.c, pool/single_stream.c. Freed memory is not handed out while old work
  * may use it (safety). No request waits for work submitted after the free (liveness). The model
- * reports a breach of either by itself.
- */
+ * reports a breach of either by itself. */
 #include "pool/fence.h"
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
 
-#include <stdatomic.h>
-
 static struct fences *fences(struct rig *r)
 {
     return &r->pool->fences;
 }
 
-POOL_TEST(memory_of_running_work_is_not_handed_out)
+RIG_TEST(memory_of_running_work_is_not_handed_out, expect_reuse(state, REUSE_READY))
 {
-    struct rig *r = expect_reuse(state, REUSE_READY);
     uint64_t a = rig_pending(r, 1, MS(20), MIB(4));
     uint64_t b = rig_alloc(r, MIB(4));
     EXPECT(b != a, "its work is running");
@@ -31,23 +26,8 @@ POOL_TEST(memory_of_running_work_is_not_handed_out)
     EXPECT_EQ(rig_stats(r).num_fence_orders + rig_stats(r).num_fence_waits, 0, "nobody waited");
 }
 
-POOL_TEST(order_makes_pending_memory_usable_on_every_stream)
+RIG_TEST(one_fence_serves_all_frees_before_it, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
-    for (unsigned s = 0; s < MODEL_STREAMS; s++) {
-        uint64_t a = rig_pending(r, 1, MS(20), MIB(4));
-        uint64_t b = rig_alloc(r, MIB(4));
-        EXPECT_EQ(b, a, "one stream runs in order anyway: ordering costs it nothing");
-        rig_free_behind(r, s, MS(1), b);
-        EXPECT_SOUND(r);
-    }
-    EXPECT(rig_stats(r).num_fence_orders > 0, "old work went first by order");
-    EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "the host never waited");
-}
-
-POOL_TEST(one_fence_serves_all_frees_before_it)
-{
-    struct rig *r = expect_arena(state);
     rig_alloc_all(r, NULL, 100, MIB(2));
     rig_launch(r, 1, MS(1), r->blocks[0].addr);
     rig_free_all(r);
@@ -56,9 +36,8 @@ POOL_TEST(one_fence_serves_all_frees_before_it)
     EXPECT_EQ(rig_stats(r).num_fences, 1, "frees in a row share their fence");
 }
 
-POOL_TEST(work_without_frees_records_nothing)
+RIG_TEST(work_without_frees_records_nothing, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_alloc(r, MIB(2));
     for (int i = 0; i < 10; i++)
         rig_launch(r, i % 3, 0, 0);
@@ -114,9 +93,8 @@ POOL_TEST(an_endless_kernel_that_came_between_free_and_fence_holds_nobody_up)
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "complete: the late fence tells");
 }
 
-POOL_TEST(a_late_fence_is_passed_by_one_that_is_not)
+RIG_TEST(a_late_fence_is_passed_by_one_that_is_not, expect_device_of(state, MIB(32)))
 {
-    struct rig *r = expect_device_of(state, MIB(32));
     uint64_t a = rig_alloc(r, MIB(16)), b = rig_alloc(r, MIB(16));
     rig_launch(r, 1, MS(5), a);
     model_capture_begin(r->model);
@@ -130,9 +108,8 @@ POOL_TEST(a_late_fence_is_passed_by_one_that_is_not)
            "and may be waited for");
 }
 
-POOL_TEST(a_single_stream_needs_no_waiting)
+RIG_TEST(a_single_stream_needs_no_waiting, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
     for (int i = 0; i < 50; i++) {
         rig_free_behind(r, 0, MS(1), a);
@@ -144,9 +121,8 @@ POOL_TEST(a_single_stream_needs_no_waiting)
     EXPECT_EQ(s.reserved_bytes, MIB(4), "one block is enough");
 }
 
-POOL_TEST(leaving_the_single_stream_orders_what_it_relied_on)
+RIG_TEST(leaving_the_single_stream_orders_what_it_relied_on, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
     uint64_t b = rig_alloc(r, MIB(4));
     EXPECT_EQ(b, a, "reused at once");
@@ -158,9 +134,8 @@ POOL_TEST(leaving_the_single_stream_orders_what_it_relied_on)
     EXPECT(r->pool->stats.pending_bytes == MIB(4), "a free waits for its fence");
 }
 
-POOL_TEST(leaving_counts_frees_whose_fence_was_recorded_before)
+RIG_TEST(leaving_counts_frees_whose_fence_was_recorded_before, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
     rig_launch(r, 0, MS(20), 0); /* records */
     EXPECT_EQ(rig_alloc(r, MIB(4)), a, "reused at once");
@@ -200,9 +175,8 @@ POOL_TEST(leaving_in_vain_hands_nothing_out_any_more)
     EXPECT_EQ(r->status, POOL_PASS, "the driver serves");
 }
 
-POOL_TEST(leaving_twice_or_with_nothing_freed_asks_nothing)
+RIG_TEST(leaving_twice_or_with_nothing_freed_asks_nothing, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     rig_launch(r, 1, 0, 0);
     pool_leave_single_stream(r->pool);
     struct pool_stats s = rig_stats(r);
@@ -220,9 +194,8 @@ static void turn(struct rig *r, unsigned stream, uint64_t duration_ns)
     rig_launch(r, stream, 0, 0);
 }
 
-POOL_TEST(one_stream_is_enough_again_when_the_others_are_done)
+RIG_TEST(one_stream_is_enough_again_when_the_others_are_done, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
     rig_launch(r, 1, MS(20), a); /* leaves */
     turn(r, 2, MS(1));
@@ -244,9 +217,8 @@ POOL_TEST(one_stream_is_enough_again_when_the_others_are_done)
     EXPECT_EQ(rig_stats(r).num_fence_orders, before.num_fence_orders + 1, "once it is not");
 }
 
-POOL_TEST(a_pool_knows_whether_work_of_before_it_is_running)
+RIG_TEST(a_pool_knows_whether_work_of_before_it_is_running, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     EXPECT(pool_is_idle(r->pool), "nothing was submitted");
     model_submit(r->model, 1, MS(5), 0, 0, 0);
     EXPECT(!pool_is_idle(r->pool), "of which the pool was not told");
@@ -255,9 +227,8 @@ POOL_TEST(a_pool_knows_whether_work_of_before_it_is_running)
     EXPECT_EQ(atomic_load(&pool_watch) & POOL_WATCH_UNSEALED, 0, "no fence is wanted");
 }
 
-POOL_TEST(one_stream_is_not_enough_if_other_work_came_until_it_was_announced)
+RIG_TEST(one_stream_is_not_enough_if_other_work_came_until_it_was_announced, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     turn(r, 1, 0);
     turn(r, 2, MS(1)); /* leaves */
     model_drain(r->model);
@@ -269,9 +240,8 @@ POOL_TEST(one_stream_is_not_enough_if_other_work_came_until_it_was_announced)
     EXPECT(rig_enter_single(r), "the next time it is");
 }
 
-POOL_TEST(one_stream_is_never_enough_again_after_giving_up)
+RIG_TEST(one_stream_is_never_enough_again_after_giving_up, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     turn(r, 1, 0);
     turn(r, 2, 0);
     turn(r, 2, 0);
@@ -296,9 +266,8 @@ static void start_second(struct model *m, enum model_row row)
     leaver_start(&s->leaver, s->leaver.pool);
 }
 
-POOL_TEST(leaving_waits_for_a_record_under_way)
+RIG_TEST(leaving_waits_for_a_record_under_way, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     struct second second = {.leaver.pool = r->pool};
     uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
     r->model->hook_arg = &second;
@@ -327,9 +296,8 @@ static void free_while_recording(struct model *m, enum model_row row)
     rig_free(f->rig, f->addr);
 }
 
-POOL_TEST(a_free_during_a_record_is_not_covered_by_it)
+RIG_TEST(a_free_during_a_record_is_not_covered_by_it, expect_reuse(state, REUSE_ORDER))
 {
-    struct rig *r = expect_reuse(state, REUSE_ORDER);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(6));
     struct freed freed = {r, b};
     rig_launch(r, 1, MS(5), b);
@@ -345,9 +313,8 @@ POOL_TEST(a_free_during_a_record_is_not_covered_by_it)
     EXPECT_EQ(rig_alloc(r, MIB(4)), a, "the other is known complete");
 }
 
-POOL_TEST(a_full_ring_of_fences_does_not_stop_the_program)
+RIG_TEST(a_full_ring_of_fences_does_not_stop_the_program, expect_reuse(state, REUSE_READY))
 {
-    struct rig *r = expect_reuse(state, REUSE_READY);
     rig_launch(r, 1, MODEL_FOREVER, 0);
     uint64_t a[600];
     rig_alloc_all(r, a, 600, 512);
@@ -367,9 +334,8 @@ POOL_TEST(a_full_ring_of_fences_does_not_stop_the_program)
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "all is known complete in the end");
 }
 
-POOL_TEST(few_queries_find_what_is_complete)
+RIG_TEST(few_queries_find_what_is_complete, expect_reuse(state, REUSE_READY))
 {
-    struct rig *r = expect_reuse(state, REUSE_READY);
     uint64_t a[100];
     rig_alloc_all(r, a, 100, MIB(2));
     for (int i = 0; i < 100; i++)
@@ -381,18 +347,16 @@ POOL_TEST(few_queries_find_what_is_complete)
     EXPECT_EQ(rig_stats(r).pending_bytes, MIB(80), "sixty are complete, ninety-nine were recorded");
 }
 
-POOL_TEST(a_broken_context_hands_nothing_out_again)
+RIG_TEST(a_broken_context_hands_nothing_out_again, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_pending(r, 1, MS(1), MIB(4));
     r->model->broken = r->lost = true;
     EXPECT(!rig_alloc(r, MIB(4)), "the pool steps aside");
     EXPECT_EQ(r->status, POOL_PASS, "and the driver tells its error");
 }
 
-POOL_TEST(a_context_that_breaks_after_the_record_hands_nothing_out)
+RIG_TEST(a_context_that_breaks_after_the_record_hands_nothing_out, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_pending(r, 1, MS(1), MIB(4));
     rig_launch(r, 1, MS(1), 0);
     r->model->broken = r->lost = true;
@@ -400,9 +364,8 @@ POOL_TEST(a_context_that_breaks_after_the_record_hands_nothing_out)
     EXPECT_EQ(r->status, POOL_PASS, "so the pool steps aside");
 }
 
-POOL_TEST(sync_free_waits_as_the_drivers_own_free_does)
+RIG_TEST(sync_free_waits_as_the_drivers_own_free_does, *state)
 {
-    struct rig *r = *state;
     r->config.sync_free = true;
     rig_start(r);
     uint64_t a = rig_alloc(r, MIB(4));

@@ -1,9 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Ghosts (pool/chunk.c): memory that moves while old work uses it, and the old mappings that stay
  * for that work. The file is included, so that the tests choose how many ghosts are looked at
- * together.
- */
+ * together. */
 #include "pool/tuning.h"
 
 static int at_once = GHOSTS_AT_ONCE;
@@ -26,9 +24,8 @@ static void free_behind_work(struct rig *r, uint64_t a[], int n, int num_freed, 
         rig_free_behind(r, 1, MS(10), a[i]);
 }
 
-POOL_TEST(ordered_memory_moves_and_leaves_a_ghost)
+RIG_TEST(ordered_memory_moves_and_leaves_a_ghost, ordering(state))
 {
-    struct rig *r = ordering(state);
     uint64_t a[8];
     free_behind_work(r, a, 8, 8, 2);
     uint64_t b = rig_alloc(r, MIB(4));
@@ -47,9 +44,8 @@ POOL_TEST(ordered_memory_moves_and_leaves_a_ghost)
     EXPECT_EQ(r->pool->ghost_bytes, 0, "which the ghosts do not outlive");
 }
 
-POOL_TEST(ghosts_next_to_each_other_end_together)
+RIG_TEST(ghosts_next_to_each_other_end_together, ordering(state))
 {
-    struct rig *r = ordering(state);
     uint64_t a[6];
     free_behind_work(r, a, 6, 4, 1);
     EXPECT(rig_alloc(r, MIB(20)), "at the end, for want of room");
@@ -62,9 +58,8 @@ POOL_TEST(ghosts_next_to_each_other_end_together)
     EXPECT_EQ(r->model->unmaps - before, 1, "then one call ends them all");
 }
 
-POOL_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete)
+RIG_TEST(memory_that_moved_is_not_released_before_its_old_work_is_complete, ordering(state))
 {
-    struct rig *r = ordering(state);
     uint64_t a[8];
     free_behind_work(r, a, 8, 8, 2);
     uint64_t b = rig_alloc(r, MIB(16));
@@ -108,9 +103,8 @@ static void *reap(void *arg)
 }
 
 /* A ghost is in no list while it is unmapped. */
-POOL_TEST(a_thread_that_unmaps_a_ghost_is_waited_for)
+RIG_TEST(a_thread_that_unmaps_a_ghost_is_waited_for, ordering(state))
 {
-    struct rig *r = ordering(state);
     struct stopped s = {.rig = r};
     uint64_t a[8];
     free_behind_work(r, a, 8, 8, 2);
@@ -137,9 +131,8 @@ static int note_stack(struct backend *b, uint64_t addr, uint64_t size_bytes)
 }
 
 /* Threads of programs have stacks of 16 KiB. */
-POOL_TEST(many_ghosts_need_no_more_stack_than_one)
+RIG_TEST(many_ghosts_need_no_more_stack_than_one, ordering(state))
 {
-    struct rig *r = ordering(state);
     uint64_t a[120];
     free_behind_work(r, a, 120, 120, 2);
     rig_alloc_all(r, NULL, 12, MIB(16));

@@ -1,14 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/hash.c: the C function gives what the definition in hash.h says, and what the simulated
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/hash.c: the C function gives what the definition in hash.h says, and what the simulated
  * driver gives for the kernel; every byte of a page and of the key counts. kernel.py
- * tests the kernel's own text.
- */
+ * tests the kernel's own text. */
 #include "shim/park/hash.h"
 
 #include "tests/sim/page_hash.h"
-
-#include <stdio.h>
 
 #include "tests/unit/cases.h"
 

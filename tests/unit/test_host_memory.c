@@ -1,13 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/host_memory.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/host_memory.c. */
 #include "pool/host_memory.h"
 
 #include "tests/unit/expect.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/resource.h>
 
 TEST(records_are_zero_and_apart)

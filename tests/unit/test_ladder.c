@@ -1,11 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The ladder of pool/alloc.c: which calls of the driver a request makes, in which order, until it
- * has memory, and which statistic counts it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The ladder of pool/alloc.c: which calls of the driver a request makes, in which order, until it
+ * has memory, and which statistic counts it. */
 #include "tests/unit/expect.h"
-
-#include <string.h>
 
 /* The calls of the latest request, a letter each: q asks whether a fence is done, o orders, w waits
  * on the host, g gets memory of the driver, b gives some back, a asks others. Calls of one kind in
@@ -165,6 +161,7 @@ TEST(each_step_comes_in_its_turn_and_counts)
         EXPECT_EQ(served, scenes[i].status == POOL_OK, scenes[i].step);
         EXPECT_EQ(rig->status, scenes[i].status, scenes[i].step);
         EXPECT_EQ(counted(scenes[i].counts), before + 1, scenes[i].step);
+        EXPECT_EQ(rig_stats(rig).num_alloc_retries, atoi(scenes[i].step) >= 13, scenes[i].step);
         EXPECT_ENDS(rig);
     }
 }

@@ -1,23 +1,19 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/limits.c: idle memory back to the driver, over limits and after a time.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/limits.c: idle memory back to the driver, over limits and after a time. */
 #include "pool/limits.h"
 
 #include "tests/unit/expect.h"
 
-POOL_TEST(an_idle_pool_has_no_timer)
+RIG_TEST(an_idle_pool_has_no_timer, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing to look at");
     rig_alloc(r, MIB(8));
     rig_free_all(r);
     EXPECT_EQ(pool_tick(r->pool), 0, "without limits everything is kept");
 }
 
-POOL_TEST(idle_memory_over_the_limit_goes_back)
+RIG_TEST(idle_memory_over_the_limit_goes_back, *state)
 {
-    struct rig *r = *state;
     r->config.max_idle_bytes = MIB(16);
     rig_start(r);
     EXPECT(pool_tick_ns(r->pool), "the limit wants looking at");
@@ -28,9 +24,8 @@ POOL_TEST(idle_memory_over_the_limit_goes_back)
     EXPECT_EQ(pool_tick(r->pool), 0, "once");
 }
 
-POOL_TEST(others_are_left_their_part)
+RIG_TEST(others_are_left_their_part, *state)
 {
-    struct rig *r = *state;
     r->config.min_free_bytes = MIB(300);
     rig_start(r);
     rig_alloc_all(r, NULL, 20, MIB(8));
@@ -41,9 +36,8 @@ POOL_TEST(others_are_left_their_part)
     r->model->other_bytes = 0;
 }
 
-POOL_TEST(memory_unused_for_long_goes_back)
+RIG_TEST(memory_unused_for_long_goes_back, *state)
 {
-    struct rig *r = *state;
     r->config.idle_timeout_ns = MS(1000);
     rig_start(r);
     EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth of the time");
@@ -59,9 +53,8 @@ POOL_TEST(memory_unused_for_long_goes_back)
     rig_free(r, a);
 }
 
-POOL_TEST(memory_in_use_now_and_then_stays)
+RIG_TEST(memory_in_use_now_and_then_stays, *state)
 {
-    struct rig *r = *state;
     r->config.idle_timeout_ns = MS(1000);
     rig_start(r);
     rig_freed(r, MIB(8));

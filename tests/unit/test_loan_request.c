@@ -1,25 +1,15 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/page/client.c: how it tells a neighbour that will not reply from one that is slow. Each
- * neighbour is a process of the test with a page whose name has its number.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/page/client.c: how it tells a neighbour that will not reply from one that is slow. Each
+ * neighbour is a process of the test with a page whose name has its number. */
 #include "shim/page/client.h"
 #include "shim/process/clock.h"
 
 #include "shim/page/layout.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 

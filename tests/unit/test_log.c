@@ -1,20 +1,13 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The log: levels, and one line each. A write of ours never harms the process: closed and reused
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The log: levels, and one line each. A write of ours never harms the process: closed and reused
  * descriptors, broken and full pipes, file size limits, errno. Each scene runs in a child, since
- * some of them kill it if they fail.
- */
+ * some of them kill it if they fail. */
 #include "shim/process/log.h"
 #include "tests/unit/capture.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 
 static char dir[] = "/tmp/gpucache-log-XXXXXX";
@@ -25,7 +18,6 @@ static int in_child(const char *scene)
 {
     int status;
     pid_t pid = fork();
-
     if (!pid) {
         execl("/proc/self/exe", "test_log", scene, dir, (char *)NULL);
         _exit(127);
@@ -35,6 +27,23 @@ static int in_child(const char *scene)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+/* A test whose body, a scene, is such a process. */
+static struct {
+    const char *name;
+    int (*run)(void);
+} scenes[16];
+static size_t num_scenes;
+
+#define CHILD_TEST(test, scene)                                                                    \
+    static int scene(void);                                                                        \
+    __attribute__((constructor)) static void list_##scene(void)                                    \
+    {                                                                                              \
+        scenes[num_scenes].name = #scene;                                                          \
+        scenes[num_scenes++].run = scene;                                                          \
+    }                                                                                              \
+    TEST_IS(test, assert_int_equal(in_child(#scene), 0))                                           \
+    static int scene(void)
+
 static void in_dir(const char *name, char path[PATH_MAX])
 {
     snprintf(path, PATH_MAX, "%s/%s", dir, name);
@@ -43,7 +52,6 @@ static void in_dir(const char *name, char path[PATH_MAX])
 static size_t read_file(const char *path, char *out, size_t size_bytes)
 {
     FILE *f = fopen(path, "r");
-
     if (!f) {
         out[0] = '\0';
         return 0;
@@ -57,7 +65,6 @@ static size_t read_file(const char *path, char *out, size_t size_bytes)
 TEST(lines_up_to_the_level_are_written)
 {
     char said[4096];
-
     capture_begin();
     log_configure(LOG_LEVEL_INFO, NULL);
     errno = 4711;
@@ -75,7 +82,6 @@ TEST(lines_up_to_the_level_are_written)
 TEST(once_is_once_and_only_counts_when_written)
 {
     char said[4096];
-
     capture_begin();
     for (int i = 0; i < 5; i++) {
         log_configure(i < 2 ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, NULL);
@@ -88,7 +94,6 @@ TEST(once_is_once_and_only_counts_when_written)
 TEST(a_long_line_is_cut_and_control_characters_replaced)
 {
     static char text[3000], said[8192];
-
     memset(text, 'x', sizeof text - 1);
     text[1] = '\n';
     text[2] = '\x1b';
@@ -104,7 +109,6 @@ TEST(a_long_line_is_cut_and_control_characters_replaced)
 TEST(a_file_gets_the_lines_and_the_process_id_in_its_name)
 {
     char pattern[PATH_MAX], name[64], path[PATH_MAX], text[256];
-
     in_dir("100%%-%p.log", pattern);
     snprintf(name, sizeof name, "100%%-%ld.log", (long)getpid());
     in_dir(name, path);
@@ -120,11 +124,10 @@ TEST(a_file_gets_the_lines_and_the_process_id_in_its_name)
 }
 
 /* The program closes all its files, ours too if there were any, and opens its own as fd 2. */
-static int scene_reused_stderr(void)
+CHILD_TEST(a_stderr_that_became_another_file_is_left_alone, scene_reused_stderr)
 {
     char path[PATH_MAX];
     struct stat st;
-
     log_configure(LOG_LEVEL_WARN, NULL);
     for (int fd = 0; fd < 256; fd++)
         close(fd);
@@ -138,9 +141,6 @@ static int scene_reused_stderr(void)
     return stat(path, &st) || st.st_size != 0 ? 3 : 0;
 }
 
-TEST_IS(a_stderr_that_became_another_file_is_left_alone,
-        assert_int_equal(in_child("scene_reused_stderr"), 0))
-
 static void *log_often(void *unused)
 {
     for (int i = 0; i < 200; i++)
@@ -153,7 +153,6 @@ static int count_lines(const char *path)
     static char text[65536];
     static const char line[] = "gpucache: info: a line that comes whole\n";
     int n = 0;
-
     read_file(path, text, sizeof text);
     for (const char *p = text; *p; p += sizeof line - 1, n++)
         if (strncmp(p, line, sizeof line - 1) != 0)
@@ -161,11 +160,10 @@ static int count_lines(const char *path)
     return n;
 }
 
-static int scene_changes(void)
+CHILD_TEST(the_target_may_change_while_threads_log, scene_changes)
 {
     char paths[2][PATH_MAX];
     pthread_t threads[4];
-
     in_dir("one.log", paths[0]);
     in_dir("two.log", paths[1]);
     log_configure(LOG_LEVEL_INFO, paths[0]);
@@ -181,12 +179,9 @@ static int scene_changes(void)
     return count_lines(paths[0]) + count_lines(paths[1]) == 800 ? 0 : 2;
 }
 
-TEST_IS(the_target_may_change_while_threads_log, assert_int_equal(in_child("scene_changes"), 0))
-
-static int scene_many_targets(void)
+CHILD_TEST(a_process_has_no_more_than_64_targets, scene_many_targets)
 {
     char name[32], path[PATH_MAX], last[PATH_MAX], text[256];
-
     for (int i = 0; i < 64; i++) {
         snprintf(name, sizeof name, "many-%d.log", i);
         in_dir(name, last);
@@ -201,12 +196,9 @@ static int scene_many_targets(void)
     return strcmp(text, "gpucache: warning: to the last one\n") ? 3 : 0;
 }
 
-TEST_IS(a_process_has_no_more_than_64_targets, assert_int_equal(in_child("scene_many_targets"), 0))
-
 TEST(each_file_that_cannot_be_written_is_complained_of)
 {
     char said[1024];
-
     for (int i = 0; i < 2; i++) {
         capture_begin();
         log_configure(LOG_LEVEL_WARN, i ? "/no/such/folder" : "/nor/this/one");
@@ -219,11 +211,10 @@ TEST(each_file_that_cannot_be_written_is_complained_of)
     log_configure(LOG_LEVEL_WARN, NULL);
 }
 
-static int scene_no_descriptor(void)
+CHILD_TEST(no_descriptor_is_held_between_two_lines, scene_no_descriptor)
 {
     char path[PATH_MAX];
     int before = dup(1);
-
     in_dir("some.log", path);
     log_configure(LOG_LEVEL_WARN, path);
     log_warn("x");
@@ -231,14 +222,10 @@ static int scene_no_descriptor(void)
     return dup(1) == before + 1 ? 0 : 1;
 }
 
-TEST_IS(no_descriptor_is_held_between_two_lines,
-        assert_int_equal(in_child("scene_no_descriptor"), 0))
-
-static int scene_broken_pipe(void)
+CHILD_TEST(a_broken_pipe_does_not_kill_the_program, scene_broken_pipe)
 {
     sigset_t pending, mask;
     int p[2];
-
     if (pipe(p) || dup2(p[1], 2) != 2)
         return 1;
     close(p[0]);
@@ -253,12 +240,9 @@ static int scene_broken_pipe(void)
     return sigismember(&pending, SIGPIPE) || sigismember(&mask, SIGPIPE) ? 3 : 0;
 }
 
-TEST_IS(a_broken_pipe_does_not_kill_the_program, assert_int_equal(in_child("scene_broken_pipe"), 0))
-
-static int scene_pending_signal_kept(void)
+CHILD_TEST(a_signal_that_the_program_has_pending_stays_so, scene_pending_signal_kept)
 {
     sigset_t set, pending;
-
     sigemptyset(&set);
     sigaddset(&set, SIGPIPE);
     sigprocmask(SIG_BLOCK, &set, NULL);
@@ -269,14 +253,10 @@ static int scene_pending_signal_kept(void)
     return sigismember(&pending, SIGPIPE) ? 0 : 2;
 }
 
-TEST_IS(a_signal_that_the_program_has_pending_stays_so,
-        assert_int_equal(in_child("scene_pending_signal_kept"), 0))
-
-static int scene_file_limit(void)
+CHILD_TEST(a_file_size_limit_does_not_kill_the_program, scene_file_limit)
 {
     struct rlimit limit = {10, 10};
     char path[PATH_MAX];
-
     in_dir("limited.log", path);
     log_configure(LOG_LEVEL_WARN, path);
     if (setrlimit(RLIMIT_FSIZE, &limit))
@@ -286,23 +266,18 @@ static int scene_file_limit(void)
     return log_put(path, "twelve bytes", 12) ? 2 : 0;
 }
 
-TEST_IS(a_file_size_limit_does_not_kill_the_program,
-        assert_int_equal(in_child("scene_file_limit"), 0))
-
 static int64_t now_ms(void)
 {
     struct timespec t;
-
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static int scene_full_pipe(void)
+CHILD_TEST(a_full_pipe_is_given_up, scene_full_pipe)
 {
     static char text[1 << 20];
     int64_t start_ms;
     int p[2];
-
     if (pipe(p) || dup2(p[1], 2) != 2)
         return 1;
     log_configure(LOG_LEVEL_WARN, NULL);
@@ -314,12 +289,9 @@ static int scene_full_pipe(void)
     return now_ms() - start_ms < 5000 ? 0 : 3;
 }
 
-TEST_IS(a_full_pipe_is_given_up, assert_int_equal(in_child("scene_full_pipe"), 0))
-
-static int scene_fifo(void)
+CHILD_TEST(a_fifo_without_a_reader_is_not_waited_for, scene_fifo)
 {
     char path[PATH_MAX];
-
     in_dir("fifo", path);
     if (mkfifo(path, 0600))
         return 1;
@@ -329,13 +301,10 @@ static int scene_fifo(void)
     return errno == 4711 ? 0 : 3;
 }
 
-TEST_IS(a_fifo_without_a_reader_is_not_waited_for, assert_int_equal(in_child("scene_fifo"), 0))
-
-static int scene_large_text(void)
+CHILD_TEST(a_large_text_arrives_whole, scene_large_text)
 {
     static char text[300000], back[sizeof text + 2];
     char path[PATH_MAX];
-
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i % 23);
     in_dir("large", path);
@@ -346,12 +315,9 @@ static int scene_large_text(void)
                : 2;
 }
 
-TEST_IS(a_large_text_arrives_whole, assert_int_equal(in_child("scene_large_text"), 0))
-
 static int clean(void **state)
 {
     char command[PATH_MAX];
-
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
     return system(command);
 }
@@ -361,33 +327,14 @@ static int make_dir(void **state)
     return mkdtemp(dir) ? 0 : -1;
 }
 
-static int run_scene(const char *name)
-{
-    static const struct {
-        const char *name;
-        int (*run)(void);
-    } scenes[] = {
-#define SCENE(f) {#f, f}
-        SCENE(scene_reused_stderr), SCENE(scene_no_descriptor),
-        SCENE(scene_broken_pipe),   SCENE(scene_pending_signal_kept),
-        SCENE(scene_file_limit),    SCENE(scene_full_pipe),
-        SCENE(scene_fifo),          SCENE(scene_large_text),
-        SCENE(scene_changes),       SCENE(scene_many_targets),
-#undef SCENE
-    };
-
-    alarm(20);
-    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++)
-        if (strcmp(scenes[i].name, name) == 0)
-            return scenes[i].run();
-    return 126;
-}
-
 int main(int argc, char **argv)
 {
-    if (argc == 3) {
+    for (size_t i = 0; argc == 3 && i < num_scenes; i++) {
+        if (strcmp(scenes[i].name, argv[1]) != 0)
+            continue;
         strcpy(dir, argv[2]);
-        return run_scene(argv[1]);
+        alarm(20);
+        return scenes[i].run();
     }
     return play_tests(make_dir, clean);
 }

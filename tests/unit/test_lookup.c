@@ -1,16 +1,13 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/lookup.c: whose memory is it, seen from outside.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/lookup.c: whose memory is it, seen from outside. */
 #include "pool/lookup.h"
 
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-POOL_TEST(the_owner_of_an_address_is_found_locked)
+RIG_TEST(the_owner_of_an_address_is_found_locked, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct granule *g;
     uint64_t a = rig_alloc(r, MIB(6));
     EXPECT(find_owner(a + MIB(5), &g) == r->pool, "the pool");
@@ -36,9 +33,8 @@ POOL_TEST(two_pools_know_their_own)
     EXPECT_EQ(pool_lookup(mine, &b), POOL_OK, "mine is still there");
 }
 
-POOL_TEST(a_block_is_described_as_it_was_asked_for)
+RIG_TEST(a_block_is_described_as_it_was_asked_for, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct pool_block b;
     uint64_t large = rig_alloc(r, MIB(3) + 5), small = rig_alloc(r, 5000);
     EXPECT_EQ(pool_lookup(large + MIB(3) + 4, &b), POOL_OK, "by its last byte");
@@ -51,9 +47,8 @@ POOL_TEST(a_block_is_described_as_it_was_asked_for)
     EXPECT_EQ(b.size_bytes, 5120, "as handed out");
 }
 
-POOL_TEST(a_reissued_block_has_another_serial)
+RIG_TEST(a_reissued_block_has_another_serial, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     struct pool_block b;
     for (int small = 0; small < 2; small++) {
         uint64_t size = small ? 3000 : MIB(3), a = rig_alloc(r, size), before;
@@ -66,9 +61,8 @@ POOL_TEST(a_reissued_block_has_another_serial)
     }
 }
 
-POOL_TEST(freed_memory_is_not_found)
+RIG_TEST(freed_memory_is_not_found, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct pool_block b;
     static const uint64_t sizes[] = {100, 5000, KIB(32), KIB(100), MIB(1), MIB(3), MIB(50)};
     for (unsigned i = 0; i < 7; i++) {
@@ -86,9 +80,8 @@ POOL_TEST(freed_memory_is_not_found)
     }
 }
 
-POOL_TEST(only_the_start_of_a_block_frees_it)
+RIG_TEST(only_the_start_of_a_block_frees_it, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {2048, KIB(32), KIB(100), MIB(1), MIB(3), MIB(50)};
     for (unsigned i = 0; i < 6; i++) {
         uint64_t a = rig_alloc(r, sizes[i]);
@@ -100,9 +93,8 @@ POOL_TEST(only_the_start_of_a_block_frees_it)
     EXPECT_EQ(rig_stats(r).live_blocks, 6, "all are live");
 }
 
-POOL_TEST(an_exposure_shows)
+RIG_TEST(an_exposure_shows, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct pool_block b;
     uint64_t large = rig_alloc(r, MIB(3)), small = rig_alloc(r, 5000), other = rig_alloc(r, 5000);
     rig_expose(r, large);
@@ -120,10 +112,9 @@ static bool sync_memops(uint64_t addr)
     return b.sync_memops;
 }
 
-POOL_TEST(a_note_is_a_blocks_own)
+RIG_TEST(a_note_is_a_blocks_own, expect_arena(state))
 {
     static const uint64_t sizes[] = {5000, KIB(200), MIB(3)};
-    struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 3; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
         rig_expose(r, a);

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not
- * lose a pool.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A pool that is lost hands nothing out, whoever is inside it at that moment; and what does not
+ * lose a pool. */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
@@ -137,9 +135,8 @@ static void leave_in_vain(struct model *m, enum model_row row)
 
 /* In the time of one stream what is freed is free at once, though work of that stream still uses
  * it. */
-POOL_TEST(memory_that_could_not_be_ordered_is_not_handed_out)
+RIG_TEST(memory_that_could_not_be_ordered_is_not_handed_out, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(4));
     uint64_t b = rig_alloc(r, MIB(4));
     rig_launch(r, 0, MODEL_FOREVER, a);
@@ -181,9 +178,8 @@ TEST(a_fence_that_cannot_be_made_is_made_later)
 }
 
 /* As long as none can be made at all, those that are there are recorded again. */
-POOL_TEST(fences_that_are_there_serve_again)
+RIG_TEST(fences_that_are_there_serve_again, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     for (unsigned i = 0; i < 4; i++) {
         rig_pending(r, 0, MS(1), MIB(4));
         rig_launch(r, 0, MS(1), 0);

@@ -1,15 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine.c: a thread gets what it freed again without the pool's lock. To all others the
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine.c: a thread gets what it freed again without the pool's lock. To all others the
  * memory looks freed meanwhile, it makes no request fail, and it is counted as if the pool had done
- * it.
- */
+ * it. */
 #include "tests/unit/magazine.h"
 
-POOL_TEST(what_was_freed_comes_back_newest_first)
+RIG_TEST(what_was_freed_comes_back_newest_first, start(state))
 {
     static const uint64_t sizes[] = {1, 512, 5000, KIB(32), KIB(33), KIB(700), MIB(1), MIB(2)};
-    struct rig *r = start(state);
     for (unsigned i = 0; i < 8; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
         uint64_t before = cached(r);
@@ -22,9 +19,8 @@ POOL_TEST(what_was_freed_comes_back_newest_first)
     }
 }
 
-POOL_TEST(its_contents_look_freed)
+RIG_TEST(its_contents_look_freed, start(state))
 {
-    struct rig *r = start(state);
     uint64_t sizes[] = {700, KIB(300)};
     for (int i = 0; i < 2; i++) {
         uint64_t a = rig_alloc(r, sizes[i]);
@@ -45,9 +41,8 @@ POOL_TEST(its_contents_look_freed)
     }
 }
 
-POOL_TEST(it_is_counted_as_the_pools_own)
+RIG_TEST(it_is_counted_as_the_pools_own, start(state))
 {
-    struct rig *r = start(state);
     struct pool_stats before = rig_stats(r), after;
     uint64_t a = rig_alloc(r, 600);
     for (int i = 0; i < 1000; i++) {
@@ -72,9 +67,8 @@ POOL_TEST(it_is_counted_as_the_pools_own)
     EXPECT_EQ(rig_stats(r).allocated_peak_bytes, 1024 + KIB(264), "the peak counts all of them");
 }
 
-POOL_TEST(serials_do_not_repeat)
+RIG_TEST(serials_do_not_repeat, start(state))
 {
-    struct rig *r = start(state);
     uint64_t last = 0;
     for (int i = 0; i < 20000; i++) {
         struct pool_block block;
@@ -86,9 +80,8 @@ POOL_TEST(serials_do_not_repeat)
     EXPECT_EQ(rig_stats(r).num_allocs, 20001, "all counted");
 }
 
-POOL_TEST(it_holds_little)
+RIG_TEST(it_holds_little, start(state))
 {
-    struct rig *r = start(state);
     uint64_t a[64];
     for (int i = 0; i < 64; i++)
         a[i] = rig_alloc(r, MIB(1) + 512 * (uint64_t)i);
@@ -133,11 +126,10 @@ POOL_TEST(it_holds_little)
 }
 
 /* Whatever went in and came out again, in whatever order. */
-POOL_TEST(empty_it_has_room_for_all_that_it_may_hold)
+RIG_TEST(empty_it_has_room_for_all_that_it_may_hold, start(state))
 {
     static const uint64_t sizes[] = {512,    KIB(5), KIB(100), MIB(2),
                                      MIB(3), MIB(3), MIB(5),   MIB(64)};
-    struct rig *r = start(state);
     rig_empty_magazines(r);
     int64_t nothing = magazine(r)->cached;
     uint64_t held[64] = {0}, random = 1;
@@ -162,9 +154,8 @@ POOL_TEST(empty_it_has_room_for_all_that_it_may_hold)
     EXPECT_EQ(magazine(r)->cached, nothing, "emptied by requests");
 }
 
-POOL_TEST(trims_and_growth_empty_it)
+RIG_TEST(trims_and_growth_empty_it, start(state))
 {
-    struct rig *r = start(state);
     rig_freed(r, MIB(2));
     EXPECT(cached(r) >= MIB(2), "one is cached");
     EXPECT(rig_trim(r, 0, true) > 0, "it is given back");
@@ -181,9 +172,8 @@ POOL_TEST(trims_and_growth_empty_it)
 
 /* Before a large free block is cut: what lies here may make one that fits better. An exact one is
  * taken and leaves the magazine alone. */
-POOL_TEST(its_blocks_merge_before_free_memory_is_cut)
+RIG_TEST(its_blocks_merge_before_free_memory_is_cut, start(state))
 {
-    struct rig *r = start(state);
     uint64_t large = rig_alloc(r, MIB(66)), wall = rig_alloc(r, MIB(2)), parts[3];
     rig_alloc_all(r, parts, 3, MIB(1) + MIB(1) / 2);
     EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides of them");
@@ -200,9 +190,8 @@ POOL_TEST(its_blocks_merge_before_free_memory_is_cut)
 
 /* What it was handed out lately is asked first when it frees. That may be the program's no more,
  * and its record another block's. */
-POOL_TEST(the_record_of_another_block_is_left_alone)
+RIG_TEST(the_record_of_another_block_is_left_alone, start(state))
 {
-    struct rig *r = start(state);
     uint64_t sizes[] = {700, KIB(300)};
     for (int i = 0; i < 2; i++) {
         uint64_t a = rig_alloc(r, sizes[i]), b = rig_alloc(r, sizes[i]);
@@ -227,9 +216,8 @@ POOL_TEST(the_record_of_another_block_is_left_alone)
 
 /* Whatever the address, what stands for "nothing" among what was handed out lately is not taken for
  * its record. */
-POOL_TEST(what_no_record_names_is_not_taken_in)
+RIG_TEST(what_no_record_names_is_not_taken_in, start(state))
 {
-    struct rig *r = start(state);
     static const uint64_t wild[] = {0,         1, 2, 511, 512, UINT64_MAX - 511, UINT64_MAX - 1,
                                     UINT64_MAX};
     rig_empty_magazines(r);
@@ -241,9 +229,8 @@ POOL_TEST(what_no_record_names_is_not_taken_in)
         EXPECT(!pool_free_fast(wild[i]), "nor where there is no magazine");
 }
 
-POOL_TEST(with_several_streams_frees_wait_for_fences)
+RIG_TEST(with_several_streams_frees_wait_for_fences, start(state))
 {
-    struct rig *r = start(state);
     uint64_t a = rig_alloc(r, KIB(64)), b = rig_alloc(r, KIB(64));
     rig_free_behind(r, 0, MS(20), a);
     EXPECT(cached(r) >= KIB(64), "stream order makes it safe");
@@ -255,9 +242,8 @@ POOL_TEST(with_several_streams_frees_wait_for_fences)
     state_unlock(r->pool);
 }
 
-POOL_TEST(with_several_streams_what_came_first_comes_back_first)
+RIG_TEST(with_several_streams_what_came_first_comes_back_first, start(state))
 {
-    struct rig *r = start(state);
     uint64_t a[5], large = rig_alloc(r, MIB(3));
     rig_launch(r, 1, 0, 0);
     rig_alloc_all(r, a, 5, KIB(64));
@@ -282,9 +268,8 @@ POOL_TEST(with_several_streams_what_came_first_comes_back_first)
     model_drain(r->model);
 }
 
-POOL_TEST(what_came_late_waits_for_its_fence)
+RIG_TEST(what_came_late_waits_for_its_fence, start(state))
 {
-    struct rig *r = start(state);
     uint64_t a = rig_alloc(r, KIB(64));
     rig_launch(r, 0, MS(20), a);
     /* As a thread does that saw one stream, was held up, and went on after the stream was left. */
@@ -301,9 +286,8 @@ POOL_TEST(what_came_late_waits_for_its_fence)
     EXPECT_EQ(r->pool->stats.pending_bytes, KIB(64), "it waits in the queue");
 }
 
-POOL_TEST(a_lost_context_hands_nothing_out)
+RIG_TEST(a_lost_context_hands_nothing_out, start(state))
 {
-    struct rig *r = start(state);
     rig_pending(r, 0, MS(20), KIB(64));
     r->model->broken = true;
     rig_launch(r, 0, MS(1), 0);
@@ -312,9 +296,8 @@ POOL_TEST(a_lost_context_hands_nothing_out)
     EXPECT_EQ(r->status, POOL_PASS, "the driver is asked");
 }
 
-POOL_TEST(sync_free_has_no_magazines)
+RIG_TEST(sync_free_has_no_magazines, *state)
 {
-    struct rig *r = *state;
     r->model->backend.single_stream = true;
     r->config.sync_free = true;
     rig_start(r);
@@ -323,9 +306,8 @@ POOL_TEST(sync_free_has_no_magazines)
     EXPECT_EQ(cached(r), 0, "each free waits, none is kept aside");
 }
 
-POOL_TEST(where_each_free_is_looked_at_there_are_none)
+RIG_TEST(where_each_free_is_looked_at_there_are_none, *state)
 {
-    struct rig *r = *state;
     r->model->backend.single_stream = true;
     r->model->backend.sees_all = true;
     rig_start(r);
@@ -338,9 +320,8 @@ POOL_TEST(where_each_free_is_looked_at_there_are_none)
 }
 
 /* As in a signal handler that interrupted this thread under a lock. */
-POOL_TEST(a_thread_learns_that_it_would_wait_for_itself)
+RIG_TEST(a_thread_learns_that_it_would_wait_for_itself, start(state))
 {
-    struct rig *r = start(state);
     struct magazine *m = magazine(r);
     EXPECT(pool_can_tell(r->pool), "no thread is in the pool");
     atomic_store(&m->locked, 1);

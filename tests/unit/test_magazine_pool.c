@@ -1,12 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine_pool.c: several threads, each with a magazine of its own, and one thread with one
- * in each of its pools.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine_pool.c: several threads, each with a magazine of its own, and one thread with one
+ * in each of its pools. */
 #include "tests/unit/magazine.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 /* Another thread's step, seen through. */
 struct step {
@@ -37,9 +32,8 @@ static void free_and_end(struct step *s)
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed there");
 }
 
-POOL_TEST(a_thread_that_ends_leaves_nothing_behind)
+RIG_TEST(a_thread_that_ends_leaves_nothing_behind, start(state))
 {
-    struct rig *r = start(state);
     int code;
     for (int i = 0; i < 50; i++) {
         struct step s = {.r = r, .size_bytes = KIB(100), .f = free_and_end};
@@ -58,9 +52,8 @@ static void free_it(struct step *s)
     EXPECT_EQ(pool_free(s->addr), POOL_OK, "freed by another thread");
 }
 
-POOL_TEST(what_another_thread_freed_is_not_freed_again)
+RIG_TEST(what_another_thread_freed_is_not_freed_again, start(state))
 {
-    struct rig *r = start(state);
     uint64_t sizes[] = {700, KIB(300), MIB(3)};
     for (int i = 0; i < 3; i++)
         for (int turn = 0; turn < 20; turn++) {
@@ -97,9 +90,8 @@ POOL_TEST(a_thread_has_one_for_each_of_its_pools)
     EXPECT(!words, "nothing is left");
 }
 
-POOL_TEST(a_forked_child_has_none)
+RIG_TEST(a_forked_child_has_none, start(state))
 {
-    struct rig *r = start(state);
     uint64_t a = rig_alloc(r, 512), b = rig_alloc(r, 512);
     rig_free(r, a);
     struct magazine *before = magazine(r);
@@ -163,9 +155,8 @@ static void *trim(void *arg)
     return NULL;
 }
 
-POOL_TEST(threads_share_a_pool_while_it_is_trimmed)
+RIG_TEST(threads_share_a_pool_while_it_is_trimmed, start(state))
 {
-    struct rig *r = start(state);
     uint64_t exchange[THREADS] = {0};
     struct worker workers[THREADS];
     pthread_t threads[THREADS], trimmer;

@@ -1,14 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/map.c: from addresses to blocks.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/map.c: from addresses to blocks. */
 #include "pool/map.h"
 
 #include "pool/chunk.h"
 #include "pool/zone.h"
 #include "tests/unit/expect.h"
-
-#include <stdlib.h>
 
 #define BASE (UINT64_C(0x7f) << 40)
 

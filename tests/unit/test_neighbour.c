@@ -1,12 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs. */
 #include "tests/unit/neighbour_rig.h"
 
 #include "shim/stats/counters.h"
-
-#include <errno.h>
 
 /* Time that a test skips. */
 static time_t skipped_s;

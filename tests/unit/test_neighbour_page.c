@@ -1,13 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/share/neighbour_page.c, through neighbour.c: what is the page of a neighbour, and how its
- * slots are taken.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/share/neighbour_page.c, through neighbour.c: what is the page of a neighbour, and how its
+ * slots are taken. */
 #include "tests/unit/neighbour_rig.h"
 
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 
 CASE(what_is_no_page_of_this_user_and_version_is_not_asked)
 {

@@ -1,10 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/node.c: the processors near a GPU, by the kernel's files.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/node.c: the processors near a GPU, by the kernel's files. */
 #include "shim/park/node.h"
-
-#include <stdio.h>
 
 #include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
@@ -34,7 +30,6 @@ static void fill(struct node_processors *p, uint64_t word)
 TEST_WITH(the_processors_of_the_node_are_near, make_root, remove_root)
 {
     struct node_processors all, near;
-
     fill(&all, UINT64_MAX);
     assert_true(node_near(root, &place, &all, &near));
     assert_int_equal(node_count(&near), 8);
@@ -46,7 +41,6 @@ TEST_WITH(the_processors_of_the_node_are_near, make_root, remove_root)
 TEST_WITH(only_allowed_ones_count, make_root, remove_root)
 {
     struct node_processors some = {{8, 1 << 6}}, near;
-
     assert_true(node_near(root, &place, &some, &near));
     assert_memory_equal(&near, &some, sizeof near);
     some = (struct node_processors){{1}};
@@ -56,7 +50,6 @@ TEST_WITH(only_allowed_ones_count, make_root, remove_root)
 TEST_WITH(a_machine_that_names_none_has_none, make_root, remove_root)
 {
     struct node_processors all, near;
-
     fill(&all, UINT64_MAX);
     put("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "-1\n");
     assert_false(node_near(root, &place, &all, &near));
@@ -72,7 +65,6 @@ TEST(a_thread_runs_where_it_is_bound)
 {
     struct node_processors before, one = {0}, now;
     unsigned i = 0;
-
     node_allowed(&before);
     assert_true(node_count(&before) > 0);
     while (!before.words[i])

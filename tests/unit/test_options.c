@@ -1,15 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
- * per device sizes, process names, requests to empty the cache.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* From the environment to struct options: every type's grammar, defaults, the warnings on stderr,
+ * per device sizes, process names, requests to empty the cache. */
 #include "shim/option/options.h"
 #include "shim/option/show.h"
 #include "tests/unit/capture.h"
-
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
 
 static struct options options;
 
@@ -17,7 +11,6 @@ static struct options options;
 static const char *load(const char *const pairs[])
 {
     static char said[16384];
-
     clearenv();
     for (; *pairs; pairs++)
         assert_int_equal(putenv((char *)*pairs), 0);
@@ -35,7 +28,6 @@ static const char *load(const char *const pairs[])
 static unsigned num_lines(const char *text)
 {
     unsigned n = 0;
-
     for (; *text; text++)
         n += *text == '\n';
     return n;
@@ -44,7 +36,6 @@ static unsigned num_lines(const char *text)
 TEST(nothing_set_gives_the_defaults_in_silence)
 {
     struct pool_config expected, got;
-
     assert_string_equal(LOAD("PATH=/bin"), "");
     memset(&got, 0xaa, sizeof got);
     pool_config_init(&expected);
@@ -65,7 +56,6 @@ TEST(nothing_set_gives_the_defaults_in_silence)
 TEST(sizes_can_differ_by_device)
 {
     struct pool_config c;
-
     assert_string_equal(LOAD("GPUCACHE_MAX_RESERVED=0=8G, 3 = 50%", "GPUCACHE_MAX_IDLE=1G,1=12.5%",
                              "GPUCACHE_MIN_FREE=100%"),
                         "");
@@ -102,7 +92,6 @@ TEST(redzones_are_whole_units)
 TEST(a_share_of_the_largest_device_does_not_overflow)
 {
     struct pool_config c;
-
     assert_string_equal(LOAD("GPUCACHE_MAX_IDLE=99.9999%"), "");
     options_pool_config(&options, 0, UINT64_C(1) << 48, &c);
     assert_true(c.max_idle_bytes ==
@@ -112,7 +101,6 @@ TEST(a_share_of_the_largest_device_does_not_overflow)
 TEST(a_bad_value_is_warned_of_once_and_the_default_kept)
 {
     const char *said = LOAD("GPUCACHE_MAX_IDLE=8X");
-
     assert_int_equal(num_lines(said), 1);
     assert_non_null(strstr(said, "gpucache: warning: GPUCACHE_MAX_IDLE=8X is not understood"));
     assert_non_null(strstr(said, "a size (512M, 8G, 50% of the device)"));
@@ -129,7 +117,6 @@ TEST(a_bad_value_is_warned_of_once_and_the_default_kept)
 TEST(every_row_has_a_value_that_it_refuses_with_its_own_warning)
 {
     static char pair[OPTION_GLOBS_MAX + 64];
-
     for (size_t i = 0; i < num_option_rows; i++) {
         /* paths take any text that is not too long; so do patterns */
         if (i == OPTION_ROW_empty_cache_file || i == OPTION_ROW_trace || i == OPTION_ROW_dir)
@@ -145,7 +132,6 @@ TEST(every_row_has_a_value_that_it_refuses_with_its_own_warning)
 TEST(every_default_is_a_value_that_its_row_takes)
 {
     static char pair[256];
-
     for (size_t i = 0; i < num_option_rows; i++) {
         snprintf(pair, sizeof pair, "%s=%s", option_rows[i].env, option_rows[i].value);
         assert_string_equal(LOAD(pair), "");
@@ -155,7 +141,6 @@ TEST(every_default_is_a_value_that_its_row_takes)
 TEST(every_row_shows_its_own_value)
 {
     static char pair[SHOW_MAX_BYTES + 64], shown[SHOW_MAX_BYTES];
-
     LOAD("PATH=/bin");
     for (size_t i = 0; i < num_option_rows; i++) {
         const char *value = option_rows[i].value;
@@ -198,7 +183,6 @@ TEST(an_option_is_found_with_and_without_its_prefix)
 TEST(a_new_value_replaces_the_old_one_and_a_bad_one_does_not)
 {
     char shown[SHOW_MAX_BYTES];
-
     LOAD("GPUCACHE_MAX_IDLE=1G,1=2G");
     assert_true(options_set(&options, OPTION_ROW_max_idle_bytes, "3=50%"));
     options_show(&options, OPTION_ROW_max_idle_bytes, shown, sizeof shown);
@@ -229,7 +213,6 @@ TEST(an_unknown_name_is_warned_of_with_the_nearest)
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *said = LOAD(cases[i].pair);
-
         assert_int_equal(num_lines(said), 1);
         if (!strstr(said, cases[i].nearest))
             fail_msg("%s: said \"%s\"", cases[i].pair, said);
@@ -259,7 +242,6 @@ TEST(a_long_or_wild_value_is_cut_and_made_harmless)
 {
     static char pair[5000] = "GPUCACHE_REUSE=\x1b[31m\n";
     size_t n = strlen(pair);
-
     memset(pair + n, 'z', sizeof pair - n - 1);
     const char *said = LOAD(pair);
     assert_int_equal(num_lines(said), 1);
@@ -271,7 +253,6 @@ TEST(a_long_or_wild_value_is_cut_and_made_harmless)
 TEST(an_empty_request_asks_for_nothing)
 {
     struct empty_cache e = {.now = true, .device = 3};
-
     assert_true(options_parse_empty_cache("", &e));
     assert_true(!e.now && !e.on_oom && !e.every_ns && e.device == -1);
     assert_true(options_parse_empty_cache("device=2", &e));
@@ -306,7 +287,6 @@ TEST(the_off_switch_and_the_process_name_decide_early)
 TEST(a_process_that_is_off_says_nothing_at_all)
 {
     char said[256];
-
     clearenv();
     putenv((char *)"GPUCACHE=0");
     putenv((char *)"GPUCACHE_MAX_IDLE=8X");

@@ -1,15 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/process/own_thread.c: a thread of the library's takes nothing of the program's. This program
- * has more thread-local data than the stacks of such threads.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/process/own_thread.c: a thread of the library's takes nothing of the program's. This program
+ * has more thread-local data than the stacks of such threads. */
 #include "shim/process/own_thread.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "tests/unit/cases.h"

@@ -1,20 +1,16 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The page of a process: its file, what readers see, and what happens where others spoil it.
- * Requests: test_page_slot.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The page of a process: its file, what readers see, and what happens where others spoil it.
+ * Requests: test_page_slot.c. */
 #include "tests/unit/page_case.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stdatomic.h>
 #include <sys/prctl.h>
 
 CASE(others_see_what_was_published_and_no_descriptor_stays)
 {
     struct stat st;
     unsigned descriptors = entries_of("/proc/self/fd");
-
     REQUIRE(make(dir));
     REQUIRE(entries_of("/proc/self/fd") == descriptors);
     REQUIRE(entries_of(dir) == 1);
@@ -55,7 +51,6 @@ CASE(too_much_is_refused_and_the_state_before_stays)
 {
     static struct page_gpu gpus[PAGE_GPUS_MAX + 1];
     static char body[PAGE_BODY_BYTES + 1];
-
     REQUIRE(make(dir));
     struct page *p = map_page();
     REQUIRE(!page_publish(&(struct page_state){.body = body, .body_bytes = sizeof body}));
@@ -72,7 +67,6 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
 {
     static struct page_request request;
     struct page_state s = state_of("{}");
-
     REQUIRE(make(dir));
     REQUIRE(!truncate(path_of(own_name()), 0));
     REQUIRE(!page_publish(&s) && !page_watched_until_ns() && !page_read_request(0, &request));
@@ -85,7 +79,6 @@ CASE(a_file_that_is_cut_off_ends_the_page_and_nothing_else)
 CASE(a_state_that_could_not_be_written_whole_is_not_taken_for_one)
 {
     struct page_state s = state_of("{}");
-
     REQUIRE(make(dir));
     struct page *p = map_page();
     REQUIRE(!truncate(path_of(own_name()), offsetof(struct page, body)));
@@ -96,7 +89,6 @@ CASE(a_forked_child_has_no_page_and_removes_none)
 {
     struct page_state s = state_of("{\"child\":1}");
     int status;
-
     REQUIRE(make(dir));
     struct page *p = map_page();
     pid_t child = fork();
@@ -122,7 +114,6 @@ static bool forbid_copies(void)
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
-
     return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
            !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
@@ -132,7 +123,6 @@ static void *live_on_without_first(void *arg)
 {
     struct page_state s = state_of("{\"a\":1}");
     char path[64], stat[512], *state = NULL;
-
     while (!state || state[2] != 'Z') {
         snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
         int fd = open(path, O_RDONLY);
@@ -154,7 +144,6 @@ static void *live_on_without_first(void *arg)
 static void live_on(void *page_before)
 {
     pthread_t thread;
-
     REQUIRE(!pthread_create(&thread, NULL, live_on_without_first, page_before));
     pthread_exit(NULL);
 }
@@ -168,7 +157,6 @@ CASE(a_page_outlives_the_first_thread)
 CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 {
     struct page_state s = state_of("{\"a\":1}");
-
     REQUIRE(make(dir) && !page_is_lost() && page_start_doorbell(hear));
     wait_for_rings(1);
     struct page *old = map_page();
@@ -200,7 +188,6 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 CASE(another_file_under_the_name_of_the_page_stays_at_the_end)
 {
     char path[PATH_MAX], other[PATH_MAX];
-
     REQUIRE(make(dir));
     snprintf(path, sizeof path, "%s/%s", dir, own_name());
     snprintf(other, sizeof other, "%s/other", dir);
@@ -216,7 +203,6 @@ CASE(a_file_that_was_cut_off_comes_back_and_its_bell_is_heard)
     static struct page_request old, r;
     const struct page_answer answer = {.text = "{}", .text_bytes = 2};
     struct page_state s = state_of("{\"a\":1}");
-
     REQUIRE(make(dir) && page_start_doorbell(hear));
     wait_for_rings(1);
     struct page *p = map_page();
@@ -255,7 +241,6 @@ static void *read_folder(void *arg)
 {
     char path[PATH_MAX];
     struct stat st;
-
     while (!*page_folder())
         ;
     snprintf(path, sizeof path, "%s/%s", page_folder(), own_name());
@@ -266,7 +251,6 @@ static void *read_folder(void *arg)
 CASE(threads_read_the_folder_while_the_page_is_made)
 {
     pthread_t thread;
-
     REQUIRE(!pthread_create(&thread, NULL, read_folder, NULL));
     usleep(1000);
     REQUIRE(make(dir));
@@ -290,7 +274,6 @@ CASE(a_sandbox_that_forbids_the_copies_leaves_no_page_and_no_folder)
 CASE(a_sandbox_that_comes_later_ends_the_page_and_nothing_else)
 {
     struct page_state s = state_of("{}");
-
     REQUIRE(make(dir));
     struct page *p = map_page();
     if (!forbid_copies())
@@ -369,7 +352,6 @@ static atomic_ulong whole; /* states that were read */
 static void *read_on(void *arg)
 {
     struct page *p = arg;
-
     while (!atomic_load(&over)) {
         uint64_t before = __atomic_load_n(&p->sequence, __ATOMIC_ACQUIRE);
         static _Thread_local char body[PAGE_BODY_BYTES];
@@ -399,7 +381,6 @@ CASE(ten_readers_never_take_two_states_for_one)
     static struct page_gpu gpus[PAGE_GPUS_MAX];
     pthread_t readers[READERS];
     unsigned number = 1;
-
     fill(body, 1001, gpus, number);
     struct page_state s = {.body = body, .body_bytes = 1001, .gpus = gpus, .num_gpus = 32};
     REQUIRE(page_make(dir, &s, &why));

@@ -1,17 +1,13 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The directory of pages: which ones serve, names, and what becomes of stale files.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The directory of pages: which ones serve, names, and what becomes of stale files. */
 #include "tests/unit/page_case.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <sys/mount.h>
 
 static void refuses(const char *path, const char *words)
 {
     unsigned before = entries_of(path);
-
     REQUIRE(!make(path));
     REQUIRE(why && strstr(why, words));
     REQUIRE(entries_of(path) == before);
@@ -21,7 +17,6 @@ static void refuses(const char *path, const char *words)
 CASE(a_directory_that_does_not_serve_is_refused_with_the_reason)
 {
     char path[96];
-
     REQUIRE(!mkdir(dir, 0700));
     snprintf(path, sizeof path, "%s/link", root);
     REQUIRE(!symlink(dir, path));
@@ -71,7 +66,6 @@ CASE(a_full_or_read_only_file_system_leaves_nothing_behind)
 CASE(the_umask_takes_no_right_of_the_owner)
 {
     struct stat st;
-
     if (!geteuid()) /* nothing is closed to root */
         REQUIRE(!chmod(root, 0755) && !chown(root, NOBODY, NOBODY) &&
                 !setresuid(NOBODY, NOBODY, NOBODY));
@@ -95,7 +89,6 @@ static unsigned char boot[16]; /* of the pages that touch makes */
 static void touch(const char *name, uint64_t published_unix_ns)
 {
     char path[PATH_MAX];
-
     snprintf(path, sizeof path, "%s/%s", dir, name);
     int fd = open(path, O_CREAT | O_RDWR, 0600);
     REQUIRE(fd >= 0 && !ftruncate(fd, sizeof(struct page)));
@@ -107,7 +100,6 @@ static void touch(const char *name, uint64_t published_unix_ns)
 static bool is_there(const char *name)
 {
     char path[PATH_MAX];
-
     snprintf(path, sizeof path, "%s/%s", dir, name);
     return !access(path, F_OK);
 }
@@ -127,7 +119,6 @@ static void await_waiter(void)
 {
     char path[64], text[256];
     bool sleeps = false;
-
     for (int i = 0; !sleeps && i < 20000; i++, usleep(1000)) {
         snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&waiter));
         FILE *file = atomic_load(&waiter) ? fopen(path, "r") : NULL;
@@ -145,7 +136,6 @@ CASE(stale_pages_are_removed_and_no_others)
     struct page_id self, id;
     uint64_t now_ns = (uint64_t)time(NULL) * 1000000000u, day_ns = UINT64_C(86400) * 1000000000u;
     pthread_t thread;
-
     REQUIRE(page_id_self(&self) && page_boot_id(boot) && !mkdir(dir, 0700));
     pid_t child = fork();
     if (child == 0)
@@ -189,7 +179,6 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
     char name[PAGE_NAME_MAX], old[PAGE_NAME_MAX], made[PAGE_NAME_MAX + 8], late[PATH_MAX];
     uint64_t now_ns = (uint64_t)time(NULL) * 1000000000u, day_ns = UINT64_C(86400) * 1000000000u;
     struct page_id id;
-
     REQUIRE(page_id_self(&id) && page_boot_id(boot) && !mkdir(dir, 0700));
     boot[0] ^= 1;
     id.pid = 3999999;
@@ -216,7 +205,6 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
 CASE(a_stale_page_of_another_user_stays)
 {
     char path[PATH_MAX];
-
     if (geteuid())
         _exit(SKIP);
     REQUIRE(!mkdir(dir, 0700));
@@ -230,7 +218,6 @@ CASE(a_stale_page_of_another_user_stays)
 CASE(so_many_stale_pages_at_a_time_and_no_more)
 {
     char name[PAGE_NAME_MAX];
-
     REQUIRE(!mkdir(dir, 0700));
     for (unsigned i = 0; i < PAGE_CLEAN_MAX + 6; i++) {
         snprintf(name, sizeof name, "1-%u-3.page", i);
@@ -254,7 +241,6 @@ CASE(names_of_pages_are_read_strictly)
                                       " 1-2-3.page",
                                       "0x1-2-3.page"};
     struct page_id id;
-
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         REQUIRE(!page_id_parse(bad[i], &id));
     REQUIRE(page_id_parse("4026531836-17-18446744073709551615.page", &id));

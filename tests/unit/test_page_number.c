@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A program closes every descriptor while the library makes its page, and opens a file of its own.
- * The file gets the number of the library's. The test does so inside the library's calls.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A program closes every descriptor while the library makes its page, and opens a file of its own.
+ * The file gets the number of the library's. The test does so inside the library's calls. */
 #include "tests/unit/page_case.h"
 
 static int victim = -1;   /* the number under which the program's own file is */

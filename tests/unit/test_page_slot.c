@@ -1,11 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Requests on the page of a process: their replies, and its doorbell, which a writer of noise
- * rings. The page may get another file meanwhile.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Requests on the page of a process: their replies, and its doorbell, which a writer of noise
+ * rings. The page may get another file meanwhile. */
 #include "tests/unit/page_case.h"
-
-#include <stdatomic.h>
 
 static atomic_bool over;
 
@@ -14,7 +10,6 @@ static void *serve(void *unused)
 {
     static struct page_request r;
     static unsigned long served;
-
     for (unsigned seen = 0; !atomic_load(&over);) {
         unsigned now = atomic_load(&heard);
         if (now == seen) {
@@ -45,7 +40,6 @@ static void *ask_on(void *arg)
 {
     const struct asker *a = arg;
     struct page_slot *s = &a->p->slots[a->slot];
-
     for (uint32_t i = 1; i <= 50; i++) {
         s->ask_bytes = (uint32_t)snprintf(s->ask, sizeof s->ask, "%u of %u", i, a->slot);
         __atomic_store_n(&s->ask_sequence, i, __ATOMIC_SEQ_CST);
@@ -63,7 +57,6 @@ CASE(each_request_gets_its_reply)
 {
     pthread_t server, askers[PAGE_SLOTS];
     struct asker each[PAGE_SLOTS];
-
     alarm(30);
     REQUIRE(make(dir) && page_start_doorbell(hear));
     struct page *p = map_page();
@@ -88,7 +81,6 @@ static void scribble(struct page *p, uint64_t end_ns)
 {
     uint64_t seed = (uint64_t)getpid();
     uint64_t *words = (uint64_t *)(void *)p;
-
     for (unsigned rings = 0; rings < 100 || clock_ns() < end_ns; rings++) {
         for (size_t i = 0; i < 512; i++) {
             seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
@@ -105,7 +97,6 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
 {
     pthread_t server;
     struct page_state s = state_of("{}");
-
     alarm(30);
     REQUIRE(make(dir) && page_start_doorbell(hear));
     struct page *p = map_page();
@@ -144,7 +135,6 @@ static void hear_and_ring(void)
 {
     struct page *p = atomic_load(&own_doorbell);
     unsigned rings = atomic_load(&heard);
-
     if (p && rings < OWN_RINGS) {
         ring_ns[rings] = clock_ns();
         __atomic_fetch_add(&p->doorbell, 1, __ATOMIC_SEQ_CST);
@@ -178,7 +168,6 @@ static void hear_and_hold(void)
 CASE(a_ring_at_a_new_file_is_heard_whatever_the_bell_before_was)
 {
     struct page_state s = state_of("{}");
-
     REQUIRE(make(dir) && page_start_doorbell(hear_and_hold));
     wait_for_rings(1);
     atomic_store(&holds_ring, true);
@@ -195,7 +184,6 @@ CASE(a_page_whose_bell_nobody_hears_says_so_until_the_process_ends)
 {
     struct page_state s = state_of("{}");
     int heard_files = 0;
-
     REQUIRE(make(dir) && page_start_doorbell(hear));
     wait_for_rings(1);
     for (bool hears = true; hears && heard_files < 100; heard_files += hears) {

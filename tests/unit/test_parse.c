@@ -1,19 +1,14 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The grammar of every option type: what is taken and as what, and what is refused. Random words
- * are either taken or refused, and a refused one leaves no trace.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The grammar of every option type: what is taken and as what, and what is refused. Random words
+ * are either taken or refused, and a refused one leaves no trace. */
 #include "shim/option/parse.h"
 #include "tests/unit/capture.h"
 
 #include <locale.h>
-#include <signal.h>
-#include <stdlib.h>
 
 static uint64_t size_of(const char *text)
 {
     struct option_bytes v;
-
     memset(&v, 0, sizeof v);
     v.others.bytes = 77;
     if (!parse_BYTES(text, &v)) {
@@ -45,7 +40,6 @@ TEST(none_is_a_meaning_of_each_type_or_refused)
     struct option_path path = {.path = "/x"};
     struct option_globs globs;
     _Atomic uint64_t ns = 7;
-
     assert_true(parse_LIMIT("None", &v) && v.others.bytes == UINT64_MAX);
     assert_true(parse_LIMIT("unlimited,1=8G", &v) && v.others.bytes == UINT64_MAX);
     assert_true(v.device[1].bytes == UINT64_C(8) << 30);
@@ -96,7 +90,6 @@ TEST(sizes_that_are_junk_or_overflow_are_refused)
                                        "8G;1=2G",
                                        "nonee"};
     struct option_bytes v;
-
     for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         if (parse_BYTES(junk[i], &v))
             fail_msg("\"%s\" was taken for a size", junk[i]);
@@ -105,7 +98,6 @@ TEST(sizes_that_are_junk_or_overflow_are_refused)
 static uint64_t time_of(const char *text)
 {
     _Atomic uint64_t ns = 77;
-
     return parse_SECONDS(text, &ns) ? ns : 77;
 }
 
@@ -140,7 +132,6 @@ TEST(switches_take_the_usual_words)
     static const char *const off[] = {"0", "off", "No", "FALSE", "none"};
     static const char *const junk[] = {"", "2", "o", "onn", "", "1,1", "enable"};
     atomic_bool v;
-
     for (size_t i = 0; i < sizeof on / sizeof on[0]; i++, v = false)
         assert_true(parse_SWITCH(on[i], &v) && v);
     for (size_t i = 0; i < sizeof off / sizeof off[0]; i++, v = true)
@@ -152,7 +143,6 @@ TEST(switches_take_the_usual_words)
 static int signal_of(const char *text)
 {
     int v = -7;
-
     return parse_SIGNAL(text, &v) ? v : -7;
 }
 
@@ -175,7 +165,6 @@ TEST(signals_go_by_name)
 static struct empty_cache request(const char *text)
 {
     struct empty_cache e = {.device = -99};
-
     if (!parse_EMPTY_CACHE(text, &e))
         assert_int_equal(e.device, -99);
     return e;
@@ -184,7 +173,6 @@ static struct empty_cache request(const char *text)
 TEST(empty_cache_requests_and_policies)
 {
     struct empty_cache e = request("1");
-
     assert_true(e.now && !e.on_oom && !e.every_ns && e.device == -1 && !e.keep_bytes);
     e = request("all");
     assert_true(e.now && e.device == -1);
@@ -212,7 +200,6 @@ TEST(parks_take_words_and_times)
         "off,ask", "park",       "idle=5", "idle:5s lend:5s", "lend:", "idle:0.1ms",
         "retain:", "retain:10%", "retain", "off,retain:1G"};
     struct option_park p;
-
     assert_true(parse_PARK("ask", &p) && !p.off && !p.idle_ns && !p.lend_ns);
     assert_true(parse_PARK("off", &p) && p.off);
     assert_true(parse_PARK("idle:5s", &p) && !p.off && p.idle_ns == 5000000000 && !p.lend_ns);
@@ -232,7 +219,6 @@ TEST(stacks_take_a_number_and_a_word)
         "65", "python", "0,python", "8,8",   "8,python,python", "8 python",
         "8,", "-1",     "8,off",    "off,8", "8,pythons",       "0x8"};
     struct option_trace_stacks s;
-
     assert_true(parse_TRACE_STACKS("64", &s) && s.frames == 64 && !s.python);
     assert_true(parse_TRACE_STACKS("off", &s) && s.frames == 0 && !s.python);
     assert_true(parse_TRACE_STACKS(" 8 , PYTHON ", &s) && s.frames == 8 && s.python);
@@ -247,7 +233,6 @@ TEST(empty_cache_junk_is_refused)
         "2",         "every",     "every:",    "every:0", "every:0.0001ms", "device=",
         "device=-1", "device=64", "device=1x", "keep=",   "keep=50%",       "keep=none",
         "1,",        "0,1",       "off,oom",   "never",   "all all",        "every:30s30"};
-
     for (size_t i = 0; i < sizeof junk / sizeof junk[0]; i++)
         if (request(junk[i]).device != -99)
             fail_msg("\"%s\" was taken for a request", junk[i]);
@@ -257,7 +242,6 @@ TEST(reports_go_to_files_in_the_format_asked_for)
 {
     struct option_stats s;
     char cwd[PATH_MAX], expected[PATH_MAX + 8];
-
     assert_true(parse_STATS("exit", &s) && s.at_exit && !s.json && !s.path[0]);
     assert_true(parse_STATS("exit-json", &s) && s.at_exit && s.json && !s.path[0]);
     assert_true(parse_STATS("exit:/tmp/a.txt", &s) && !s.json);
@@ -281,7 +265,6 @@ TEST(a_percent_sign_of_the_working_directory_is_no_pattern)
     char dir[] = "/tmp/gpucache-%p-XXXXXX", cwd[PATH_MAX];
     struct option_stats s;
     struct option_path p;
-
     assert_non_null(getcwd(cwd, sizeof cwd));
     assert_non_null(mkdtemp(dir));
     assert_int_equal(chdir(dir), 0);
@@ -297,7 +280,6 @@ TEST(paths_that_are_too_long_are_refused)
 {
     static char text[PATH_MAX + 16];
     struct option_path p;
-
     memset(text, 'a', sizeof text - 1);
     text[0] = '/';
     assert_false(parse_PATH(text, &p));
@@ -310,7 +292,6 @@ TEST(paths_that_are_too_long_are_refused)
 TEST(log_levels)
 {
     struct option_log l;
-
     assert_true(parse_LOG("off", &l) && l.level == LOG_LEVEL_OFF);
     assert_true(parse_LOG("Error", &l) && l.level == LOG_LEVEL_ERROR && !l.path[0]);
     assert_true(parse_LOG("warn", &l) && l.level == LOG_LEVEL_WARN);
@@ -335,11 +316,9 @@ static void random_text(unsigned *seed, char *out, size_t size_bytes)
         "%p",        "*",      "\xff",    "-",     "arena",
         ".json"};
     size_t used = 0;
-
     out[0] = '\0';
     for (unsigned n = (unsigned)rand_r(seed) % 9; n > 0; n--) {
         const char *word = words[(unsigned)rand_r(seed) % (sizeof words / sizeof words[0])];
-
         if (used + strlen(word) >= size_bytes)
             break;
         strcpy(out + used, word);
@@ -368,7 +347,6 @@ TEST(random_words_are_taken_whole_or_not_at_all)
 {
     unsigned seed = 20, taken = 0;
     char text[256];
-
     for (int i = 0; i < 20000; i++) {
         random_text(&seed, text, sizeof text);
         TRY(SECONDS, _Atomic uint64_t, text);

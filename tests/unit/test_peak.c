@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/peak.c: what reserved memory consisted of when there was most of it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/peak.c: what reserved memory consisted of when there was most of it. */
 #include "pool/state.h"
 #include "pool/tuning.h"
 #include "tests/unit/expect.h"
@@ -13,9 +11,8 @@ static uint64_t sum(const struct pool_stats *s)
 }
 
 /* Two blocks lie on three granules of their own, one of 100 bytes in a slab on a fourth. */
-POOL_TEST(live_memory_is_told_from_its_rounding_and_what_is_free)
+RIG_TEST(live_memory_is_told_from_its_rounding_and_what_is_free, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     rig_alloc(r, 100);
     uint64_t a = rig_alloc(r, MIB(3) - 100);
     rig_alloc(r, MIB(2) + KIB(512) - 200);
@@ -77,9 +74,8 @@ POOL_TEST(pending_memory_is_told_and_the_time)
     EXPECT(s.at_peak_running_ns >= MS(3) && s.at_peak_running_ns < MS(10), "since the pool began");
 }
 
-POOL_TEST(segments_add_up_too)
+RIG_TEST(segments_add_up_too, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     rig_alloc(r, 100);
     rig_freed(r, MIB(40));
     rig_empty_magazines(r);
@@ -90,9 +86,8 @@ POOL_TEST(segments_add_up_too)
 }
 
 /* Also of the segment that the last request takes: it is the request's, whole. */
-POOL_TEST(the_slack_of_segments_is_rounding)
+RIG_TEST(the_slack_of_segments_is_rounding, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     rig_alloc(r, MIB(90) + 100);
     struct pool_stats s = rig_stats(r);
     EXPECT(s.allocated_bytes > MIB(91), "the segment is larger");
@@ -117,9 +112,8 @@ POOL_TEST(memory_taken_beforehand_is_a_peak)
 
 /* Idle memory in chunks that are cut, so that new chunks are fine; then a request of more than the
  * device has. */
-POOL_TEST(a_request_that_fails_is_not_live_at_the_peak)
+RIG_TEST(a_request_that_fails_is_not_live_at_the_peak, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[16];
     rig_alloc_all(r, a, 16, MIB(10));
     rig_free_every(r, a, 0, 16, 2);

@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/pending.c: freed memory that work may still use.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/pending.c: freed memory that work may still use. */
 #include "pool/pending.h"
 
 #include "pool/state.h"
@@ -13,9 +11,8 @@ static struct rig *slow(void **state)
     return r;
 }
 
-POOL_TEST(pending_memory_is_counted_until_it_is_retired)
+RIG_TEST(pending_memory_is_counted_until_it_is_retired, slow(state))
 {
-    struct rig *r = slow(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, 700);
     rig_free_behind(r, 1, MS(10), a);
     rig_free(r, b);
@@ -32,9 +29,8 @@ POOL_TEST(pending_memory_is_counted_until_it_is_retired)
     EXPECT_EQ(rig_stats(r).pending_peak_bytes, MIB(4) + 1024, "the peak stays");
 }
 
-POOL_TEST(memory_is_retired_in_the_order_of_its_frees)
+RIG_TEST(memory_is_retired_in_the_order_of_its_frees, slow(state))
 {
-    struct rig *r = slow(state);
     uint64_t a[5];
     rig_alloc_all(r, a, 5, MIB(4));
     for (int i = 0; i < 5; i++)
@@ -54,9 +50,8 @@ static uint64_t found(struct rig *r, struct zone *z, uint64_t size_bytes)
     return epoch;
 }
 
-POOL_TEST(the_oldest_that_fits_is_found)
+RIG_TEST(the_oldest_that_fits_is_found, slow(state))
 {
-    struct rig *r = slow(state);
     uint64_t a[4], epochs[4];
     static const uint64_t sizes[] = {MIB(2), MIB(8), 3000, MIB(8)};
     for (int i = 0; i < 4; i++)
@@ -74,9 +69,8 @@ POOL_TEST(the_oldest_that_fits_is_found)
     EXPECT_EQ(found(r, &r->pool->small, 2048), 0, "no object of another class");
 }
 
-POOL_TEST(exposed_memory_is_buried_not_reused)
+RIG_TEST(exposed_memory_is_buried_not_reused, slow(state))
 {
-    struct rig *r = slow(state);
     uint64_t a = rig_alloc(r, MIB(4));
     rig_expose(r, a);
     rig_free_behind(r, 1, MS(10), a);
@@ -85,9 +79,8 @@ POOL_TEST(exposed_memory_is_buried_not_reused)
     EXPECT(rig_alloc(r, MIB(4)) != a, "not even when its work is complete");
 }
 
-POOL_TEST(a_slab_that_drains_while_pending_comes_back)
+RIG_TEST(a_slab_that_drains_while_pending_comes_back, slow(state))
 {
-    struct rig *r = slow(state);
     rig_alloc_all(r, NULL, 500, 600);
     rig_launch(r, 2, MS(5), r->blocks[499].addr);
     rig_free_all(r);
@@ -98,9 +91,8 @@ POOL_TEST(a_slab_that_drains_while_pending_comes_back)
 }
 
 /* Where its place is too far to be looked for, it waits as long as what is newest. */
-POOL_TEST(what_comes_late_keeps_the_queue_in_order)
+RIG_TEST(what_comes_late_keeps_the_queue_in_order, slow(state))
 {
-    struct rig *r = slow(state);
     uint64_t addrs[80], late;
     rig_free(r, rig_alloc(r, 512));
     rig_alloc_all(r, addrs, 80, MIB(2) + KIB(64));
@@ -156,9 +148,8 @@ POOL_TEST(a_trim_retires_all_that_is_ready)
     EXPECT_EQ(rig_stats(r).pending_bytes, 0, "none is left");
 }
 
-POOL_TEST(how_much_may_be_pending_depends_on_the_peak)
+RIG_TEST(how_much_may_be_pending_depends_on_the_peak, slow(state))
 {
-    struct rig *r = slow(state);
     struct pool_stats *s = &r->pool->stats, before = *s;
     static const uint64_t rows[][3] = {
         {MIB(0), MIB(100), MIB(64)}, {MIB(0), MIB(400), MIB(100)}, {MIB(400), MIB(400), MIB(100)},

@@ -1,131 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/placement.c: best fit over free blocks, and the window in which the least memory is
- * missing. */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/placement.c: the window in which the least memory is missing. What fits best: walk, magazine
+ * and pool. */
 #include "pool/placement.h"
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
-
-#include <stdlib.h>
-
-static struct placement bins;
-
-static struct block *insert(uint64_t addr, uint64_t size_bytes)
-{
-    struct block *b = calloc(1, sizeof *b);
-    b->addr = addr;
-    b->size_bytes = size_bytes;
-    list_init(&b->link);
-    placement_insert(&bins, b);
-    return b;
-}
-
-static int setup(void **state)
-{
-    placement_init(&bins);
-    return 0;
-}
-
-/* Takes out whatever is left, and frees it. */
-static int teardown(void **state)
-{
-    int rc = 0;
-    for (int i = 0; i < PLACEMENT_BINS; i++) {
-        if (!(bins.map[i / 64] >> (i % 64) & 1))
-            continue;
-        list_for_each(n, tmp, &bins.heads[i]) {
-            struct block *b = list_entry(n, struct block, link);
-            placement_remove(&bins, b);
-            free(b);
-        }
-    }
-    for (int i = 0; i < PLACEMENT_BINS / 64; i++)
-        rc |= bins.map[i] != 0;
-    if (rc)
-        print_error("bins that are empty are marked\n");
-    return rc;
-}
-
-#define BINS_TEST(name) TEST_WITH(name, setup, teardown)
-
-BINS_TEST(nothing_is_found_in_empty_bins)
-{
-    EXPECT(!placement_find(&bins, 512, 512), "nothing was inserted");
-    EXPECT(!placement_find(&bins, UINT64_C(1) << 40, 512), "nothing was inserted");
-}
-
-BINS_TEST(the_smallest_block_that_fits_is_found)
-{
-    struct block *blocks[40];
-    /* Sizes of one bin and of several, inserted out of order. */
-    for (int i = 0; i < 40; i++) {
-        int k = i * 17 % 40;
-        blocks[k] = insert(GRANULE_BYTES * 64 * (uint64_t)(k + 1), MIB(8) + (uint64_t)k * MIB(1));
-    }
-    for (int k = 0; k < 40; k++)
-        EXPECT(placement_find(&bins, blocks[k]->size_bytes, 512) == blocks[k],
-               "an exact fit is best");
-    for (int k = 1; k < 40; k++)
-        EXPECT(placement_find(&bins, blocks[k]->size_bytes - 512, 512) == blocks[k],
-               "the next larger block is best");
-    EXPECT(!placement_find(&bins, blocks[39]->size_bytes + 512, 512), "nothing is large enough");
-}
-
-BINS_TEST(a_smaller_block_of_the_same_bin_is_not_mistaken_for_a_fit)
-{
-    /* The bins of 1 MiB are 32 KiB apart. */
-    insert(MIB(100), MIB(1));
-    EXPECT(!placement_find(&bins, MIB(1) + 512, 512), "the bin's block is too small");
-    struct block *b = insert(MIB(200), MIB(1) + 1024);
-    EXPECT(placement_find(&bins, MIB(1) + 512, 512) == b, "the bin's other block fits");
-}
-
-BINS_TEST(alignment_counts)
-{
-    insert(MIB(100) + 512, KIB(64) + 512);
-    EXPECT(!placement_find(&bins, KIB(64), KIB(64)), "no aligned part is large enough");
-    struct block *b = insert(MIB(200) + 512, KIB(128) + 512);
-    EXPECT(placement_find(&bins, KIB(64), KIB(64)) == b, "an aligned part is large enough");
-}
-
-BINS_TEST(sizes_beyond_the_last_bin_are_kept_in_it)
-{
-    struct block *b = insert(MIB(2), UINT64_C(1) << 45), *s = insert(MIB(4), UINT64_C(1) << 44);
-    EXPECT(placement_find(&bins, UINT64_C(1) << 45, 512) == b, "a huge block is found");
-    EXPECT(placement_find(&bins, UINT64_C(1) << 44, 512) == s,
-           "the smaller of huge blocks is found");
-}
-
-BINS_TEST(a_removed_block_is_not_found)
-{
-    struct block *a = insert(MIB(100), 4096), *b = insert(MIB(200), 4096);
-    placement_remove(&bins, a);
-    EXPECT(placement_find(&bins, 4096, 512) == b, "the other is still there");
-    placement_remove(&bins, b);
-    EXPECT(!placement_find(&bins, 4096, 512), "none is left");
-    free(a);
-    free(b);
-}
-
-BINS_TEST(the_largest_blocks_come_first)
-{
-    EXPECT(!placement_largest(&bins), "nothing was inserted");
-    struct block *blocks[40];
-    for (int i = 0; i < 40; i++) {
-        int k = i * 17 % 40;
-        blocks[k] = insert(GRANULE_BYTES * 64 * (uint64_t)(k + 1), UINT64_C(4096) << (k / 2));
-    }
-    int seen = 0;
-    uint64_t before = UINT64_MAX;
-    for (const struct block *b = placement_largest(&bins); b; b = placement_next(&bins, b)) {
-        EXPECT(b->size_bytes <= before, "none is larger than the one before");
-        before = b->size_bytes;
-        seen++;
-    }
-    EXPECT_EQ(seen, 40, "each comes once");
-    EXPECT(placement_largest(&bins)->size_bytes == blocks[39]->size_bytes, "the largest is first");
-}
 
 static struct window found(struct rig *r, uint64_t size_bytes, uint64_t align)
 {
@@ -137,14 +16,6 @@ static struct window found(struct rig *r, uint64_t size_bytes, uint64_t align)
     EXPECT_EQ(w.start % align, 0, "aligned");
     state_unlock(r->pool);
     return w;
-}
-
-POOL_TEST(an_empty_arena_is_one_window)
-{
-    struct rig *r = expect_single(state);
-    struct window w = found(r, MIB(3), 512);
-    EXPECT_EQ(w.start, r->pool->large.base, "at its start");
-    EXPECT_EQ(w.missing_bytes, MIB(4), "whole granules are missing");
 }
 
 /* Live, 12 MiB of hole, live, 8 MiB of free memory, live, and the rest of the arena. */
@@ -160,20 +31,8 @@ static uint64_t build(struct rig *r)
     return a[0];
 }
 
-POOL_TEST(the_fewest_missing_bytes_win)
+RIG_TEST(free_memory_next_to_a_hole_counts, expect_single(state))
 {
-    struct rig *r = expect_single(state);
-    uint64_t base = build(r);
-    struct window w = found(r, MIB(10), 512);
-    EXPECT_EQ(w.start, base + MIB(8), "the first hole, the lowest of equals");
-    EXPECT_EQ(w.missing_bytes, MIB(10), "of which all is missing");
-    w = found(r, MIB(14), 512);
-    EXPECT_EQ(w.start, base + MIB(44), "too large for it: at the end");
-}
-
-POOL_TEST(free_memory_next_to_a_hole_counts)
-{
-    struct rig *r = expect_single(state);
     uint64_t base = build(r);
     rig_free(r, base + MIB(20)); /* the live block between hole and free memory */
     rig_empty_magazines(r);
@@ -198,9 +57,8 @@ static uint64_t sum_missing(const struct zone *z, uint64_t start, uint64_t end)
 
 /* Every second of 32 blocks is a hole and the others are free: each window is summed up anew and
  * compared. */
-POOL_TEST(of_a_long_run_the_best_is_found)
+RIG_TEST(of_a_long_run_the_best_is_found, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[32];
     for (int i = 0; i < 32; i++)
         a[i] = rig_alloc(r, MIB(2 + 2 * (i * 7 % 5)));

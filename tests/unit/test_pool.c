@@ -1,43 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The pool's policy as a program sees it: what is served from where, limits, what is tried when
- * memory is short, misuse, and a context's end.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The pool's policy as a program sees it: what is served from where, limits, what is tried when
+ * memory is short, misuse, and a context's end. */
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-POOL_TEST(memory_is_found_by_any_address_in_it)
-{
-    struct rig *r = expect_arena(state);
-    static const uint64_t sizes[] = {1,      511,        512,         513,         4096,
-                                     8193,   KIB(32),    KIB(32) + 1, KIB(64) + 1, KIB(100),
-                                     MIB(1), MIB(1) + 1, MIB(2),      MIB(3) + 7,  MIB(40)};
-    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        EXPECT(rig_alloc(r, sizes[i]), "there is memory enough");
-    for (uint32_t i = 0; i < r->count; i++) {
-        struct pool_block b;
-        const struct rig_block *mine = &r->blocks[i];
-        for (uint64_t at = 0; at < mine->size_bytes; at += 1 + mine->size_bytes / 7) {
-            EXPECT_EQ(pool_lookup(mine->addr + at, &b), POOL_OK, "an interior address is found");
-            EXPECT_EQ(b.addr, mine->addr, "an interior address leads to its block's start");
-        }
-    }
-}
-
-POOL_TEST(the_same_size_is_served_from_the_freed_block)
-{
-    struct rig *r = expect_arena(state);
-    uint64_t a = rig_freed(r, MIB(6));
-    uint64_t calls = model_calls(r->model, MODEL_ROW_create);
-    EXPECT_EQ(rig_alloc(r, MIB(6)), a, "idle memory is reused");
-    EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), calls, "no memory was asked of the driver");
-    EXPECT_EQ(rig_stats(r).num_hits, 1, "it counts as a hit");
-}
-
 /* A large free block and a pending one of just the size: which is taken? */
-POOL_TEST(pending_memory_is_looked_at_before_free_memory_is_cut)
+RIG_TEST(pending_memory_is_looked_at_before_free_memory_is_cut, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t large = rig_alloc(r, MIB(60)), wall = rig_alloc(r, MIB(2)), fit = rig_alloc(r, MIB(6));
     EXPECT(wall && rig_alloc(r, MIB(2)), "walls on both sides");
     rig_free(r, large);
@@ -77,9 +46,8 @@ POOL_TEST(pending_memory_is_ordered_before_free_memory_is_cut_for_one_stream)
     }
 }
 
-POOL_TEST(every_size_is_served_by_segments_once_and_again)
+RIG_TEST(every_size_is_served_by_segments_once_and_again, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     for (uint64_t size = MIB(1) + 1; size <= MIB(48); size += size / 7 + 513) {
         uint64_t a = rig_alloc(r, size);
         EXPECT(a, "there is memory for one block");
@@ -116,9 +84,8 @@ POOL_TEST(a_context_that_goes_with_live_memory_leaves_nothing_behind)
     EXPECT_EQ(pool_free(small + 512), POOL_INVALID, "the old object is not seen");
 }
 
-POOL_TEST(requests_outside_the_limits_go_to_the_driver)
+RIG_TEST(requests_outside_the_limits_go_to_the_driver, *state)
 {
-    struct rig *r = *state;
     r->config.min_block_bytes = 4096;
     r->config.max_block_bytes = MIB(64);
     rig_start(r);
@@ -130,10 +97,8 @@ POOL_TEST(requests_outside_the_limits_go_to_the_driver)
     EXPECT(!rig_alloc(r, UINT64_MAX) && r->status == POOL_PASS, "larger than anything");
 }
 
-POOL_TEST(large_blocks_are_aligned_as_their_sizes_are)
+RIG_TEST(large_blocks_are_aligned_as_their_sizes_are, expect_arena(state))
 {
-    struct rig *r = *state;
-    rig_start(r);
     const uint64_t sizes[] = {MIB(2), MIB(6), MIB(3), MIB(5) + KIB(64), MIB(7) + KIB(4)};
     const uint64_t align[] = {MIB(2), MIB(2), MIB(1), KIB(64), KIB(4)};
     for (int round = 0; round < 3; round++) {
@@ -169,15 +134,6 @@ TEST(more_than_max_reserved_is_never_taken)
     }
 }
 
-/* A device with room for 64 MiB, full of live memory and one block of work in flight. */
-static uint64_t fill(struct rig *r, uint64_t work_ns)
-{
-    uint64_t a = rig_alloc(r, MIB(32));
-    EXPECT(a && rig_alloc(r, MIB(32)), "the device holds so much");
-    rig_free_behind(r, 1, work_ns, a);
-    return a;
-}
-
 static struct rig *small_device(void **state)
 {
     struct rig *r = *state;
@@ -185,57 +141,9 @@ static struct rig *small_device(void **state)
     return r;
 }
 
-POOL_TEST(short_memory_is_met_by_order_first)
-{
-    struct rig *r = small_device(state);
-    r->config.reuse = REUSE_READY; /* so that the first look does not order */
-    rig_start(r);
-    uint64_t a = fill(r, MS(50)), before = model_now(r->model);
-    EXPECT_EQ(rig_alloc(r, MIB(32)), a, "pending memory, behind its work");
-    EXPECT_EQ(model_now(r->model), before, "the host did not wait");
-    struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_alloc_retries, 1, "everything else was tried");
-    EXPECT_EQ(s.num_oom_ordered, 1, "and the first step was enough");
-    EXPECT_EQ(s.num_oom_released + s.num_oom_waited + s.num_ooms, 0, "no further");
-}
-
-POOL_TEST(short_memory_is_met_by_release_then)
-{
-    struct rig *r = small_device(state);
-    r->config.backing = BACKING_SEGMENT;
-    rig_start(r);
-    uint64_t a[4];
-    rig_alloc_all(r, a, 4, MIB(8));
-    rig_alloc(r, MIB(32));
-    rig_free_every(r, a, 0, 4, 1);
-    rig_launch(r, 1, 0, 0);
-    model_advance(r->model, 1);
-    rig_launch(r, 2, MS(1), 0);
-    EXPECT(rig_alloc(r, MIB(32)), "four segments make one");
-    struct pool_stats s = rig_stats(r);
-    EXPECT_EQ(s.num_oom_released, 1, "met by releasing idle memory");
-    EXPECT_EQ(s.num_oom_ordered + s.num_oom_waited + s.num_ooms, 0, "no other step");
-}
-
-POOL_TEST(short_memory_is_met_by_waiting_last)
-{
-    struct rig *r = small_device(state);
-    r->config.backing = BACKING_SEGMENT;
-    r->model->backend.has_order = false;
-    r->config.reuse = REUSE_READY;
-    rig_start(r);
-    uint64_t before = model_now(r->model);
-    fill(r, MS(50));
-    EXPECT(rig_alloc(r, MIB(20)), "the old segment goes back when its work is complete");
-    EXPECT(model_now(r->model) - before >= MS(50), "which took so long");
-    EXPECT_EQ(rig_stats(r).num_oom_waited, 1, "met by waiting");
-    EXPECT_EQ(rig_stats(r).num_ooms, 0, "and not told to the program");
-}
-
 /* The host waits for the newest of both, in vain. */
-POOL_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain)
+RIG_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain, small_device(state))
 {
-    struct rig *r = small_device(state);
     r->config.backing = BACKING_SEGMENT;
     r->model->backend.has_order = false;
     r->config.reuse = REUSE_READY;
@@ -248,9 +156,8 @@ POOL_TEST(short_memory_is_met_by_what_ends_during_a_wait_in_vain)
 }
 
 /* Free memory of 6 MiB between live blocks, not from whole granules on. Chunks cannot be cut. */
-POOL_TEST(where_memory_is_short_alignment_is_not_an_error)
+RIG_TEST(where_memory_is_short_alignment_is_not_an_error, small_device(state))
 {
-    struct rig *r = small_device(state);
     rig_start(r);
     uint64_t first = rig_alloc(r, MIB(1) + KIB(512)), odd = rig_alloc(r, MIB(6) + 512);
     while (rig_alloc(r, MIB(1) + KIB(512)))
@@ -260,9 +167,8 @@ POOL_TEST(where_memory_is_short_alignment_is_not_an_error)
     EXPECT(first, "beside it");
 }
 
-POOL_TEST(a_full_device_is_told_in_the_drivers_words)
+RIG_TEST(a_full_device_is_told_in_the_drivers_words, small_device(state))
 {
-    struct rig *r = small_device(state);
     rig_start(r);
     EXPECT(rig_alloc(r, MIB(40)), "the device holds so much");
     EXPECT(!rig_alloc(r, MIB(40)), "but not more");
@@ -274,41 +180,13 @@ POOL_TEST(a_full_device_is_told_in_the_drivers_words)
     EXPECT(rig_alloc(r, MIB(20)), "what fits is served");
 }
 
-POOL_TEST(other_errors_of_the_driver_pass_the_request_on)
+RIG_TEST(other_errors_of_the_driver_pass_the_request_on, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     model_fail(r->model, MODEL_ROW_create, 1, MODEL_BROKEN);
     EXPECT(!rig_alloc(r, MIB(4)), "the pool has nothing");
     EXPECT_EQ(r->status, POOL_PASS, "the driver answers for itself");
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "counted");
     EXPECT_EQ(rig_stats(r).num_ooms, 0, "it is no shortage");
-}
-
-TEST(policies_choose_what_happens_to_pending_memory)
-{
-    static const struct {
-        enum pool_reuse reuse;
-        bool reused;
-        uint64_t orders, waits;
-    } cases[] = {
-        {REUSE_ORDER, true, 1, 0},
-        {REUSE_READY, false, 0, 0},
-        {REUSE_WAIT, true, 0, 1},
-        {REUSE_AUTO, true, 1, 0},
-    };
-    for (unsigned i = 0; i < 4; i++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->config.reuse = cases[i].reuse;
-        rig_start(r);
-        uint64_t a = rig_pending(r, 0, MS(20), MIB(8));
-        uint64_t b = rig_alloc(r, MIB(8));
-        EXPECT_EQ(b == a, cases[i].reused, "reused, or grown");
-        EXPECT_EQ(rig_stats(r).num_fence_orders, cases[i].orders, "ordered on the GPU");
-        EXPECT_EQ(rig_stats(r).num_fence_waits, cases[i].waits, "waited for on the host");
-        const char *words = rig_destroy(r);
-        if (words)
-            fail_msg("policy %u: %s", i, words);
-    }
 }
 
 /* 64 blocks of 8 MiB, each in use by one of four streams; what the pool has then beyond live_bytes
@@ -327,9 +205,8 @@ static uint64_t run_ahead(struct rig *r, uint64_t live_bytes)
     return s.reserved_bytes - live_bytes;
 }
 
-POOL_TEST(with_several_streams_memory_is_spent_before_overlap)
+RIG_TEST(with_several_streams_memory_is_spent_before_overlap, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t more = run_ahead(r, 0);
     EXPECT(more >= MIB(56) && more <= MIB(80), "a small program, 64 MiB");
 }
@@ -349,9 +226,8 @@ POOL_TEST(what_is_spent_on_overlap_is_a_part_of_the_program)
 }
 
 /* The work takes longer than a request waits for it. */
-POOL_TEST(a_wait_in_vain_is_not_made_again)
+RIG_TEST(a_wait_in_vain_is_not_made_again, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     for (unsigned i = 0; i < 40; i++) {
         rig_pending(r, i % 4, MS(1000000), MIB(8));
         rig_launch(r, (i + 1) % 4, MS(1), 0);
@@ -366,9 +242,8 @@ POOL_TEST(a_wait_in_vain_is_not_made_again)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_fence_wait), 2, "once it is complete, one more did");
 }
 
-POOL_TEST(statistics_add_up)
+RIG_TEST(statistics_add_up, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4) + 1), b = rig_alloc(r, 700);
     struct pool_stats s = rig_stats(r);
     EXPECT_EQ(s.requested_bytes, MIB(4) + 1 + 700, "as asked for");
@@ -412,10 +287,9 @@ TEST(an_abandoned_pool_passes_everything_on)
     }
 }
 
-POOL_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either)
+RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either, expect_single(state))
 {
     static const uint64_t sizes[] = {700, KIB(300), MIB(4)};
-    struct rig *r = expect_single(state);
     for (int turn = 0; turn < 4; turn++)
         for (int i = 0; i < 3; i++) {
             uint64_t a = rig_alloc(r, sizes[i]);

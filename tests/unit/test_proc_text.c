@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/process/proc_text.c: what a process reads of itself once its first thread has ended.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/process/proc_text.c: what a process reads of itself once its first thread has ended. */
 #include "shim/page/dir.h"
 #include "shim/process/kernel.h"
 #include "shim/process/proc_text.h"
@@ -9,11 +7,6 @@
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 #include <time.h>
 
 #include "tests/unit/cases.h"
@@ -31,11 +24,9 @@ static void count_object(const struct trace_object *o, const char *line)
 static bool first_thread_has_ended(void)
 {
     char path[PROC_TEXT_PATH_BYTES], text[PROC_TEXT_BYTES];
-
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
     for (int ms = 0; ms < 10000; ms++) {
         const char *state = proc_text_read(path, text) ? proc_text_stat_field(text, 3) : NULL;
-
         if (state && *state == 'Z')
             return true;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -50,7 +41,6 @@ static void *look(void *unused)
     const char *why;
     struct stat st;
     int faults = first_thread_has_ended() ? 0 : NO_END;
-
     proc_text_own_path(path, "maps");
     faults |= kernel_fstatat(AT_FDCWD, path, &st, 0) ? NO_PATH : 0;
     trace_objects_each(count_object);
@@ -71,7 +61,6 @@ TEST(a_process_reads_of_itself_when_its_first_thread_has_ended)
     pthread_t thread;
     char made[64];
     int status = 0;
-
     assert_non_null(mkdtemp(folder));
     pid_t child = fork();
     if (!child) {

@@ -1,14 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/trace/python_frames.c, on objects as CPython 3.11 has them that are made here: what is not
- * as expected gives no frames, and no crash. tests/tool/test_paths.py has the real interpreters.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/trace/python_frames.c, on objects as CPython 3.11 has them that are made here: what is not
+ * as expected gives no frames, and no crash. tests/tool/test_paths.py has the real interpreters. */
 #include "shim/process/log.h"
 #include "shim/trace/python_frames.h"
-
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "tests/unit/cases.h"
 

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/quiet.c: what refuses a park, and what it waits for. The test stands for the rest of
- * the process: two records of contexts, what the driver says of each, and the gate.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/quiet.c: what refuses a park, and what it waits for. The test stands for the rest of
+ * the process: two records of contexts, what the driver says of each, and the gate. */
 #include "shim/park/quiet.h"
 
 #include "pool/pool.h"
@@ -20,11 +18,6 @@
 #include "shim/process/state.h"
 #include "shim/share/peer.h"
 #include "tests/unit/cases.h"
-
-#include <pthread.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define PRIMARY ((CUcontext)(uintptr_t)0x100)
 #define CREATED ((CUcontext)(uintptr_t)0x200)

@@ -1,19 +1,14 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Two threads with a real-time policy on one processor. The one of higher priority waits for a few
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Two threads with a real-time policy on one processor. The one of higher priority waits for a few
  * steps of the other, which runs only while the first sleeps. Skips where the policy is not
- * allowed.
- */
+ * allowed. */
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/state.h"
-#include "tests/preload/realtime.h"
 #include "tests/unit/expect.h"
 
+#include <sched.h>
 #include <semaphore.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 enum { LOW = 1, HIGH = 2, PATIENCE_S = 5 };
 
@@ -22,6 +17,26 @@ static struct {
     struct magazine *locked;
     sem_t go;
 } shared;
+
+/* On the processor of the first call. False: the process may not have such threads. */
+static bool realtime_start(pthread_t *thread, int priority, void *(*body)(void *arg))
+{
+    pthread_attr_t attr;
+    cpu_set_t one;
+    static int processor = -1;
+    if (processor < 0)
+        processor = sched_getcpu();
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    pthread_attr_init(&attr);
+    pthread_attr_setaffinity_np(&attr, sizeof one, &one);
+    pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+    pthread_attr_setschedpolicy(&attr, SCHED_FIFO);
+    pthread_attr_setschedparam(&attr, &(struct sched_param){.sched_priority = priority});
+    int code = pthread_create(thread, &attr, body, NULL);
+    pthread_attr_destroy(&attr);
+    return code == 0;
+}
 
 static void hang(int number)
 {

@@ -1,14 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c: when a submission records the fence of what was freed before, and when it leaves
- * that for later.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c: when a submission records the fence of what was freed before, and when it leaves
+ * that for later. */
 #include "pool/fence.h"
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
-
-#include <stdatomic.h>
 
 static struct fences *fences(struct rig *r)
 {
@@ -32,9 +28,8 @@ static uint64_t fences_of_a_hundred(struct rig *r, unsigned streams, uint64_t si
     return rig_stats(r).num_fences - before;
 }
 
-POOL_TEST(little_memory_of_several_streams_shares_a_fence)
+RIG_TEST(little_memory_of_several_streams_shares_a_fence, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t few = fences_of_a_hundred(r, 2, KIB(300));
     EXPECT(few >= 100 / FENCE_PATIENCE_FREES / 2 && few <= 100 / 2, "one for several frees");
     uint64_t before = rig_stats(r).num_fences;
@@ -44,24 +39,21 @@ POOL_TEST(little_memory_of_several_streams_shares_a_fence)
     EXPECT_EQ(rig_stats(r).num_fence_orders, 0, "nobody waits");
 }
 
-POOL_TEST(each_free_has_a_fence_where_one_stream_follows)
+RIG_TEST(each_free_has_a_fence_where_one_stream_follows, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     EXPECT(fences_of_a_hundred(r, 1, KIB(300)) >= 99,
            "later work may be ordered behind each at once");
 }
 
-POOL_TEST(each_free_has_a_fence_where_memory_is_scarce)
+RIG_TEST(each_free_has_a_fence_where_memory_is_scarce, *state)
 {
-    struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
     rig_start(r);
     EXPECT(fences_of_a_hundred(r, 2, KIB(300)) >= 99, "any of them may be waited for");
 }
 
-POOL_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up)
+RIG_TEST(an_endless_kernel_behind_little_freed_memory_holds_nobody_up, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_alloc(r, MIB(64));
     turns(r, 2, 20, KIB(300));
     model_drain(r->model);

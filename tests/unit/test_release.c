@@ -1,14 +1,11 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/release.c: idle memory back to the driver, on request.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/release.c: idle memory back to the driver, on request. */
 #include "pool/release.h"
 
 #include "tests/unit/expect.h"
 
-POOL_TEST(live_memory_stays)
+RIG_TEST(live_memory_stays, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t keep = rig_alloc(r, MIB(4)), small = rig_alloc(r, 100);
     rig_alloc_all(r, NULL, 10, MIB(8));
     while (r->count > 2)
@@ -21,9 +18,8 @@ POOL_TEST(live_memory_stays)
     EXPECT_EQ(rig_stats(r).flushed_bytes, MIB(80), "with what it gave");
 }
 
-POOL_TEST(many_chunks_go_back_some_at_a_time)
+RIG_TEST(many_chunks_go_back_some_at_a_time, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_alloc_all(r, NULL, 200, MIB(2));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), 200, "each with a chunk of its own");
     rig_free_all(r);
@@ -31,9 +27,8 @@ POOL_TEST(many_chunks_go_back_some_at_a_time)
     EXPECT_EQ(r->model->unmaps, 4, "64, 64, 64 and 8, with the lock free in between");
 }
 
-POOL_TEST(what_is_to_be_kept_is_kept)
+RIG_TEST(what_is_to_be_kept_is_kept, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_alloc_all(r, NULL, 10, MIB(8));
     rig_free_all(r);
     rig_trim(r, MIB(30), true);
@@ -41,9 +36,8 @@ POOL_TEST(what_is_to_be_kept_is_kept)
     EXPECT_EQ(rig_trim(r, MIB(30), true), 0, "the next request finds nothing to do");
 }
 
-POOL_TEST(pending_memory_is_waited_for_if_asked)
+RIG_TEST(pending_memory_is_waited_for_if_asked, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_pending(r, 1, MS(30), MIB(8));
     EXPECT_EQ(rig_trim(r, 0, false), 0, "its work is running");
     EXPECT_EQ(rig_stats(r).num_fence_waits, 0, "and nobody waits");
@@ -52,9 +46,8 @@ POOL_TEST(pending_memory_is_waited_for_if_asked)
 }
 
 /* With one stream nothing is pending. */
-POOL_TEST(what_can_go_back_only_after_its_work_is_told)
+RIG_TEST(what_can_go_back_only_after_its_work_is_told, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(8));
     rig_alloc(r, MIB(2));
     EXPECT_EQ(pool_behind_work_bytes(r->pool), 0, "all is live");
@@ -67,9 +60,8 @@ POOL_TEST(what_can_go_back_only_after_its_work_is_told)
     EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "so it can go back");
 }
 
-POOL_TEST(the_wait_is_bounded)
+RIG_TEST(the_wait_is_bounded, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
     struct pool_trim t = {.wait_ns = MS(10)};
     rig_free_behind(r, 1, MS(30), a);
@@ -78,9 +70,8 @@ POOL_TEST(the_wait_is_bounded)
     EXPECT_EQ(model_now(r->model) - before, MS(10), "no longer than asked");
 }
 
-POOL_TEST(a_wait_in_turns_is_for_what_was_freed_before_it)
+RIG_TEST(a_wait_in_turns_is_for_what_was_freed_before_it, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
     EXPECT(pool_has_settled(r->pool, pool_settle(r->pool)), "nothing was freed");
     rig_free_behind(r, 1, MS(30), a);
@@ -100,9 +91,8 @@ POOL_TEST(a_wait_in_turns_is_for_what_was_freed_before_it)
 
 /* The call whose failure asks for it may be told of it late: memory that just went back counts as
  * well. */
-POOL_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending)
+RIG_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
     EXPECT(!pool_release(r->pool, POOL_RELEASE_IDLE), "nothing is idle");
     EXPECT(!pool_release(r->pool, POOL_RELEASE_PENDING), "nor freed at all");
@@ -121,9 +111,8 @@ POOL_TEST(a_driver_without_memory_gets_what_is_idle_then_what_is_pending)
     EXPECT(!pool_release(r->pool, POOL_RELEASE_IDLE), "long ago");
 }
 
-POOL_TEST(the_wait_of_a_driver_without_memory_is_bounded)
+RIG_TEST(the_wait_of_a_driver_without_memory_is_bounded, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_pending(r, 1, MS(30000), MIB(8));
     uint64_t before = model_now(r->model);
     EXPECT(!pool_release(r->pool, POOL_RELEASE_PENDING), "its work takes too long");
@@ -131,9 +120,8 @@ POOL_TEST(the_wait_of_a_driver_without_memory_is_bounded)
 }
 
 /* Each fence is recorded at the submission after the free. */
-POOL_TEST(what_is_complete_goes_back_beside_longer_work)
+RIG_TEST(what_is_complete_goes_back_beside_longer_work, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(8));
     rig_free_behind(r, 1, MS(3000), a);
     rig_free_behind(r, 2, MS(1000000), b);
@@ -141,9 +129,8 @@ POOL_TEST(what_is_complete_goes_back_beside_longer_work)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "it went back");
 }
 
-POOL_TEST(a_lost_pool_serves_nothing)
+RIG_TEST(a_lost_pool_serves_nothing, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     static const uint64_t sizes[] = {512, KIB(40), MIB(1), MIB(20)};
     uint64_t addr;
     int code;
@@ -160,17 +147,15 @@ POOL_TEST(a_lost_pool_serves_nothing)
     r->lost = true;
 }
 
-POOL_TEST(a_flush_synchronises_nothing_in_an_arena)
+RIG_TEST(a_flush_synchronises_nothing_in_an_arena, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_freed(r, MIB(8));
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT_EQ(rig_trim(r, 0, false), MIB(8), "idle memory goes back beside an endless kernel");
 }
 
-POOL_TEST(a_flush_in_a_capture_gives_what_is_known_idle)
+RIG_TEST(a_flush_in_a_capture_gives_what_is_known_idle, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8)), b = rig_alloc(r, MIB(6));
     rig_free(r, a);
     rig_launch(r, 1, 0, 0);
@@ -227,9 +212,8 @@ POOL_TEST(exposed_segments_outlast_an_end_of_the_context_that_fails)
 
 /* An unmap may answer an error of other work and have done its own. What it names is never handed
  * out as if it were there. */
-POOL_TEST(an_unmap_that_fails_may_have_done_its_own)
+RIG_TEST(an_unmap_that_fails_may_have_done_its_own, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_free(r, rig_alloc(r, MIB(8)));
     rig_settle(r);
     r->model->work_code = MODEL_BROKEN;

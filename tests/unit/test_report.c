@@ -1,15 +1,11 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The text report is held against a golden copy, and the JSON report is read back by a JSON parser.
- * Both are also made in buffers that are too small, in another locale, and with odd names.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The text report is held against a golden copy, and the JSON report is read back by a JSON parser.
+ * Both are also made in buffers that are too small, in another locale, and with odd names. */
 #include "shim/stats/report.h"
 #include "tests/unit/capture.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <locale.h>
-#include <stdlib.h>
 
 static struct report_pool sample_pool(void)
 {
@@ -100,7 +96,6 @@ TEST(the_text_is_the_golden_text)
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1, .elapsed_ns = UINT64_C(12345000000)};
     static char text[8192];
-
     set_counters(1234567, 4);
     size_t n = report_text(&r, text, sizeof text);
     assert_int_equal(n, strlen(text));
@@ -117,7 +112,6 @@ TEST(every_line_of_the_text_has_one_width)
     struct report r = {.pools = &pool, .num_pools = 1};
     static char text[16384];
     uint64_t *stats = (uint64_t *)&pool.stats;
-
     for (size_t i = 0; i < sizeof pool.stats / sizeof *stats; i++)
         stats[i] = UINT64_C(999999999999999);
     for (int i = 0; i < NUM_COUNTERS; i++)
@@ -136,7 +130,6 @@ TEST(no_pool_is_a_short_text)
 {
     struct report r = {0};
     char text[1024];
-
     set_counters(0, 0);
     report_text(&r, text, sizeof text);
     assert_non_null(strstr(text, "no pool"));
@@ -150,7 +143,6 @@ TEST(a_small_buffer_is_filled_and_the_whole_length_returned)
     static char text[8192];
     char small[101];
     size_t n = report_text(&r, text, sizeof text), m = report_json(&r, NULL, 0);
-
     memset(small, 'z', sizeof small);
     assert_int_equal(report_text(&r, small, sizeof small - 1), n);
     assert_memory_equal(small, text, 99);
@@ -165,7 +157,6 @@ static void python_check(const struct report *r, const char *statements)
 {
     static char text[16384], command[8192];
     size_t n = report_json(r, text, sizeof text);
-
     assert_true(n < sizeof text);
     assert_ptr_equal(strchr(text, '\n'), text + n - 1);
     snprintf(command, sizeof command,
@@ -183,7 +174,6 @@ TEST(the_json_has_every_field_with_its_value)
     static char statements[8192];
     uint64_t *stats = (uint64_t *)&pools[1].stats;
     size_t used = 0;
-
     for (size_t i = 0; i < sizeof pools[1].stats / sizeof *stats; i++)
         stats[i] = 1000 + i;
     pools[1].device = 3;
@@ -243,7 +233,6 @@ TEST(the_json_tells_of_the_process_where_it_is_known)
                        .flush = &flush,
                        .command = "python3 \"a b\"",
                        .signal = 12};
-
     strcpy(options.dir.path, "/dev/shm/\"x\"");
     options.max_idle_bytes.others.bytes = UINT64_C(3) << 30;
     python_check(&r,
@@ -262,7 +251,6 @@ TEST(strange_names_still_make_json)
 {
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
-
     pool.name = "a\"b\\c\n\t\x01\x7f";
     pool.backing = "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80";
     pool.reason = "\xff|\xc3|\xc0\xaf|\xed\xa0\x80|\xe2\x82|\xf4\x90\x80\x80|\x80";
@@ -281,7 +269,6 @@ TEST(a_decimal_comma_of_the_locale_changes_nothing)
     struct report_pool pool = sample_pool();
     struct report r = {.pools = &pool, .num_pools = 1};
     static char before[8192], after[8192];
-
     report_text(&r, before, sizeof before);
     if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8"))
         skip();
@@ -298,7 +285,6 @@ TEST(it_is_written_where_the_option_says)
         .at_exit = true, .json = true, .path = "/tmp/gpucache-report-test-%p"};
     static char said[8192], expected[8192];
     char path[64];
-
     snprintf(path, sizeof path, "/tmp/gpucache-report-test-%ld", (long)getpid());
     errno = 4711;
     assert_true(report_write(&r, &where));

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * shim/driver/reservation.c: a thread asks about an address without a lock, while another one
- * changes the table. The answer is that of the moment before the change or of the one after it.
- */
+/* shim/driver/reservation.c: a thread asks about an address without a lock, while another one
+ * changes the table. The answer is that of the moment before the change or of the one after it. */
 #include "tests/unit/steps.h"
 /* After it. */
 #include "shim/driver/reservation.c"

@@ -1,13 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/retain.c with the store, and a GPU of the test's: what is trusted, and what is copied
- * where. The test does what move.c does with the answers.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/retain.c with the store, and a GPU of the test's: what is trusted, and what is copied
+ * where. The test does what move.c does with the answers. */
 #include "shim/park/retain.h"
 
 #include "shim/park/hasher.h"
-
-#include <stdlib.h>
 
 #include "tests/unit/cases.h"
 
@@ -85,7 +81,6 @@ static void list(unsigned mask, bool (*goes_on)(void))
 static void copy_one(size_t i)
 {
     struct store_row to;
-
     if (retain_has_bytes(i))
         return;
     assert_true(retain_place(&store, i, &to, why, sizeof why));
@@ -200,7 +195,6 @@ TEST_WITH(without_hashes_all_is_copied, begin, end)
 TEST_WITH(a_copy_that_stops_is_forgotten, begin, end)
 {
     struct store_row to;
-
     park(0xf);
     wake(0xf, UINT64_MAX);
     gpu[1] = 7;

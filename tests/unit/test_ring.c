@@ -1,15 +1,11 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/ring.c: which fences are collected, dropped and kept, and whose events may be recorded
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/ring.c: which fences are collected, dropped and kept, and whose events may be recorded
  * again. With the pool's own use of it: a fence that the driver is asked about keeps its event
- * meanwhile.
- */
+ * meanwhile. */
 #include "pool/ring.h"
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
-
-#include <stdlib.h>
 
 /* Epochs from 1 to count; the event of each is 100 more. */
 static struct ring *ring_of(unsigned count)

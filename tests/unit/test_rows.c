@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
- * out of it is what was asked for, whatever was freed into it before.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
+ * out of it is what was asked for, whatever was freed into it before. */
 #include "pool/magazine.h"
 
 #include "pool/map.h"
@@ -39,9 +37,8 @@ static void mix(struct rig *r, uint64_t small_bytes, uint64_t large_bytes)
     EXPECT_SOUND(r);
 }
 
-POOL_TEST(two_sizes_that_share_a_row_are_told_apart)
+RIG_TEST(two_sizes_that_share_a_row_are_told_apart, start(state))
 {
-    struct rig *r = start(state);
     uint64_t first[MAGAZINE_ROWS] = {0};
     unsigned shared = 0;
     for (uint64_t size = KIB(33); size <= MIB(2); size += KIB(16)) {
@@ -56,9 +53,8 @@ POOL_TEST(two_sizes_that_share_a_row_are_told_apart)
     EXPECT(shared > 20, "more sizes than rows");
 }
 
-POOL_TEST(two_large_sizes_are_told_apart)
+RIG_TEST(two_large_sizes_are_told_apart, start(state))
 {
-    struct rig *r = start(state);
     uint64_t a[2], b[2];
     for (int i = 0; i < 2; i++) {
         a[i] = rig_alloc(r, MIB(3));
@@ -110,9 +106,8 @@ TEST(what_the_limits_leave_to_the_driver_comes_out_of_no_magazine)
 }
 
 /* Limits that no class or unit lies across cost nothing. */
-POOL_TEST(limits_elsewhere_leave_magazines_alone)
+RIG_TEST(limits_elsewhere_leave_magazines_alone, *state)
 {
-    struct rig *r = *state;
     r->config.min_block_bytes = 513;
     r->config.max_block_bytes = MIB(4);
     r->model->backend.single_stream = true;

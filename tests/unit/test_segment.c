@@ -1,13 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/segment.c: the driver's own allocations, cached whole.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/segment.c: the driver's own allocations, cached whole. */
 #include "pool/segment.h"
 
 #include "pool/state.h"
 #include "tests/unit/expect.h"
-
-#include <stdatomic.h>
 
 static struct rig *segments_on_a_device_of(void **state, uint64_t capacity_bytes)
 {
@@ -30,9 +26,8 @@ TEST(segments_have_little_slack)
     }
 }
 
-POOL_TEST(a_large_block_has_its_own_segment)
+RIG_TEST(a_large_block_has_its_own_segment, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(6)), b = rig_alloc(r, MIB(6));
     struct pool_block f;
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 2, "one each");
@@ -42,9 +37,8 @@ POOL_TEST(a_large_block_has_its_own_segment)
     EXPECT_EQ(f.size_bytes, MIB(6), "the whole of it");
 }
 
-POOL_TEST(small_blocks_share_a_segment)
+RIG_TEST(small_blocks_share_a_segment, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t first = rig_alloc(r, 100);
     struct pool_block f;
     for (int i = 0; i < 8; i++) {
@@ -57,9 +51,8 @@ POOL_TEST(small_blocks_share_a_segment)
 
 /* 1.1 MiB take 2 MiB of a segment: a few such blocks have one each, a program full of them
  * shares. */
-POOL_TEST(blocks_that_round_badly_share)
+RIG_TEST(blocks_that_round_badly_share, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t at[256], size = MIB(1) + MIB(1) / 10;
     struct pool_block f;
     rig_alloc_all(r, at, 256, size);
@@ -77,9 +70,8 @@ POOL_TEST(blocks_that_round_badly_share)
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "everything can be given back");
 }
 
-POOL_TEST(a_cached_segment_serves_with_little_slack_only)
+RIG_TEST(a_cached_segment_serves_with_little_slack_only, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t a = rig_freed(r, MIB(36));
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "an eighth of slack is taken");
     rig_free(r, a);
@@ -88,9 +80,8 @@ POOL_TEST(a_cached_segment_serves_with_little_slack_only)
     EXPECT_EQ(f.size_bytes, MIB(20), "half of it is not");
 }
 
-POOL_TEST(pending_segments_serve_behind_their_work_with_little_slack)
+RIG_TEST(pending_segments_serve_behind_their_work_with_little_slack, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(36)), b = rig_alloc(r, MIB(20));
     rig_launch(r, 1, MS(20), a);
     rig_launch(r, 1, MS(20), b);
@@ -100,9 +91,8 @@ POOL_TEST(pending_segments_serve_behind_their_work_with_little_slack)
     EXPECT_EQ(rig_alloc(r, MIB(34)), a, "which serves what fits it");
 }
 
-POOL_TEST(every_idle_segment_is_releasable)
+RIG_TEST(every_idle_segment_is_releasable, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     for (int i = 0; i < 6; i++)
         rig_alloc(r, MIB(3) * (uint64_t)(i + 1));
     uint64_t live = rig_alloc(r, MIB(7));
@@ -112,27 +102,24 @@ POOL_TEST(every_idle_segment_is_releasable)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(8), "all but the live one");
 }
 
-POOL_TEST(segments_go_back_before_the_peak_is_passed)
+RIG_TEST(segments_go_back_before_the_peak_is_passed, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     /* One block after the other, each of another size: none serves the next. */
     for (int i = 0; i < 12; i++)
         rig_pending(r, 1, 0, MIB(40) - MIB(3) * (uint64_t)i);
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(45), "an eighth over what the program held");
 }
 
-POOL_TEST(no_segment_goes_back_while_a_kernel_runs)
+RIG_TEST(no_segment_goes_back_while_a_kernel_runs, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     rig_freed(r, MIB(40));
     rig_launch(r, 1, MODEL_FOREVER, 0);
     EXPECT(rig_alloc(r, MIB(20)), "the pool grows instead");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(60), "since cuMemFree would wait for ever");
 }
 
-POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
+RIG_TEST(segments_go_back_beside_a_kernel_where_they_can, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
     rig_pending(r, 1, MS(1), MIB(40));
     model_advance(r->model, MS(2));
@@ -141,18 +128,16 @@ POOL_TEST(segments_go_back_beside_a_kernel_where_they_can)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(16), "the other segment went back");
 }
 
-POOL_TEST(no_segment_goes_back_below_its_own_work)
+RIG_TEST(no_segment_goes_back_below_its_own_work, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
     rig_pending(r, 1, MS(20), MIB(40));
     EXPECT(rig_alloc(r, MIB(16)), "there is memory");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(56), "the other segment is still in use");
 }
 
-POOL_TEST(an_exposed_segment_waits_for_its_work)
+RIG_TEST(an_exposed_segment_waits_for_its_work, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     r->model->backend.frees_beside = true;
     uint64_t a = rig_alloc(r, MIB(6));
     rig_expose(r, a);
@@ -169,9 +154,8 @@ static void go_through_sizes(struct rig *r, uint64_t work_ns)
         rig_pending(r, 1, work_ns, MIB(60) - MIB(2) * (uint64_t)i);
 }
 
-POOL_TEST(a_free_pays_what_growing_below_work_in_flight_owes)
+RIG_TEST(a_free_pays_what_growing_below_work_in_flight_owes, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     rig_launch(r, 2, MS(20), 0);
     go_through_sizes(r, MS(20));
     EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(60 + 60), "the peak and a block");
@@ -216,9 +200,8 @@ POOL_TEST(with_half_of_the_device_a_quarter_is_owed_at_most)
     EXPECT(worst_debt_bytes(r, MS(100000)) <= MIB(20), "however much is overdrawn");
 }
 
-POOL_TEST(a_free_waits_as_long_as_the_gpu_gets_on)
+RIG_TEST(a_free_waits_as_long_as_the_gpu_gets_on, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t at[8];
     rig_alloc_all(r, at, 8, MIB(10));
     for (int i = 0; i < 8; i++) {
@@ -232,9 +215,8 @@ POOL_TEST(a_free_waits_as_long_as_the_gpu_gets_on)
     EXPECT(rig_stats(r).reserved_bytes <= MIB(80), "the rest went back");
 }
 
-POOL_TEST(no_debt_is_paid_below_a_kernel_that_never_ends)
+RIG_TEST(no_debt_is_paid_below_a_kernel_that_never_ends, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     rig_alloc(r, MIB(40));
     rig_alloc(r, MIB(30));
     rig_free_all(r);
@@ -262,9 +244,8 @@ static uint64_t leave_one_idle(struct rig *r, uint64_t work_ns)
     return a;
 }
 
-POOL_TEST(a_larger_segment_serves_before_the_peak_is_passed)
+RIG_TEST(a_larger_segment_serves_before_the_peak_is_passed, segments_on_a_device_of(state, GIB(4)))
 {
-    struct rig *r = segments_on_a_device_of(state, GIB(4));
     uint64_t a = leave_one_idle(r, MS(20));
     EXPECT_EQ(rig_alloc(r, MIB(44)), a, "rather than 44 MiB more");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(260), "nothing is taken");
@@ -272,9 +253,8 @@ POOL_TEST(a_larger_segment_serves_before_the_peak_is_passed)
     EXPECT(rig_alloc(r, MIB(28)) != a, "not one of more than twice the size");
 }
 
-POOL_TEST(slack_is_a_small_part_of_the_peak)
+RIG_TEST(slack_is_a_small_part_of_the_peak, segments_on_a_device_of(state, GIB(4)))
 {
-    struct rig *r = segments_on_a_device_of(state, GIB(4));
     uint64_t at[4];
     rig_alloc_all(r, at, 4, MIB(60)); /* 240 MiB: slack of 30 */
     for (int i = 0; i < 4; i++)
@@ -283,25 +263,22 @@ POOL_TEST(slack_is_a_small_part_of_the_peak)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(240 + 2 * 46), "two of four have 14 MiB of it");
 }
 
-POOL_TEST(with_half_of_the_device_there_is_no_slack)
+RIG_TEST(with_half_of_the_device_there_is_no_slack, segments_on_a_device_of(state, MIB(600)))
 {
-    struct rig *r = segments_on_a_device_of(state, MIB(600));
     uint64_t a = leave_one_idle(r, MS(20));
     EXPECT(rig_alloc(r, MIB(44)) != a, "there would be less for others");
 }
 
-POOL_TEST(rounding_may_leave_no_slack)
+RIG_TEST(rounding_may_leave_no_slack, segments_on_a_device_of(state, GIB(4)))
 {
-    struct rig *r = segments_on_a_device_of(state, GIB(4));
     rig_alloc_all(r, NULL, 16, MIB(1) + MIB(1) / 10); /* 14 MiB of it */
     uint64_t a = rig_pending(r, 0, MS(20), MIB(6));
     EXPECT(rig_alloc(r, MIB(3) + MIB(1) / 4) != a,
            "that is more than an eighth of the peak by itself");
 }
 
-POOL_TEST(slack_makes_no_blocks_share)
+RIG_TEST(slack_makes_no_blocks_share, segments_on_a_device_of(state, GIB(4)))
 {
-    struct rig *r = segments_on_a_device_of(state, GIB(4));
     struct pool_block f;
     rig_alloc_all(r, NULL, 8, MIB(64));
     rig_launch(r, 0, MS(20), r->blocks[0].addr);
@@ -314,9 +291,8 @@ POOL_TEST(slack_makes_no_blocks_share)
     }
 }
 
-POOL_TEST(no_request_waits_for_what_is_ordered)
+RIG_TEST(no_request_waits_for_what_is_ordered, segments_on_a_device_of(state, GIB(4)))
 {
-    struct rig *r = segments_on_a_device_of(state, GIB(4));
     r->model->backend.frees_beside = true;
     leave_one_idle(r, 0);
     uint64_t b = rig_pending(r, 0, MS(20), MIB(4));
@@ -336,9 +312,8 @@ POOL_TEST(while_the_gpu_is_idle_a_segment_of_the_size_is_better)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(244), "and the other one goes back");
 }
 
-POOL_TEST(an_exposed_segment_goes_back_when_freed)
+RIG_TEST(an_exposed_segment_goes_back_when_freed, expect_segments(state))
 {
-    struct rig *r = expect_segments(state);
     uint64_t a = rig_alloc(r, MIB(6));
     rig_expose(r, a);
     rig_free_behind(r, 1, MS(3), a);
@@ -348,9 +323,8 @@ POOL_TEST(an_exposed_segment_goes_back_when_freed)
     EXPECT_EQ(pool_free(a), POOL_FOREIGN, "its address is the driver's again");
 }
 
-POOL_TEST(a_driver_that_does_not_align_is_not_used)
+RIG_TEST(a_driver_that_does_not_align_is_not_used, *state)
 {
-    struct rig *r = *state;
     r->model->odd_segments = true;
     r->config.backing = BACKING_SEGMENT;
     rig_start(r);
@@ -360,9 +334,8 @@ POOL_TEST(a_driver_that_does_not_align_is_not_used)
     EXPECT_EQ(rig_stats(r).num_backend_failures, 1, "it is counted");
 }
 
-POOL_TEST(prealloc_is_one_segment)
+RIG_TEST(prealloc_is_one_segment, *state)
 {
-    struct rig *r = *state;
     r->config.prealloc_bytes = MIB(64);
     r->config.backing = BACKING_SEGMENT;
     rig_start(r);
@@ -397,9 +370,8 @@ TEST(without_address_space_segments_serve)
     EXPECT_ENDS(r);
 }
 
-POOL_TEST(a_device_without_an_arena_gets_segments)
+RIG_TEST(a_device_without_an_arena_gets_segments, *state)
 {
-    struct rig *r = *state;
     r->model->backend.has_arena = false;
     rig_start(r);
     EXPECT(!pool_uses_arena(r->pool), "the device has none");

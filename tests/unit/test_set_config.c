@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool_set_config: limits that change while the pool works. test_threads.c changes them while
- * eight threads use the pool.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool_set_config: limits that change while the pool works. test_threads.c changes them while
+ * eight threads use the pool. */
 #include "tests/unit/expect.h"
 
 /* So many blocks of 8 MiB, all freed again and ready. */
@@ -18,9 +16,8 @@ static void set(struct rig *r)
     EXPECT_SOUND(r);
 }
 
-POOL_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on)
+RIG_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     fill(r, 10);
     EXPECT_EQ(pool_tick_ns(r->pool), 0, "no limit");
     r->config.max_idle_bytes = MIB(16);
@@ -35,9 +32,8 @@ POOL_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(80), "and memory is kept again");
 }
 
-POOL_TEST(memory_left_to_others_can_change)
+RIG_TEST(memory_left_to_others_can_change, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     fill(r, 20);
     r->config.min_free_bytes = MIB(400);
     set(r);
@@ -70,9 +66,8 @@ POOL_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle)
     EXPECT(rig_alloc(r, MIB(100)), "no limit any more");
 }
 
-POOL_TEST(a_limit_above_what_there_is_needs_no_tick)
+RIG_TEST(a_limit_above_what_there_is_needs_no_tick, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     rig_alloc(r, MIB(8));
     r->config.max_reserved_bytes = MIB(64);
     set(r);
@@ -81,9 +76,8 @@ POOL_TEST(a_limit_above_what_there_is_needs_no_tick)
     EXPECT(rig_alloc(r, MIB(50)), "within");
 }
 
-POOL_TEST(a_timeout_counts_from_the_moment_that_it_is_set)
+RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(8));
     rig_free(r, rig_alloc(r, MIB(6)));
     model_advance(r->model, MS(60000));
@@ -102,9 +96,8 @@ POOL_TEST(a_timeout_counts_from_the_moment_that_it_is_set)
     EXPECT_EQ(pool_tick(r->pool), MIB(8), "then these");
 }
 
-POOL_TEST(a_shorter_timeout_counts_from_the_last_use)
+RIG_TEST(a_shorter_timeout_counts_from_the_last_use, *state)
 {
-    struct rig *r = *state;
     r->config.idle_timeout_ns = MS(60000);
     rig_start(r);
     fill(r, 2);
@@ -115,9 +108,8 @@ POOL_TEST(a_shorter_timeout_counts_from_the_last_use)
     EXPECT_EQ(pool_tick(r->pool), MIB(16), "unused for five seconds");
 }
 
-POOL_TEST(the_way_of_reuse_can_change)
+RIG_TEST(the_way_of_reuse_can_change, expect_reuse(state, REUSE_READY))
 {
-    struct rig *r = expect_reuse(state, REUSE_READY);
     r->several_streams = true;
     uint64_t a = rig_pending(r, 1, MS(10), MIB(8));
     EXPECT(rig_alloc(r, MIB(8)) != a, "work still uses it");
@@ -126,9 +118,8 @@ POOL_TEST(the_way_of_reuse_can_change)
     EXPECT_EQ(rig_alloc(r, MIB(8)), a, "behind its work");
 }
 
-POOL_TEST(what_is_fixed_stays)
+RIG_TEST(what_is_fixed_stays, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     r->config.min_block_bytes = MIB(1);
     r->config.max_block_bytes = MIB(2);
     r->config.sync_free = true;
@@ -142,9 +133,8 @@ POOL_TEST(what_is_fixed_stays)
     EXPECT(pool_tick_ns(r->pool), "but the limit is new");
 }
 
-POOL_TEST(the_next_context_has_the_new_limits)
+RIG_TEST(the_next_context_has_the_new_limits, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     fill(r, 4);
     r->config.max_reserved_bytes = MIB(16);
     set(r);

@@ -1,16 +1,13 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Host memory is short: the N-th mmap fails, or all from the N-th on, for N = 1, 2, 3... until a
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Host memory is short: the N-th mmap fails, or all from the N-th on, for N = 1, 2, 3... until a
  * scenario goes through untouched. Every call comes back with few driver calls, the pool stays
  * sound, and serves again once there is host memory. In both backings, with one stream and with
  * several. And no host memory at all, with a few records left for the blocks that a request splits
- * off. Linked with --wrap.
- */
+ * off. Linked with --wrap. */
 #include "pool/state.h"
 #include "pool/tuning.h"
 #include "tests/unit/expect.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 
 #define MOST 200

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Values of options as text. For each type a text becomes a value, the value becomes a text in its
- * plain form, and this text the same value again.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Values of options as text. For each type a text becomes a value, the value becomes a text in its
+ * plain form, and this text the same value again. */
 #include "shim/option/show.h"
 #include "tests/unit/capture.h"
 

@@ -1,16 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
- * waits for, and when it may not come again.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
+ * waits for, and when it may not come again. */
 #include "pool/single_stream.h"
 
 #include "pool/magazine.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
-
-#include <stdatomic.h>
 
 static struct magazine *magazine(struct rig *r)
 {
@@ -62,9 +58,8 @@ TEST(what_is_freed_while_the_stream_is_left_waits_for_its_fence)
     }
 }
 
-POOL_TEST(a_thread_inside_a_magazine_is_waited_for)
+RIG_TEST(a_thread_inside_a_magazine_is_waited_for, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     struct leaver leaver = {0};
     rig_free(r, rig_alloc(r, 512));
     rig_pending(r, 0, MS(20), KIB(128));
@@ -85,9 +80,8 @@ POOL_TEST(a_thread_inside_a_magazine_is_waited_for)
 }
 
 /* When the stream is left, later work would be ordered behind the late fence. */
-POOL_TEST(one_stream_is_not_enough_while_a_late_fence_runs)
+RIG_TEST(one_stream_is_not_enough_while_a_late_fence_runs, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
     rig_launch(r, 1, 0, a);
     rig_launch(r, 2, 0, a); /* alone from here on */
@@ -106,9 +100,8 @@ POOL_TEST(one_stream_is_not_enough_while_a_late_fence_runs)
     EXPECT(rig_enter_single(r), "now it can");
 }
 
-POOL_TEST(one_stream_is_not_enough_while_others_work)
+RIG_TEST(one_stream_is_not_enough_while_others_work, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
     rig_launch(r, 1, MS(50), b);
     rig_launch(r, 2, 0, a); /* alone from here on */
@@ -139,9 +132,8 @@ static void enter_meanwhile(struct model *m, enum model_row row)
     e->entered = pool_enter_single_stream(e->rig->pool, e->mark, 2 << 3, &e->rig->breached);
 }
 
-POOL_TEST(one_stream_is_not_enough_while_a_record_is_under_way)
+RIG_TEST(one_stream_is_not_enough_while_a_record_is_under_way, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, MIB(3)), b = rig_alloc(r, MIB(3));
     rig_launch(r, 1, MS(5), b);
     rig_launch(r, 2, 0, a); /* alone from here on */

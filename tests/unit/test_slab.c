@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/slab.c: small objects.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/slab.c: small objects. */
 #include "pool/slab.h"
 
 #include "pool/map.h"
@@ -44,27 +42,8 @@ TEST(slabs_are_pages_and_waste_little)
     }
 }
 
-POOL_TEST(objects_of_a_slab_are_apart)
+RIG_TEST(an_empty_slab_serves_last, expect_single(state))
 {
-    struct rig *r = expect_single(state);
-    for (int i = 0; i < 300; i++)
-        EXPECT(rig_alloc(r, 512 + (uint64_t)i % 3 * 700), "there is memory");
-    EXPECT_SOUND(r);
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "one chunk holds them all");
-}
-
-POOL_TEST(an_object_is_given_again)
-{
-    struct rig *r = expect_single(state);
-    uint64_t a = rig_alloc(r, 1000);
-    rig_alloc(r, 1000);
-    rig_free(r, a);
-    EXPECT_EQ(rig_alloc(r, 900), a, "the free object of the slab serves first");
-}
-
-POOL_TEST(an_empty_slab_serves_last)
-{
-    struct rig *r = expect_single(state);
     uint64_t addr[16];
     rig_alloc_all(r, addr, 16, KIB(32));
     EXPECT_EQ(addr[8] - addr[0], KIB(256), "eight to a slab");
@@ -78,9 +57,8 @@ POOL_TEST(an_empty_slab_serves_last)
     EXPECT_EQ(rig_alloc(r, KIB(32)) / KIB(256), addr[0] / KIB(256), "then the empty one serves");
 }
 
-POOL_TEST(an_empty_slab_returns_its_block)
+RIG_TEST(an_empty_slab_returns_its_block, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t addr[24];
     rig_alloc_all(r, addr, 24, KIB(32));
     EXPECT_EQ(empty_count(r), 0, "three full slabs");
@@ -92,20 +70,8 @@ POOL_TEST(an_empty_slab_returns_its_block)
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "its chunk is back with the driver");
 }
 
-POOL_TEST(requests_of_other_sizes_use_the_block_of_an_empty_slab)
+RIG_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken, expect_single(state))
 {
-    struct rig *r = expect_single(state);
-    uint64_t addr[16];
-    rig_alloc_all(r, addr, 16, KIB(32));
-    rig_free_every(r, addr, 0, 16, 1);
-    uint64_t other = rig_alloc(r, KIB(300));
-    EXPECT(other, "there is memory");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "in the same chunk");
-}
-
-POOL_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken)
-{
-    struct rig *r = expect_single(state);
     uint64_t addr[SLAB_CLASSES], halves = 0;
     for (unsigned c = 0; c < SLAB_CLASSES; c++)
         addr[c] = rig_alloc(r, slab_object_bytes(c));
@@ -119,9 +85,8 @@ POOL_TEST(the_last_empty_slab_of_each_class_serves_before_memory_is_taken)
     EXPECT_EQ(empty_count(r), 0, "the slabs made room");
 }
 
-POOL_TEST(slots_are_found_from_addresses)
+RIG_TEST(slots_are_found_from_addresses, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 20000);
     struct slab *s = map_block(map_find(a), a)->item.slab;
     for (unsigned i = 0; i < s->object_count; i++) {
@@ -135,9 +100,8 @@ POOL_TEST(slots_are_found_from_addresses)
     EXPECT_EQ(pool_lookup(end, &b), POOL_INVALID, "nor is anything found there");
 }
 
-POOL_TEST(an_exposed_object_is_not_given_again)
+RIG_TEST(an_exposed_object_is_not_given_again, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a = rig_alloc(r, 1000);
     rig_expose(r, a);
     rig_free(r, a);
@@ -146,9 +110,8 @@ POOL_TEST(an_exposed_object_is_not_given_again)
     EXPECT_EQ(rig_stats(r).num_exposed, 1, "it is counted");
 }
 
-POOL_TEST(a_slab_with_nothing_but_dead_and_free_goes_back)
+RIG_TEST(a_slab_with_nothing_but_dead_and_free_goes_back, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t addr[10];
     rig_alloc_all(r, addr, 10, 30000);
     for (int i = 0; i < 10; i += 3)

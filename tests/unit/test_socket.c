@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/socket/socket.c and shim/share/ticket.c: what goes over a pair of sockets.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/socket/socket.c and shim/share/ticket.c: what goes over a pair of sockets. */
 #include "tests/unit/messages.h"
 
 TEST(descriptors_arrive_as_their_own)

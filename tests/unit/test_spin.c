@@ -1,11 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/spin.c: a thread that waits for a few steps of another one leaves the processor to it.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/spin.c: a thread that waits for a few steps of another one leaves the processor to it. */
 #include "pool/spin.h"
 #include "tests/unit/expect.h"
 
-#include <errno.h>
 #include <time.h>
 
 static uint64_t clock_ns(void)

@@ -1,15 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/trace/stack.c: call paths are what the C library's own unwinder finds, or shorter.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/trace/stack.c: call paths are what the C library's own unwinder finds, or shorter. */
 #include "shim/trace/cfi.h"
 #include "shim/trace/stack.h"
 
 #include <execinfo.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdbool.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <ucontext.h>

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/fence.c: a submission looks without the lock whether something has to be recorded before it,
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/fence.c: a submission looks without the lock whether something has to be recorded before it,
  * while another thread's record is refused because of a capture. Whatever it saw, either it comes
  * for the lock, or the epoch is marked late: no thread may wait for work that came after the frees.
  */
@@ -91,9 +90,8 @@ TEST(a_submission_beside_a_refused_record_is_known)
 }
 
 /* Its fence may capture that work. */
-POOL_TEST(a_record_that_is_not_waited_for_is_late)
+RIG_TEST(a_record_that_is_not_waited_for_is_late, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct sealer s = {.rig = r};
     const struct fences *f = &r->pool->fences;
     sem_init(&s.recording, 0, 0);

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/magazine.c: another thread frees the same block at every moment of a free into a magazine.
- * One of the two frees it, and the other is told that it is not the program's.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/magazine.c: another thread frees the same block at every moment of a free into a magazine.
+ * One of the two frees it, and the other is told that it is not the program's. */
 #include "tests/unit/steps.h"
 /* After it. */
 #include "pool/magazine.c"
@@ -28,10 +26,9 @@ static void free_elsewhere(void *arg)
     pthread_join(thread, NULL);
 }
 
-POOL_TEST(one_of_two_frees_at_the_same_time_is_refused)
+RIG_TEST(one_of_two_frees_at_the_same_time_is_refused, expect_single(state))
 {
     static const uint64_t sizes[] = {700, KIB(300), MIB(3)};
-    struct rig *r = expect_single(state);
     int code;
     rig_free(r, rig_alloc(r, 512));
     for (unsigned several = 0; several < 2; several++) {
@@ -99,9 +96,8 @@ static void move_elsewhere(void *arg)
     pthread_join(thread, NULL);
 }
 
-POOL_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one)
+RIG_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one, *state)
 {
-    struct rig *r = *state;
     unsigned moved = 0;
     r->config.backing = BACKING_SEGMENT;
     r->model->backend.single_stream = true;

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/map.c: a range is forgotten. At every moment of that, a granule without an owner, which
- * another pool may claim, holds nothing of the last one.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/map.c: a range is forgotten. At every moment of that, a granule without an owner, which
+ * another pool may claim, holds nothing of the last one. */
 #include "tests/unit/steps.h"
 /* After it. */
 #include "pool/map.c"

@@ -1,14 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Eight threads on one pool allocate, free each other's memory, submit work on several streams and
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Eight threads on one pool allocate, free each other's memory, submit work on several streams and
  * trim. The model watches for memory that is used too early, and the test for blocks that overlap.
- * To be run under TSan and ASan as well.
- */
+ * To be run under TSan and ASan as well. */
 #include "tests/unit/expect.h"
-
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #define THREADS 8
 #define SLOTS 192
@@ -215,9 +209,8 @@ TEST(threads_on_a_device_that_is_too_small)
     }
 }
 
-POOL_TEST(threads_under_limits)
+RIG_TEST(threads_under_limits, *state)
 {
-    struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
     r->config.max_idle_bytes = MIB(8);
     r->config.idle_timeout_ns = MS(2);
@@ -268,18 +261,16 @@ TEST(threads_under_limits_that_change)
     }
 }
 
-POOL_TEST(threads_without_order)
+RIG_TEST(threads_without_order, *state)
 {
-    struct rig *r = *state;
     r->model->backend.has_order = false;
     r->model->backend.single_stream = true;
     rig_start(r);
     run_rounds(r, true, 7);
 }
 
-POOL_TEST(threads_that_wait_in_every_free)
+RIG_TEST(threads_that_wait_in_every_free, *state)
 {
-    struct rig *r = *state;
     r->config.sync_free = true;
     rig_start(r);
     run_rounds(r, false, 8);

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool/time_budget.c: how much time may go into saving memory, and what the pool does where that is
- * used up.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/time_budget.c: how much time may go into saving memory, and what the pool does where that is
+ * used up. */
 #include "pool/state.h"
 #include "pool/time_budget.h"
 #include "pool/tuning.h"
@@ -116,7 +114,7 @@ static int roomy(void **state)
     return 0;
 }
 
-#define ROOMY_TEST(name) TEST_WITH(name, roomy, expect_teardown)
+#define ROOMY_TEST(name, start) RIG_TEST_WITH(name, start, roomy)
 
 /* Granting access takes long, as on a busy GPU. */
 static void allow_slowly(struct model *m, enum model_row row)
@@ -141,9 +139,8 @@ static void overdraw(struct rig *r, uint64_t a[64])
     rig_settle(r);
 }
 
-ROOMY_TEST(memory_is_spent_where_moves_take_too_long)
+ROOMY_TEST(memory_is_spent_where_moves_take_too_long, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[64], created;
     overdraw(r, a);
     created = model_calls(r->model, MODEL_ROW_create);
@@ -165,9 +162,8 @@ ROOMY_TEST(memory_is_spent_where_moves_take_too_long)
     EXPECT(rig_stats(r).num_chunk_moves > moved, "what is idle moves again");
 }
 
-ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth)
+ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[64];
     r->model->hook = allow_slowly;
     rig_alloc_all(r, a, 64, MIB(4));
@@ -188,9 +184,8 @@ static void use_two_streams(struct rig *r)
         rig_pending(r, 1 + i % 2, MS(1), KIB(600));
 }
 
-ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes)
+ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     r->model->hook = allow_slowly;
     rig_alloc_all(r, NULL, 64, MIB(4));
     EXPECT(r->pool->time_budget.growth_ns > MS(19), "each took 30 ms, of which 20 count");
@@ -215,18 +210,17 @@ static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
     return r;
 }
 
-ROOMY_TEST(with_several_streams_more_memory_is_spent)
+ROOMY_TEST(with_several_streams_more_memory_is_spent, overdrawn_on_two_streams(state, REUSE_AUTO))
 {
-    struct rig *r = overdrawn_on_two_streams(state, REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
     rig_alloc(r, MIB(64));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, moved, "no move, with the budget used up");
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved + MIB(64), "more than a 32nd");
 }
 
-ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory)
+ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory,
+           overdrawn_on_two_streams(state, REUSE_AUTO))
 {
-    struct rig *r = overdrawn_on_two_streams(state, REUSE_AUTO);
     uint64_t moved = rig_stats(r).num_chunk_moves;
     struct fences *f = &r->pool->fences;
     atomic_store(&f->run_length, FENCE_RUN); /* one stream alone by now */
@@ -235,9 +229,9 @@ ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory)
     EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
 }
 
-ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not)
+ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not,
+           overdrawn_on_two_streams(state, REUSE_ORDER))
 {
-    struct rig *r = overdrawn_on_two_streams(state, REUSE_ORDER);
     uint64_t moved = rig_stats(r).num_chunk_moves;
     rig_alloc(r, MIB(64));
     EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
@@ -260,9 +254,8 @@ static void scatter(struct rig *r, uint64_t a[64], int idle)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "no more than that");
 }
 
-ROOMY_TEST(chunks_are_the_finest_until_time_is_spent)
+ROOMY_TEST(chunks_are_the_finest_until_time_is_spent, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[64], created;
     scatter(r, a, 8);
     rig_alloc(r, MIB(64));
@@ -303,9 +296,8 @@ static struct rig *with_pending_memory(void **state)
     return r;
 }
 
-ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak)
+ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak, with_pending_memory(state))
 {
-    struct rig *r = with_pending_memory(state);
     model_advance(r->model, MS(10000)); /* the budget is full again */
     rig_alloc(r, MIB(64));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 4, "what is idle moved");
@@ -313,18 +305,16 @@ ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak)
     EXPECT(r->pool->time_budget.left_ns > 0, "20 of 30 ms are those of a growth");
 }
 
-ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent)
+ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent, with_pending_memory(state))
 {
-    struct rig *r = with_pending_memory(state);
     use_up(r);
     rig_alloc(r, MIB(64));
     EXPECT_EQ(rig_stats(r).num_chunk_moves, 0, "a 32nd over all that the program needs");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1088), "is more than that");
 }
 
-ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent)
+ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[64];
     scatter(r, a, 8);
     use_up(r);
@@ -342,9 +332,8 @@ static void request_beside(struct model *m, enum model_row row)
     rig_alloc(m->hook_arg, MIB(24));
 }
 
-ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent)
+ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     uint64_t a[64];
     scatter(r, a, 32);
     use_up(r);
@@ -357,9 +346,8 @@ ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent)
 }
 
 /* With several streams a quarter of the peak may be pending, or idle. */
-ROOMY_TEST(memory_is_spent_on_overlap_once)
+ROOMY_TEST(memory_is_spent_on_overlap_once, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a[64], b[2];
     scatter(r, a, 64);
     use_up(r);
@@ -377,10 +365,11 @@ ROOMY_TEST(memory_is_spent_on_overlap_once)
     EXPECT(rig_stats(r).reserved_bytes < MIB(1280), "no more than a quarter in all");
 }
 
-ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full)
+ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full, *state)
 {
-    ((struct rig *)*state)->model->backend.total_bytes = GIB(2);
-    struct rig *r = expect_single(state);
+    r->model->backend.total_bytes = GIB(2);
+    r->model->backend.single_stream = true;
+    rig_start(r);
     uint64_t a[64];
     overdraw(r, a);
     rig_alloc(r, MIB(16));

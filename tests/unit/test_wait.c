@@ -1,18 +1,13 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What a thread waits for that another thread of the program has in work: memory on its way to the
- * driver, a record, the end of the single-stream mode.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What a thread waits for that another thread of the program has in work: memory on its way to the
+ * driver, a record, the end of the single-stream mode. */
 #include "pool/single_stream.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
 
 #include <semaphore.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 /* One thread gives memory back, and stops before the driver has it. Another one comes meanwhile. */
 struct scene {
@@ -100,9 +95,8 @@ static bool waits(struct scene *s, void *(*come)(void *arg))
 }
 
 /* The driver was short of memory for another call, which is made again after this. */
-POOL_TEST(a_release_waits_for_memory_on_its_way_to_the_driver)
+RIG_TEST(a_release_waits_for_memory_on_its_way_to_the_driver, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct scene s = {.rig = r};
     rig_alloc(r, MIB(4));
     rig_free(r, rig_alloc(r, MIB(40)));
@@ -110,9 +104,8 @@ POOL_TEST(a_release_waits_for_memory_on_its_way_to_the_driver)
     EXPECT(s.some, "then some has gone back");
 }
 
-POOL_TEST(a_request_waits_for_memory_on_its_way_to_the_driver)
+RIG_TEST(a_request_waits_for_memory_on_its_way_to_the_driver, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     struct scene s = {.rig = r, .size_bytes = MIB(200)};
     rig_alloc(r, MIB(256));
     rig_free(r, rig_alloc(r, MIB(240)));
@@ -171,9 +164,8 @@ static void leave_too(struct model *m, enum model_row row)
     l->was_through = atomic_load(&l->second.is_through);
 }
 
-POOL_TEST(leaving_waits_for_a_thread_that_leaves)
+RIG_TEST(leaving_waits_for_a_thread_that_leaves, expect_single(state))
 {
-    struct rig *r = expect_single(state);
     struct leaving l = {.second.pool = r->pool};
     rig_pending(r, 0, MS(20), MIB(4));
     r->model->hook_arg = &l;
@@ -195,9 +187,8 @@ static void submit_meanwhile(struct model *m, enum model_row row)
 }
 
 /* Work that is submitted before the record would make the fence late. */
-POOL_TEST(a_submission_waits_for_a_record_under_way)
+RIG_TEST(a_submission_waits_for_a_record_under_way, expect_arena(state))
 {
-    struct rig *r = expect_arena(state);
     uint64_t a = rig_alloc(r, MIB(4));
     rig_launch(r, 1, MS(1), a);
     rig_free_behind(r, 2, MS(1), a);

@@ -1,16 +1,12 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What is away comes back, all of it or nothing, and what happens to a pool meanwhile:
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What is away comes back, all of it or nothing, and what happens to a pool meanwhile:
  * pool/park.c. What goes, and what stays: test_park.c. Many parks, beside other threads:
- * test_park_turns.c.
- */
+ * test_park_turns.c. */
 #include "pool/chunk.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
-
-#include <string.h>
 
 static struct rig *with_bytes(struct rig *r)
 {
@@ -33,9 +29,8 @@ static uint64_t written(struct rig *r, uint64_t size_bytes)
 
 /* Freed with work of several streams about, so that each free needs a fence, and by way of a
  * magazine. */
-POOL_TEST(a_chunk_freed_whole_while_away_is_not_created_again)
+RIG_TEST(a_chunk_freed_whole_while_away_is_not_created_again, parking(state))
 {
-    struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(50)), c = written(r, MIB(1)), small;
     small = written(r, KIB(700));
     rig_launch(r, 1, MS(1), a);
@@ -57,9 +52,8 @@ POOL_TEST(a_chunk_freed_whole_while_away_is_not_created_again)
 
 /* In the order of one stream the free block is ready at once, though its work is not known
  * complete. */
-POOL_TEST(the_same_in_single_stream_mode)
+RIG_TEST(the_same_in_single_stream_mode, *state)
 {
-    struct rig *r = *state;
     r->model->backend.single_stream = true;
     with_bytes(r);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(50));
@@ -72,9 +66,8 @@ POOL_TEST(the_same_in_single_stream_mode)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), creates + 1, "a use brings one chunk back");
 }
 
-POOL_TEST(of_a_chunk_that_is_partly_live_all_comes_back)
+RIG_TEST(of_a_chunk_that_is_partly_live_all_comes_back, parking(state))
 {
-    struct rig *r = parking(state);
     uint64_t a[5];
     for (int i = 0; i < 5; i++)
         a[i] = written(r, KIB(400));
@@ -87,10 +80,9 @@ POOL_TEST(of_a_chunk_that_is_partly_live_all_comes_back)
 }
 
 /* Whichever call fails, everything of that try goes back, and the next try works. */
-POOL_TEST(a_wake_is_all_or_nothing)
+RIG_TEST(a_wake_is_all_or_nothing, parking(state))
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow};
-    struct rig *r = parking(state);
     for (int i = 1; i < 6; i++)
         written(r, MIB(10) * (uint64_t)i);
     written(r, 3000);
@@ -119,9 +111,8 @@ POOL_TEST(a_wake_is_all_or_nothing)
 }
 
 /* Another pool's wake has failed: this one's memory goes again, with nothing copied. */
-POOL_TEST(a_wake_can_be_taken_back)
+RIG_TEST(a_wake_can_be_taken_back, parking(state))
 {
-    struct rig *r = parking(state);
     written(r, MIB(40));
     written(r, 3000);
     uint64_t gone = rig_park(r, 0, 0, false);
@@ -139,9 +130,8 @@ POOL_TEST(a_wake_can_be_taken_back)
 }
 
 /* What is free while the wake is tried, and what is handed out after it was in vain. */
-POOL_TEST(a_wake_in_vain_makes_no_holes)
+RIG_TEST(a_wake_in_vain_makes_no_holes, parking(state))
 {
-    struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(50));
     uint64_t gone = rig_park(r, 0, 0, false);
     rig_free(r, a);
@@ -164,9 +154,8 @@ POOL_TEST(a_wake_in_vain_makes_no_holes)
     EXPECT(!map_find(a)->chunk, "what is free is a hole");
 }
 
-POOL_TEST(a_context_ends_while_its_memory_is_away)
+RIG_TEST(a_context_ends_while_its_memory_is_away, parking(state))
 {
-    struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40)), b = written(r, MIB(20));
     rig_expose(r, b);
     EXPECT(rig_park(r, 0, 0, false) >= MIB(40), "it goes");
@@ -187,9 +176,8 @@ POOL_TEST(a_context_ends_while_its_memory_is_away)
 }
 
 /* The next context has the pool. */
-POOL_TEST(a_pool_that_is_revived_parks_anew)
+RIG_TEST(a_pool_that_is_revived_parks_anew, parking(state))
 {
-    struct rig *r = parking(state);
     written(r, MIB(40));
     EXPECT(rig_park(r, 0, 0, false), "it goes");
     r->count = 0;
@@ -225,9 +213,8 @@ POOL_TEST(segments_and_lost_and_working_pools_are_not_parked)
 }
 
 /* Memory that moved while old work used it is mapped twice. */
-POOL_TEST(a_park_ends_all_ghosts)
+RIG_TEST(a_park_ends_all_ghosts, *state)
 {
-    struct rig *r = *state;
     r->config.reuse = REUSE_ORDER;
     with_bytes(r);
     uint64_t a[20];
@@ -244,9 +231,8 @@ POOL_TEST(a_park_ends_all_ghosts)
     EXPECT_EQ(model_used_bytes(r->model), 0, "so the memory is free");
 }
 
-POOL_TEST(the_limit_holds_over_park_growth_and_wake)
+RIG_TEST(the_limit_holds_over_park_growth_and_wake, *state)
 {
-    struct rig *r = *state;
     r->config.max_reserved_bytes = MIB(100);
     with_bytes(r);
     written(r, MIB(60));
@@ -264,9 +250,8 @@ static void add_bytes(void *arg, uint64_t addr, uint64_t size_bytes)
     *(uint64_t *)arg += size_bytes;
 }
 
-POOL_TEST(lists_tell_device_memory_from_what_the_program_holds)
+RIG_TEST(lists_tell_device_memory_from_what_the_program_holds, parking(state))
 {
-    struct rig *r = parking(state);
     struct pool_range ranges[8];
     uint64_t shared = written(r, MIB(10)), bytes = 0;
     written(r, MIB(40));
@@ -283,9 +268,8 @@ POOL_TEST(lists_tell_device_memory_from_what_the_program_holds)
     EXPECT_EQ(block.requested_bytes, MIB(40), "as they are");
 }
 
-POOL_TEST(only_addresses_of_chunks_that_are_away_are_away)
+RIG_TEST(only_addresses_of_chunks_that_are_away_are_away, parking(state))
 {
-    struct rig *r = parking(state);
     uint64_t a = written(r, MIB(40));
     EXPECT(!pool_is_away(a) && !pool_is_away(0), "nothing is away");
     rig_park(r, 0, 0, false);
@@ -298,9 +282,8 @@ POOL_TEST(only_addresses_of_chunks_that_are_away_are_away)
     EXPECT(!pool_is_away(a), "until the wake");
 }
 
-POOL_TEST(broken_states_of_parked_chunks_are_named)
+RIG_TEST(broken_states_of_parked_chunks_are_named, parking(state))
 {
-    struct rig *r = parking(state);
     written(r, MIB(40));
     written(r, 3000);
     rig_park(r, 0, 0, false);

@@ -1,11 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * pool_list_live and pool_list_chunks: they list what the program holds, and no more.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool_list_live and pool_list_chunks: they list what the program holds, and no more. */
 #include "tests/unit/cases.h"
 #include "tests/unit/rig.h"
-
-#include <stdlib.h>
 
 enum { RANGES_MAX = 4096 };
 

@@ -1,13 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * One thread frees what is not the start of a live block, while another makes and unmakes the
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* One thread frees what is not the start of a live block, while another makes and unmakes the
  * blocks and slabs there. Each such free gets an error, and harms no other memory. To be run under
- * TSan and ASan as well.
- */
+ * TSan and ASan as well. */
 #include "pool/bits.h"
 #include "tests/unit/expect.h"
 
-#include <stdatomic.h>
 #include <time.h>
 
 #define LENGTH_NS UINT64_C(700000000)
@@ -120,9 +117,8 @@ static void free_and_give_away(struct model *m, enum model_row row)
     EXPECT_EQ(w->again, w->addr, "at the same place");
 }
 
-POOL_TEST(a_free_that_waited_frees_nothing_of_another_pool)
+RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool, *state)
 {
-    struct rig *r = *state;
     struct meanwhile w = {.rig = r};
     r->config.backing = BACKING_SEGMENT;
     r->config.sync_free = true;

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Another tool that is preloaded. It hooks dlsym in plain C, as most do. By their names it replaces
+/* Another tool that is preloaded. It hooks dlsym in plain C, as most do. By their names it replaces
  * the driver's cuMemAlloc_v2 and cuMemFree_v2 and both cuGetProcAddress with functions of its own.
  * It stands before or after the cache in the list. It fails the program if one of its functions
- * calls itself.
- */
+ * calls itself. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdlib.h>

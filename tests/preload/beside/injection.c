@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A profiler's library that the driver loads by CUDA_INJECTION64_PATH when it is initialised. It
+/* A profiler's library that the driver loads by CUDA_INJECTION64_PATH when it is initialised. It
  * looks names up in every way while the driver starts. Its own thread allocates later. Argument:
- * its path.
- */
+ * its path. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
-#include <string.h>
 
 static int number(void *library, const char *name)
 {

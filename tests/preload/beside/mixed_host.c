@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Plugins that go past the cache, beside one that does not: bound to their own libraries first
+/* Plugins that go past the cache, beside one that does not: bound to their own libraries first
  * (RTLD_DEEPBIND), or in a namespace of their own (dlmopen). Each plays; then the one frees what
  * the other allocated. What goes past the cache may be refused there, with an error and no harm:
- * then the owner frees. Arguments: a plugin's path, "deepbind" or "namespace".
- */
+ * then the owner frees. Arguments: a plugin's path, "deepbind" or "namespace". */
 #include "tests/preload/plugin_host.h"
 
 int main(int argc, char **argv)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program of CUDA's first years, which needs no more than a driver of that time has. It finds a
+/* A program of CUDA's first years, which needs no more than a driver of that time has. It finds a
  * dozen functions by dlsym, allocates, copies, and frees. Then it asks for names that the driver
- * may lack. It closes the driver and opens it again.
- */
+ * may lack. It closes the driver and opens it again. */
 #include "tests/preload/scene.h"
-
-#include <dlfcn.h>
-#include <string.h>
 
 static void *driver;
 

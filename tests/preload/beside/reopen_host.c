@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A program without CUDA opens a plugin with it, plays, closes the plugin and opens it again. The
- * runtime in the plugin comes and goes; the cache stays. Arguments: the plugin's path.
- */
+/* A program without CUDA opens a plugin with it, plays, closes the plugin and opens it again. The
+ * runtime in the plugin comes and goes; the cache stays. Arguments: the plugin's path. */
 #include "tests/preload/plugin.h"
 
 #include <dlfcn.h>

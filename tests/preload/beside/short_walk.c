@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Another preload, with the records of a C library older than the counts of loaded objects: they
- * are shorter, and say so. A read behind a record's end is a SIGSEGV.
- */
+/* Another preload, with the records of a C library older than the counts of loaded objects: they
+ * are shorter, and say so. A read behind a record's end is a SIGSEGV. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stddef.h>

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Another tool that is preloaded: it wraps the runtime's cudaMalloc, and cudaFree unless built
+/* Another tool that is preloaded: it wraps the runtime's cudaMalloc, and cudaFree unless built
  * without, and calls what comes next (RTLD_NEXT). Before or after the cache in the list. Fails the
- * program if one calls itself.
- */
+ * program if one calls itself. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <string.h>

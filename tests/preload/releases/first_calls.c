@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * What the first calls of a program do in its runtime: which context they make, and of which
+/* What the first calls of a program do in its runtime: which context they make, and of which
  * device; which errors they give, and which of those stay. Without an argument it plays every act
  * below, each in a process of its own. It calls the runtime itself, so that it links with every
- * release.
- */
+ * release. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

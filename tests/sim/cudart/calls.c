@@ -52,13 +52,8 @@ PASS_TWINS(cudaGraphLaunch, ptsz, (cudaGraphExec_t exec, cudaStream_t stream), c
 PASS(cudaGraphExecDestroy, (cudaGraphExec_t exec), cuGraphExecDestroy, 10000, exec)
 PASS(cudaGraphDestroy, (cudaGraph_t graph), cuGraphDestroy, 10000, graph)
 
-PASS(cudaMallocManaged, (void **pointer, size_t size, unsigned flags), cuMemAllocManaged, 6000,
-     (CUdeviceptr *)pointer, size, flags)
 PASS(cudaHostAlloc, (void **pointer, size_t size, unsigned flags), cuMemHostAlloc, 2020, pointer,
      size, flags)
-PASS(cudaHostRegister, (void *pointer, size_t size, unsigned flags), cuMemHostRegister, 6050,
-     pointer, size, flags)
-PASS(cudaHostUnregister, (void *pointer), cuMemHostUnregister, 4000, pointer)
 PASS(cudaMemGetInfo, (size_t *free_bytes, size_t *total_bytes), cuMemGetInfo, 3020, free_bytes,
      total_bytes)
 PASS_TWINS(cudaMallocAsync, ptsz, (void **pointer, size_t size, cudaStream_t stream),

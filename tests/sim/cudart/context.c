@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The context that a runtime call works in. If the program made a context current through the
+/* The context that a runtime call works in. If the program made a context current through the
  * driver, the runtime uses it. Otherwise it retains the primary context of the thread's device at
  * the first call that needs it. `primary_lock` guards the retained contexts; thread-local state
- * needs no lock.
- */
+ * needs no lock. */
 #include "tests/sim/cudart/cudart.h"
 
 #include <pthread.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The runtime's copies, each with its per-thread twin: it only chooses the driver's function by the
- * copy's direction. No state of its own.
- */
+/* The runtime's copies, each with its per-thread twin: it only chooses the driver's function by the
+ * copy's direction. No state of its own. */
 #include "tests/sim/cudart/cudart.h"
 
 static CUdeviceptr device_pointer(const void *pointer)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The inside of the stand-in CUDA runtime: how its files reach the driver, the calling thread's
- * context and the last error. It holds no state and no exported function. Public headers only.
- */
+/* The inside of the stand-in CUDA runtime: how its files reach the driver, the calling thread's
+ * context and the last error. It holds no state and no exported function. Public headers only. */
 #pragma once
 
 #include <cuda.h>
@@ -27,11 +25,9 @@ enum driver_entry {
 /* What cuGetProcAddress answered, NULL where it had nothing; filled by driver_load. */
 extern void (*driver_entries[DRIVER_ENTRIES])(void);
 
-/*
- * Opens the driver, once in the process: dlopen("libcuda.so.1"), one dlsym, the whole list of
+/* Opens the driver, once in the process: dlopen("libcuda.so.1"), one dlsym, the whole list of
  * entries, cuInit. Returns cudaErrorInsufficientDriver without a driver, else cuInit's result;
- * later calls return the first one's result.
- */
+ * later calls return the first one's result. */
 cudaError_t driver_load(void);
 
 /* Retains a primary context. On the simulated driver no hook sees it, as with NVIDIA's runtimes
@@ -67,10 +63,8 @@ cudaError_t driver_lookup(const char *symbol, void **pfn, int version, cuuint64_
          ? CALL_AS(PFN_##name##_v##ptds_version##_ptds, name, ptds_version, 2, __VA_ARGS__)        \
          : CALL(name, version, __VA_ARGS__))
 
-/*
- * Exports `name` and its twin for programs built with a per-thread default stream; both call
- * name_flavour(per_thread, arguments...).
- */
+/* Exports `name` and its twin for programs built with a per-thread default stream; both call
+ * name_flavour(per_thread, arguments...). */
 #define TWIN_UNPACK(...) __VA_ARGS__
 #define TWINS(name, suffix, params, args)                                                          \
     cudaError_t name params                                                                        \
@@ -88,10 +82,8 @@ cudaError_t error_of(CUresult result);
 /* Keeps a failure as the thread's last error; returns its argument. */
 cudaError_t error_record(cudaError_t error);
 
-/*
- * Sees that the calling thread has a context: its current one, else the primary context of its
- * device, retained and made current. False, and the error recorded, if that fails.
- */
+/* Sees that the calling thread has a context: its current one, else the primary context of its
+ * device, retained and made current. False, and the error recorded, if that fails. */
 bool context_enter(void);
 
 /* As context_enter, but opens the driver only and needs no context. */

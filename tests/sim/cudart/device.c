@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The runtime's device calls: selection, synchronisation, reset, peers, versions.
- * No state of its own.
- */
+/* The runtime's device calls: selection, synchronisation, reset, peers, versions.
+ * No state of its own. */
 #include "tests/sim/cudart/cudart.h"
 
 cudaError_t cudaGetDeviceCount(int *count)

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Opens the driver as NVIDIA's runtime does: one dlopen, one dlsym (two from release 13.1 on), then
+/* Opens the driver as NVIDIA's runtime does: one dlopen, one dlsym (two from release 13.1 on), then
  * everything through cuGetProcAddress. Holds the table of driver functions, which is written once
- * under pthread_once.
- */
+ * under pthread_once. */
 #include "tests/sim/cudart/cudart.h"
 
 #include <dlfcn.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * cudaGetDriverEntryPoint and its form with a version: the driver's own answer, asked with the
- * runtime's version where the caller names none. No state of its own.
- */
+/* cudaGetDriverEntryPoint and its form with a version: the driver's own answer, asked with the
+ * runtime's version where the caller names none. No state of its own. */
 #include "tests/sim/cudart/cudart.h"
 
 static cudaError_t find(bool per_thread, const char *symbol, void **function, unsigned version,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The thread's last error, and the codes and words of the runtime. A failure stays the last error
- * until cudaGetLastError takes it; success never clears it. Thread-local, no lock.
- */
+/* The thread's last error, and the codes and words of the runtime. A failure stays the last error
+ * until cudaGetLastError takes it; success never clears it. Thread-local, no lock. */
 #include "tests/sim/cudart/cudart.h"
 
 #include <assert.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Kernels, launched as NVIDIA's runtime launches its own. It loads a library from its image, finds
- * a kernel by name, and launches the handle. No state of its own.
- */
+/* Kernels, launched as NVIDIA's runtime launches its own. It loads a library from its image, finds
+ * a kernel by name, and launches the handle. No state of its own. */
 #include "tests/sim/cudart/cudart.h"
 
 #if RUNTIME_VERSION >= 12080 /* before, only nvcc's start-up code could bring kernels in */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * The runtime's allocation calls and pointer attributes. The runtime itself answers only for device
- * memory of size zero; all else is the driver's answer. No state of its own.
- */
+/* The runtime's allocation calls and pointer attributes. The runtime itself answers only for device
+ * memory of size zero; all else is the driver's answer. No state of its own. */
 #include "tests/sim/cudart/cudart.h"
 
 #include <string.h>
@@ -57,35 +55,6 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device)
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep)
 {
     return IN_DRIVER(CALL(cuMemPoolTrimTo, 11020, pool, keep));
-}
-
-static CUarray_format format_of(const struct cudaChannelFormatDesc *desc)
-{
-    if (desc->f == cudaChannelFormatKindFloat)
-        return desc->x == 16 ? CU_AD_FORMAT_HALF : CU_AD_FORMAT_FLOAT;
-    bool is_signed = desc->f == cudaChannelFormatKindSigned;
-    if (desc->x == 8)
-        return is_signed ? CU_AD_FORMAT_SIGNED_INT8 : CU_AD_FORMAT_UNSIGNED_INT8;
-    if (desc->x == 16)
-        return is_signed ? CU_AD_FORMAT_SIGNED_INT16 : CU_AD_FORMAT_UNSIGNED_INT16;
-    return is_signed ? CU_AD_FORMAT_SIGNED_INT32 : CU_AD_FORMAT_UNSIGNED_INT32;
-}
-
-cudaError_t cudaMallocArray(cudaArray_t *array, const struct cudaChannelFormatDesc *desc,
-                            size_t width, size_t height, unsigned flags)
-{
-    if (!context_enter())
-        return cudaPeekAtLastError();
-    if (array == NULL || desc == NULL || flags != cudaArrayDefault)
-        return error_record(cudaErrorInvalidValue);
-    unsigned channels = (desc->x != 0) + (desc->y != 0) + (desc->z != 0) + (desc->w != 0);
-    CUDA_ARRAY_DESCRIPTOR descriptor = {width, height, format_of(desc), channels};
-    return error_record(CALL(cuArrayCreate, 3020, (CUarray *)array, &descriptor));
-}
-
-cudaError_t cudaFreeArray(cudaArray_t array)
-{
-    return IN_CONTEXT(array == NULL ? cudaSuccess : CALL(cuArrayDestroy, 2000, (CUarray)array));
 }
 
 static cudaError_t pointer_attributes(struct cudaPointerAttributes *attributes, const void *pointer)

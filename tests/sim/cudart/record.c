@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * A libcuda.so.1 that writes down what a runtime asks cuGetProcAddress for, for record.py, and
+/* A libcuda.so.1 that writes down what a runtime asks cuGetProcAddress for, for record.py, and
  * answers as a driver would that has everything and no device. One line for each question in the
  * file that RECORD_FILE names: the way, the generation of the look-up function, the name, its
  * version and the flags. The way is dlsym (by the function that dlsym gave) or self (by the
  * function that cuGetProcAddress gave for itself). A driver function that dlsym gave and that was
- * called has a line of generation 0. State: the file. Runtimes ask from one thread.
- */
+ * called has a line of generation 0. State: the file. Runtimes ask from one thread. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A libcuda.so.1 that exports every function of hooks.def and submit.def and tells which one was
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A libcuda.so.1 that exports every function of hooks.def and submit.def and tells which one was
  * called. cuGetProcAddress chooses by name, version and flag as the driver does. While it is loaded
  * it looks itself up, as the one for WSL2 does, unless RESOLVE_QUIET_DRIVER is in the environment.
  */

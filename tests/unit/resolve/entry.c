@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the resolver needs of the rest of the library, made to be looked at. Wrappers count and pass
- * on. A pool watches, and a short cut serves, when told to.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the resolver needs of the rest of the library, made to be looked at. Wrappers count and pass
+ * on. A pool watches, and a short cut serves, when told to. */
 #include "shim/process/state.h"
 #include "tests/unit/resolve/probe.h"
 

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A library opened RTLD_LOCAL that looks names up the ways that depend on who asks, and that calls
- * its own runtime. Its dependency (dependency.c) defines next_of_plugin too.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A library opened RTLD_LOCAL that looks names up the ways that depend on who asks, and that calls
+ * its own runtime. Its dependency (dependency.c) defines next_of_plugin too. */
 #include <dlfcn.h>
 #include <stddef.h>
 

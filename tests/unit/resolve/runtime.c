@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A libcudart.so.<RUNTIME_MAJOR> that knows three functions and answers with its own version.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A libcudart.so.<RUNTIME_MAJOR> that knows three functions and answers with its own version. */
 #include <stddef.h>
 
 int cudaRuntimeGetVersion(int *version);

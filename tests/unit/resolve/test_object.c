@@ -1,13 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/loader/object.c finds in a loaded object what dlsym() finds there. Looked at are a library
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/loader/object.c finds in a loaded object what dlsym() finds there. Looked at are a library
  * made for the purpose, once with each kind of hash table, and every symbol of all loaded
- * libraries.
- */
+ * libraries. */
 #include "shim/loader/object.h"
 
 #include <dlfcn.h>
-#include <string.h>
 
 #include "tests/unit/cases.h"
 

@@ -1,10 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/route/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/route/resolve.c, hooks.c and submit.c in a process of their own, preloaded, with a driver
  * that says which of its functions was called. The tests run in order: first without the driver,
  * then with it. With RESOLVE_ALIASES in the environment, cuGetProcAddress of that driver answers
- * with other addresses than dlsym. RESOLVE_LIBCUDA is another name to open the driver by.
- */
+ * with other addresses than dlsym. RESOLVE_LIBCUDA is another name to open the driver by. */
 #include "tests/unit/resolve/probe.h"
 
 #include "pool/pool.h"
@@ -12,11 +10,6 @@
 #include "shim/context/stream_watch.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/unit/cases.h"
 

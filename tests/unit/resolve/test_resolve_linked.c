@@ -1,10 +1,8 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * A program that is linked to the driver and to a runtime. Our exports come first, and each call
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* A program that is linked to the driver and to a runtime. Our exports come first, and each call
  * reaches what it would reach without us. RTLD_DEFAULT and the program's own handle give the same
  * as the linker. With an argument the first call of all is a submission; without, all threads make
- * their first call at the same time.
- */
+ * their first call at the same time. */
 #include "tests/unit/resolve/probe.h"
 
 #include <dlfcn.h>

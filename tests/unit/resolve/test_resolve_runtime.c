@@ -1,14 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/route/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a
- * process that has two of them, neither in the global scope.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/route/runtime.c, preloaded: cudaMalloc and cudaFree of the caller's own runtime, in a
+ * process that has two of them, neither in the global scope. */
 #include "tests/unit/resolve/probe.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "tests/unit/cases.h"

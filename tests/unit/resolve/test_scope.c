@@ -1,16 +1,9 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/loader/scope.c waits for no thread that a forked child does not have. A helper thread of
- * the parent holds the loader's list of objects while the process forks.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/loader/scope.c waits for no thread that a forked child does not have. A helper thread of
+ * the parent holds the loader's list of objects while the process forks. */
 #include "shim/loader/scope.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 
