@@ -46,6 +46,9 @@
  * An arrival keeps errno, and is no cancellation point. A signal handler runs on it as on any
  * thread that sleeps. tests/model/gate.pml models all of this.
  *
+ * While the driver is closed, which is between LEAVING and WAKING, calls that are no uses arrive
+ * too (shim/driver/closed.h). They hold no mark, and look whether it is open again.
+ *
  * Questions about memory (gate_ask_begin) leave a mark too, so the memory that they name is there
  * until the driver has answered. Behind the bit they are uses if the address is a pool's: then the
  * driver may not know it. Others pass.
