@@ -35,8 +35,10 @@
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
 #include "shim/park/park.h"
+#include "shim/park/whole.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LOOK_NS (2 * MS_NS)
@@ -165,6 +167,14 @@ static bool is_over(struct park_request *w, uint64_t (*begin)(const struct park_
         w->number = begin(&w->wish);
     if (w->number && park_is_over(w->number, out))
         return true;
+    const char *late = w->number ? whole_late_step() : NULL;
+    if (late) {
+        *out = (struct park_receipt){
+            .outcome = begin == park_begin ? PARK_IS_PARTLY : PARK_IS_REFUSED, .is_parked = true};
+        snprintf(out->why, sizeof out->why, "the driver does not return from cuCheckpointProcess%s",
+                 late);
+        return true;
+    }
     if (!w->number && now_ns >= w->until_ns) {
         *out = (struct park_receipt){.outcome = PARK_IS_REFUSED,
                                      .why = "another park or wake is under way"};

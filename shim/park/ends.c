@@ -49,7 +49,8 @@ void ends_begin(void)
         CUresult rc = closed_await();
 
         quiet_ender_begins();
-        for (unsigned turn = 0; atomic_load(&held_off) && state_is_on(); turn++)
+        for (unsigned turn = 0; rc == CUDA_SUCCESS && atomic_load(&held_off) && state_is_on();
+             turn++)
             spin_pause(turn);
         if (rc != CUDA_SUCCESS || !closed_is_now())
             return;

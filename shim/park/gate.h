@@ -91,6 +91,8 @@ bool gate_leave(void);
 void gate_is_parked(void);
 /* WAKING -> PARKED. Each use that has waited since before gets rc, which is an error. */
 void gate_fail(CUresult rc);
+/* The park thread does not come back from the driver. The same, in any state, which stays. */
+void gate_refuse(CUresult rc);
 /* Any state -> OPEN, then clears the bit and wakes all. */
 void gate_open(void);
 

@@ -36,7 +36,7 @@
 #define LEAVE_NS (10 * SEC_NS)
 /* How long a wake without a use tries. */
 #define ASKED_WAKE_NS (5 * SEC_NS)
-#define STACK_BYTES (512 * 1024)
+#define STACK_BYTES (4 << 20) /* the driver saves the process on it */
 #define GIB (UINT64_C(1) << 30)
 
 enum { RESULTS = 16 };

@@ -60,6 +60,7 @@ static void find_devices(void *arg)
     if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS || count <= 0 || count > DEVICES_MAX)
         *why = "the driver does not tell its devices";
     for (int device = 0; device < count && !*why; device++) {
+        struct nvml_memory memory;
         struct device_uuid uuid;
 
         device_uuid(device, &uuid);
@@ -67,6 +68,8 @@ static void find_devices(void *arg)
             *why = "the device is a part of a GPU (MIG)";
         else if (nvml.by_uuid(uuid.text, &devices[device]))
             *why = "libnvidia-ml.so.1 does not know the device";
+        else if (nvml.memory(devices[device], &memory))
+            *why = "libnvidia-ml.so.1 does not tell what is free";
     }
     num_devices = *why ? 0 : count;
 }

@@ -11,6 +11,7 @@
 #include "shim/driver/backing.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/closed.h"
+#include "shim/option/in_force.h"
 #include "shim/park/ends.h"
 #include "shim/park/gate.h"
 #include "shim/park/move.h"
@@ -31,6 +32,8 @@
 #define LOCK_MS 1000
 #define DRAIN_NS (100 * MS_NS)
 #define LEAVE_LOOK_NS (2 * MS_NS)
+#define STEP_NS (20 * SEC_NS)
+#define STEP_LOOK_NS (250 * MS_NS)
 #define MIB (UINT64_C(1) << 20)
 /* A context takes that, whatever was seen of it. */
 #define LEAST_BYTES (512 * MIB)
@@ -41,13 +44,62 @@ atomic_bool whole_shares;
 static _Atomic int lost_code;
 static CUprocessState known_state; /* as far as the library changed it */
 
+/* Step 10. */
+static const char *_Atomic step_name;
+static _Atomic uint64_t step_since_ns; /* 0: no step is under way */
+
+static bool step_is_late(uint64_t since_ns)
+{
+    return since_ns && clock_now_ns() - since_ns >= STEP_NS;
+}
+
+const char *whole_late_step(void)
+{
+    return step_is_late(atomic_load(&step_since_ns)) ? atomic_load(&step_name) : NULL;
+}
+
+static uint64_t watch_steps(uint64_t now_ns)
+{
+    static uint64_t told_ns, refused_ns; /* the beginning of that step; the last time */
+    uint64_t since_ns = atomic_load(&step_since_ns);
+
+    if (!since_ns)
+        return DUTY_NEVER;
+    if (told_ns != since_ns && step_is_late(since_ns)) {
+        told_ns = refused_ns = since_ns;
+        log_warn("the driver does not return from cuCheckpointProcess%s", atomic_load(&step_name));
+    }
+    if (told_ns == since_ns && now_ns - refused_ns >= max_u64(STEP_NS, in_force()->park_wait_ns)) {
+        refused_ns = now_ns;
+        gate_refuse(CUDA_ERROR_OPERATING_SYSTEM);
+    }
+    return now_ns + STEP_LOOK_NS;
+}
+
+static struct duty watch = {.run = watch_steps, .due_ns = DUTY_NEVER};
+
+static void step_begins(const char *name)
+{
+    atomic_store(&step_name, name);
+    atomic_store(&step_since_ns, clock_now_ns());
+    control_due(&watch, clock_now_ns() + STEP_LOOK_NS);
+}
+
+static CUresult step_over(CUresult rc)
+{
+    atomic_store(&step_since_ns, 0);
+    return rc;
+}
+
+#define STEP(functions, name, arg)                                                                 \
+    (step_begins(#name), step_over(functions.cuCheckpointProcess##name(getpid(), arg)))
+
 /* Step 6. */
 static CUprocessState ask_state(void)
 {
     CUprocessState now = known_state;
-    CUresult rc = closed_real.cuCheckpointProcessGetState(getpid(), &now);
 
-    return rc == CUDA_SUCCESS ? now : known_state;
+    return STEP(closed_real, GetState, &now) == CUDA_SUCCESS ? now : known_state;
 }
 
 /* --- whether it may go */
@@ -61,7 +113,7 @@ static void query_state(void *arg)
 {
     struct question *q = arg;
 
-    q->rc = real.cuCheckpointProcessGetState(getpid(), &q->state);
+    q->rc = STEP(real, GetState, &q->state);
 }
 
 static const char *refusal_of_driver(char why[PARK_WHY_BYTES])
@@ -145,11 +197,12 @@ static void undo(void)
 {
     if (ask_state() == CU_PROCESS_STATE_LOCKED) {
         known_state = CU_PROCESS_STATE_LOCKED;
-        if (closed_real.cuCheckpointProcessUnlock(getpid(), NULL) != CUDA_SUCCESS)
+        if (STEP(closed_real, Unlock, NULL) != CUDA_SUCCESS)
             return;
     }
     known_state = CU_PROCESS_STATE_RUNNING;
     closed_end();
+    move_pin(true);
     room_close();
 }
 
@@ -184,7 +237,9 @@ static bool lock_and_save(struct park_receipt *r)
         snprintf(r->why, sizeof r->why, "the library itself is inside a call of the driver");
         return false;
     }
-    CUresult rc = closed_real.cuCheckpointProcessLock(getpid(), &args);
+    for (int device = 0; device < DEVICES_MAX; device++)
+        free_before[device] = room_free_bytes(device);
+    CUresult rc = STEP(closed_real, Lock, &args);
     if (rc != CUDA_SUCCESS)
         return failed(r, "lock", rc);
     known_state = CU_PROCESS_STATE_LOCKED;
@@ -192,9 +247,7 @@ static bool lock_and_save(struct park_receipt *r)
         snprintf(r->why, sizeof r->why, "a context is ending");
         return false;
     }
-    for (int device = 0; device < DEVICES_MAX; device++)
-        free_before[device] = room_free_bytes(device);
-    rc = closed_real.cuCheckpointProcessCheckpoint(getpid(), NULL);
+    rc = STEP(closed_real, Checkpoint, NULL);
     if (rc != CUDA_SUCCESS)
         return failed(r, "checkpoint", rc);
     known_state = CU_PROCESS_STATE_CHECKPOINTED;
@@ -209,6 +262,7 @@ bool whole_close(struct park_receipt *r)
         return false;
     }
     known_state = CU_PROCESS_STATE_RUNNING;
+    move_pin(false);
     closed_begin(gate_arrive);
     bool saved = lock_and_save(r);
     if (!saved)
@@ -259,18 +313,19 @@ int whole_open(void)
     if (now == CU_PROCESS_STATE_FAILED)
         return note_failure(CUDA_ERROR_OPERATING_SYSTEM);
     if (now == CU_PROCESS_STATE_CHECKPOINTED) {
-        rc = closed_real.cuCheckpointProcessRestore(getpid(), NULL);
+        rc = STEP(closed_real, Restore, NULL);
         if (rc != CUDA_SUCCESS)
             return note_failure(rc);
         now = known_state = CU_PROCESS_STATE_LOCKED;
     }
     if (now == CU_PROCESS_STATE_LOCKED)
-        rc = closed_real.cuCheckpointProcessUnlock(getpid(), NULL);
+        rc = STEP(closed_real, Unlock, NULL);
     if (rc != CUDA_SUCCESS)
         return (int)rc;
     known_state = CU_PROCESS_STATE_RUNNING;
     memset(needs, 0, sizeof needs);
     closed_end();
+    move_pin(true);
     room_close();
     atomic_store(&publish_park.whole, false);
     return 0;
@@ -279,7 +334,7 @@ int whole_open(void)
 void whole_at_exit(uint64_t end_ns)
 {
     gate_ring();
-    while (closed_is_now() && !whole_lost_code() && clock_now_ns() < end_ns)
+    while (closed_is_now() && !whole_lost_code() && !whole_late_step() && clock_now_ns() < end_ns)
         clock_sleep(LEAVE_LOOK_NS);
 }
 

@@ -38,6 +38,10 @@
  *     same, and the park thread tries on beside them. A process that is killed needs nothing.
  *  9. After GPUCACHE_PARK_WAIT a call gets the error that the driver has no memory, whatever it
  *     asks. The calls that the same call of the runtime's makes next do not wait again (closed.h).
+ * 10. No call of the driver's has a bound but the lock. One that takes 20 s is late: the log has a
+ *     warning, requests are answered, and an exit waits no longer. Calls that wait get an error
+ *     each GPUCACHE_PARK_WAIT, but not before 20 s. The park thread stays in the call. If that
+ *     returns, all goes on.
  *
  * On the park thread, but for the questions.
  */
@@ -63,6 +67,8 @@ bool whole_close(struct park_receipt *r);
 int whole_open(void);
 /* Step 7: the code that all calls get; 0: it is not so. */
 int whole_lost_code(void);
+/* Step 10. NULL; or the end of the function's name. Any thread. */
+const char *whole_late_step(void);
 /* Step 8. On the thread that ends the process. */
 void whole_at_exit(uint64_t end_ns);
 

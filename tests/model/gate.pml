@@ -11,9 +11,9 @@
  * acts on it later, sends more memory away. ASKS: a request wakes, or meets a use's wake, and is
  * answered. RETAINS: a park copies only what is not in the store already (shim/park/retain.h). Work
  * then brings old bytes back, and a copy may stop in the middle. WHOLE: the driver makes a
- * checkpoint of the parked process, and one more thread makes calls that are no uses, as call scopes
- * (shim/driver/call_scope.h). WITH_.. and WITHOUT_..: a step
- * done wrong, which has to be noticed.
+ * checkpoint of the parked process, and one more thread makes calls that are no uses, as call
+ * scopes (shim/driver/call_scope.h). WITH_.. and WITHOUT_..: a step done wrong, which has to be
+ * noticed.
  *
  * Promises: no work is given to the driver, or runs, while the memory is away; what comes back is
  * what was written last; who hears that the process is awake finds its memory there; the driver is

@@ -28,6 +28,7 @@ static CUresult checkpoint(int row)
 {
     if (!shared_change(row, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED))
         return CUDA_ERROR_ILLEGAL_STATE;
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(config.checkpoint_ms / 1000)}, NULL);
     shared_save(row);
     return CUDA_SUCCESS;
 }
