@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The driver's checkpoint of the own process, with an arena that is away as a parked one is.
- *   self    the process locks, checkpoints, restores and unlocks itself, twice. Its bytes must be
- *           right, its graph must run, and memory must be mappable in the reserved range.
+ *   self    the process locks, checkpoints, restores and unlocks itself, twice, the second time
+ *           with registered host memory. Its bytes must be right, its graph must run, and memory
+ *           must be mappable in the reserved range. With BYTES once.
  *   full    another process takes the whole device while this one is checkpointed. What does a
  *           restore answer without room, and again with room?
  * What it means: if self fails, a parked process's context can leave the GPU only with the help of
@@ -10,8 +11,8 @@
  * restore without room: shim/park/whole.h has that from 580.
  *
  *   park_checkpoint self|full [BYTES]
- * BYTES: what `full` saves (default 2 GiB). Exit status: 0; 1 if what was saved is wrong, or if
- * `self` fails; 77 without checkpoints.
+ * BYTES: what it saves (default 64 MiB, of `full` 2 GiB). Exit status: 0; 1 if what was saved is
+ * wrong, or if `self` fails; 77 without checkpoints.
  */
 #include "tests/gpu/child.h"
 #include "tests/gpu/driver.h"
@@ -28,10 +29,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PART_S = 80, STEP_S = 20, RUNNING = 0 };
+enum { PART_S = 80, STEP_S = 25, RUNNING = 0 };
 #define MIB ((size_t)1 << 20)
 #define PATTERN 0x5a5a1234u
 #define AWAY_BYTES (64 * MIB)
+#define LOOK_BYTES (2048 * MIB)
 
 enum { LOCK, CHECKPOINT, RESTORE, UNLOCK, STATE, CALLS };
 static const char *const names[CALLS] = {"Lock", "Checkpoint", "Restore", "Unlock", "GetState"};
@@ -40,7 +42,7 @@ static int (*calls[CALLS])(int pid, void *args);
 static CUstream stream;
 static CUgraphExec exec;
 static CUdeviceptr block, away;
-static size_t block_bytes = 2048 * MIB;
+static size_t block_bytes;
 
 /* Between this process and the one that fills the device */
 static struct shared {
@@ -107,11 +109,12 @@ static void prepare(void)
 
 static unsigned wrong_words(void)
 {
-    uint32_t *seen = malloc(block_bytes);
+    size_t bytes = block_bytes < LOOK_BYTES ? block_bytes : LOOK_BYTES;
+    uint32_t *seen = malloc(bytes);
     unsigned wrong = 0;
 
-    DRIVER_CHECK(driver.cuMemcpyDtoH_v2(seen, block, block_bytes));
-    for (size_t i = 0; i < block_bytes / 4; i++)
+    DRIVER_CHECK(driver.cuMemcpyDtoH_v2(seen, block + block_bytes - bytes, bytes));
+    for (size_t i = 0; i < bytes / 4; i++)
         wrong += seen[i] != PATTERN;
     free(seen);
     return wrong;
@@ -165,16 +168,29 @@ static int take_step(const char *when, int which)
 
 /* --- the parts ------------------------------------------------------------------------------- */
 
+/* As the library's staging memory is. */
+static void register_memory(void)
+{
+    char *p = mmap(NULL, AWAY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    madvise(p, AWAY_BYTES, MADV_DONTFORK);
+    DRIVER_CHECK(driver.cuMemHostRegister_v2(p, AWAY_BYTES, CU_MEMHOSTREGISTER_PORTABLE));
+}
+
 static int play_self(void *unused)
 {
-    block_bytes = 64 * MIB;
+    int cycles = block_bytes ? 1 : 2;
+
+    block_bytes = block_bytes ? block_bytes : 64 * MIB;
     prepare();
-    for (int cycle = 0; cycle < 2; cycle++) {
+    for (int cycle = 0; cycle < cycles; cycle++) {
         unsigned wrong;
         CUresult mapped, launched;
 
+        if (cycle == 1)
+            register_memory();
         for (int which = LOCK; which <= UNLOCK; which++)
-            if (take_step("self", which))
+            if (take_step(cycle ? "registered" : "self", which))
                 return 1;
         wrong = wrong_words();
         launched = driver.cuGraphLaunch(exec, stream);
@@ -212,6 +228,7 @@ static int play_full(void *unused)
     unsigned wrong;
     pid_t filler = fork();
 
+    block_bytes = block_bytes ? block_bytes : 2048 * MIB;
     if (filler == 0) {
         fill_device();
         _exit(0);

@@ -1,28 +1,123 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A process leaves the GPU as a whole, by the driver's checkpoint, and comes back: how long that
 takes, what is left, what each of many calls does as the first one, and what happens where there is
-no room to come back. park_cycle.c, park_whole.c and work_sleep.py are the processes."""
-import ctypes
+no room to come back. park_cycle.c, park_whole.c and work_sleep.py are the processes.
+
+With --verbose each step is told as it begins. No step waits longer than its bound: then stuck.py
+tells where the process is, the process is killed, and the next case begins."""
+import contextlib
 import os
+import re
 import select
 import sys
 import tempfile
 import time
 
-import part_cycle
 import part_flush
 import part_frameworks as frameworks
+import stuck
 import suite as base
 from parked import GIB, MIB, Ended, Parked, Talker, ending, one_gpu, parked_bytes, program
 
-sys.path.insert(0, os.path.join(base.ROOT, "scripts"))
-from gpucache import nvml  # noqa: E402
-
 LEFT_BYTES = 8 * MIB        # the driver's figures jump by so much
+STEP_S, START_S = 25, 45    # bounds
 WAITS_S, EXIT_S = 1.5, 30   # it waits for room by then; an exit has ended by then
-LEAVES_S = 5                # an exit with a short GPUCACHE_PARK_WAIT has ended by then
+LEAVES_S = 4                # an exit with a short GPUCACHE_PARK_WAIT has ended by then
+PART_S = 165                # no case begins later
 NEEDS = "(570)", "MIG", "MPS"
 TRAINED = "PyTorch, out before each step"
+# In a process of its own, because a driver may not return. NVML may list no process, or others.
+USED = """import sys; sys.path.insert(0, sys.argv[1])
+from gpucache import nvml
+n = nvml.Nvml(); n.nvmlInit()
+for i in range(n.nvmlDeviceGetCount()):
+    for p in n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGetHandleByIndex(i)):
+        print(p.pid, p.usedGpuMemory or 0)"""
+
+
+class Late(Exception):
+    """A step passed its bound. The process is killed."""
+
+
+class Process(Parked):
+    """A process under the library; each step with it is told and has a bound."""
+
+    def __init__(self, suite, folder, command, ready="ready", **options):
+        self.suite, self.pages = suite, os.path.join(folder, "pages")
+        self.tell("starts")
+        super().__init__(suite, folder, command, ready, GPUCACHE_LOG="info", **options)
+        self.tell("has started")
+
+    def tell(self, words):
+        if self.suite.verbose:
+            pid = self.process.pid if hasattr(self, "process") else "-"
+            self.suite.log(f"  {time.monotonic() - self.suite.start:.1f} s    {pid} {words}")
+
+    def late(self, step, seconds):
+        self.suite.log(f"  {step}: not over in {seconds:g} s")
+        stuck.tell(self.suite, self.process.pid, self.pages)
+        self.process.kill()
+        raise Late(f"{step}: not over in {seconds:g} s")
+
+    def say(self, line):
+        self.said_last = line
+        self.tell(line)
+        super().say(line)
+
+    def hear(self, seconds=STEP_S):
+        limit = min(seconds, STEP_S) if self.page else START_S
+        if not select.select([self.process.stdout], [], [], limit)[0]:
+            self.late(self.said_last if self.page else "start", limit)
+        return super().hear(limit)
+
+    def do(self, line, seconds=STEP_S):
+        return super().do(line, seconds)
+
+    def ask(self, words, seconds=STEP_S):
+        self.tell(f"is asked: {words}")
+        start = time.monotonic()
+        slot = self.page.put_ask(words)
+        self.page.ring()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                code, _, reply = self.page.await_reply(*slot, 0.5)
+                break
+            if self.process.poll() is not None:
+                raise Ended(f"{words}: it ended with status {self.process.poll()}")
+            if time.monotonic() > start + seconds:
+                self.late(words, seconds)
+        self.tell(f"{words}: {code} {reply.get('why', reply.get('state', ''))}, "
+                  f"{time.monotonic() - start:.2f} s")
+        return code, reply, time.monotonic() - start
+
+    def end(self, seconds=EXIT_S):
+        """None: it did not end by itself."""
+        self.tell("is to end")
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        end = time.monotonic() + seconds
+        while (status := self.process.poll()) is None and time.monotonic() < end:
+            time.sleep(0.01)
+        if status is None:
+            with contextlib.suppress(Late):
+                self.late("exit", seconds)
+        super().end()
+        self.tell(f"has ended: {status}")
+        return status
+
+
+class Observer(part_flush.Observer):
+    def __init__(self, suite, env):
+        self.env = env
+        super().__init__(suite, env)
+
+    def answer(self):
+        if not select.select([self.process.stdout], [], [], STEP_S)[0]:
+            raise RuntimeError(f"the observing process says nothing for {STEP_S} s")
+        return super().answer()
+
+    def settled(self, at_least=0):
+        return super().settled(at_least=at_least, patience=10)
 
 
 def options_of(suite, shared):
@@ -41,7 +136,7 @@ def sound(suite, name, wrong):
 def leave(p):
     """The process leaves the GPU; the reply. base.Skip: no process can leave this one."""
     code, reply, _ = p.ask("park whole=1")
-    if code == p.tables.PAGE_REPLY_DONE:
+    if code == p.tables.PAGE_REPLY_DONE and reply.get("whole"):
         return reply
     why = f"it does not leave: {reply.get('why', reply)}"
     raise (base.Skip if any(word in why for word in NEEDS) else RuntimeError)(why)
@@ -52,69 +147,153 @@ def park_of(p):
     return p.page.state()[0].get("park", {})
 
 
-def used_bytes(pid):
-    """Device memory of a process, as NVML tells; 0: it lists others only; None: it lists none."""
-    library = nvml.Nvml()
-    library.nvmlInit()
-    listed = [found for number in range(library.nvmlDeviceGetCount()) for found in
-              library.nvmlDeviceGetComputeRunningProcesses(library.nvmlDeviceGetHandleByIndex(
-                  number))]
-    library.nvmlShutdown()
-    return sum(found.usedGpuMemory or 0 for found in listed if found.pid == pid) if listed else None
+def used_bytes(suite, pid):
+    """Device memory of a process, as NVML tells; None: it tells nothing of it."""
+    if suite.simulate:
+        return None
+    scripts = os.path.join(base.ROOT, "scripts")
+    done = suite.run([sys.executable, "-c", USED, scripts], timeout=STEP_S)
+    listed = dict(line.split() for line in done.out.splitlines()) if done.rc == 0 else {}
+    return int(listed[str(pid)]) if str(pid) in listed else None
 
 
-def row_of_nvml(suite, name, pid, before):
-    if suite.simulate or not before:
-        suite.row(name, verdict="skip: NVML does not list the process")
-        return
-    after = used_bytes(pid)
-    suite.row(name, base.mebibytes(before), base.mebibytes(after or 0),
-              verdict="FAIL: memory stays" if after else "ok")
+def alone(suite, name, shared, size, *arguments):
+    """The driver's checkpoint of such memory by the process itself, without the library."""
+    done = suite.run([suite.small("park_checkpoint"), "self", *arguments],
+                     dict(suite.bare_env, **shared), 60)
+    for line in done.out.splitlines():
+        suite.log(f"    {line}")
+    took = [float(ms) / 1e3 for ms in re.findall(r"self: \w+ 0 in ([0-9.]+) ms", done.out)]
+    words = (done.out.splitlines() or [done.err or "nothing"])[-1]
+    suite.row(name, f"{took[0] + took[1]:.2f} s; {took[2] + took[3]:.2f} s"
+              if len(took) >= 4 else "", "", "", f"measured: {size}" if done.rc == 0 else
+              f"skip: {words}" if done.rc == base.EXIT_SKIP else f"FAIL: {words}")
 
 
-def large(suite, name, start, observer):
-    """One way out and back of much memory."""
-    before = observer.settled()
-    with ending(start()) as (p, ):
-        listed = None if suite.simulate else used_bytes(p.process.pid)
-        reply = leave(p)
-        seen = observer.settled(at_least=before - LEFT_BYTES)
-        row_of_nvml(suite, f"{name}: of the process, by NVML", p.process.pid, listed)
-        begun = time.monotonic()
-        wrong = p.do("check")
-        back = time.monotonic() - begun
+def away_and_back(suite, name, p, observer, before, back):
+    """Out, and back by `back`; before: what was free without the process."""
+    listed = used_bytes(suite, p.process.pid)
+    reply = leave(p)
+    seen = observer.settled(before - LEFT_BYTES)
+    left = used_bytes(suite, p.process.pid) if listed else None
+    begun = time.monotonic()
+    wrong = back(p)
     suite.row(f"{name}: {parked_bytes(reply) / GIB:.1f} GiB out; back, and checked", "",
-              f"{reply['ns'] / 1e9:.2f} s; {back:.2f} s",
+              f"{reply['ns'] / 1e9:.2f} s; {time.monotonic() - begun:.2f} s",
               verdict=f"measured: the checkpoint freed {reply['whole_bytes'] // MIB} MiB more")
-    suite.row(f"{name}: left on the GPU", "", base.mebibytes(before - seen),
-              verdict="ok" if seen >= before - LEFT_BYTES else "FAIL: memory stays")
+    suite.row(f"{name}: left on the GPU", base.mebibytes(listed or 0),
+              base.mebibytes(max(left or 0, before - seen)),
+              verdict="FAIL: memory stays" if left or seen < before - LEFT_BYTES else "ok")
     sound(suite, f"{name}: contents", wrong)
 
 
-def alone(suite, size):
-    """The driver's checkpoint of such memory, without the library, by its parent."""
-    library = ctypes.CDLL(suite.libcuda)
-    library.cuInit(0)
-    with ending(Talker([program(suite)], suite.bare_env, "started")) as (p, ):
-        p.do(f"fill {size // MIB}")
-        took = []
-        for name in "Lock", "Checkpoint", "Restore", "Unlock":
-            limit = (ctypes.c_uint * 16)(5000) if name == "Lock" else None  # in ms
-            start = time.monotonic()
-            code = getattr(library, f"cuCheckpointProcess{name}")(p.process.pid, limit)
-            if code:
-                suite.row("the driver's checkpoint alone", verdict=f"skip: {name}: error {code}")
-                return
-            took.append(time.monotonic() - start)
-    suite.row(f"the driver's checkpoint alone, {size / GIB:g} GiB: out; back", "",
-              f"{took[0] + took[1]:.2f} s; {took[2] + took[3]:.2f} s", verdict="measured")
+def wake_and_check(p):
+    code, reply, _ = p.ask("wake")
+    return p.do("check") if code == p.tables.PAGE_REPLY_DONE else f"it does not wake: {reply}"
+
+
+def smallest(suite, start, observer):
+    before = observer.settled()
+    with ending(start()) as (p, ):
+        away_and_back(suite, "64 MiB, by a request", p, observer, before, wake_and_check)
+        away_and_back(suite, "64 MiB, by a use", p, observer, before, lambda p: p.do("check"))
+
+
+def two(suite, start):
+    """Both are away at once."""
+    with ending(start()) as listed:
+        leave(listed[0])
+        listed.append(start())
+        leave(listed[1])
+        for number, p in enumerate(reversed(listed), 1):
+            sound(suite, f"two at once: contents of number {number}", p.do("check"))
+
+
+def large(suite, start, observer):
+    before = observer.settled()
+    with ending(start()) as (p, ):
+        away_and_back(suite, "much memory", p, observer, before, lambda p: p.do("check"))
+
+
+def exits(suite, start):
+    with ending(start()) as (p, ):
+        leave(p)
+        begun = time.monotonic()
+        p.say("end")
+        status = p.end()
+        suite.row("an exit while it is out", "", base.seconds(time.monotonic() - begun),
+                  verdict="ok" if status == 0 else f"FAIL: status {status}")
+
+
+def trained(suite, folder):
+    """PyTorch, out before each step."""
+    rounds = 3 if suite.quick else 8
+    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_sleep.py")]
+    bare = suite.run(command, None, 60, b"step\n" * rounds + b"end\n")
+    if bare.rc != 0:
+        raise base.Skip(f"the training fails bare: {frameworks.last_line(bare)}")
+    outs, backs, wrong = [], [], 0
+    with ending(Process(suite, folder, command)) as (p, ):
+        listed = used_bytes(suite, p.process.pid)
+        for loss in bare.out.split("\n")[1:rounds + 1]:
+            outs.append(leave(p)["ns"] / 1e9)
+            left = used_bytes(suite, p.process.pid) if listed and len(outs) == 1 else 0
+            begun = time.monotonic()
+            wrong += p.do("step") != loss
+            backs.append(time.monotonic() - begun)
+            wrong += bool(left)
+    suite.row(f"{TRAINED}: {rounds} times", base.mebibytes(listed or 0),
+              f"{max(outs):.2f} s; {max(backs):.2f} s",
+              verdict=f"FAIL: {wrong} losses differ, or memory stays" if wrong else
+              "ok: equal losses")
+
+
+def first_call(p, index, answer_s):
+    """What a call did as the first one."""
+    leave(p)
+    p.say(f"call {index}")
+    answers = select.select([p.process.stdout], [], [], answer_s)[0]
+    if not answers:
+        p.ask("wake")
+    _, code, _ = p.hear().split()
+    how = ("blocked until a request woke it" if not answers else
+           "was answered" if park_of(p).get("whole") else "woke")
+    p.ask("wake")
+    return how if code == "0" else f"{how}: error {code}"
+
+
+def first_calls(suite, start, end):
+    """Calls of the CUDA runtime come back by themselves. Of the driver's functions that no table of
+    the library has, some do not."""
+    done = {}
+    with ending(start()) as listed:
+        names = listed[0].do("calls").split()
+        for index, name in enumerate(names):
+            if time.monotonic() > end:
+                done.setdefault("left out, no time", []).append(name)
+                continue
+            try:
+                how = first_call(listed[-1], index, 12 if name.startswith("cuda") else 1)
+            except (Ended, Late) as ended:
+                how = f"ended the process: {ended}"
+                listed.append(start())
+            done.setdefault(how, []).append(name)
+        wrong = listed[-1].do("check")
+    for how, found in sorted(done.items()):
+        suite.log(f"{how}: {', '.join(found)}")
+        bad = [name for name in found if name.startswith("cuda")] \
+            if how.startswith(("blocked", "ended")) or "error" in how else []
+        suite.row(f"first calls: {how}", "", str(len(found)),
+                  verdict=f"FAIL: {', '.join(bad)}" if bad else
+                  f"measured: {', '.join(found)[:100]}")
+    sound(suite, "first calls: contents", wrong)
 
 
 def hog(suite, observer):
     """A process, without the library, that takes what a restore needs. It has a context, too."""
     taken = observer.settled() - GIB * 3 // 2
-    p = Talker([program(suite)], observer.env, "started")
-    p.do(f"fill {taken // MIB}")
+    p = Talker([program(suite)], observer.env, "started", START_S)
+    p.do(f"fill {taken // MIB}", START_S)
     return p
 
 
@@ -140,26 +319,11 @@ def without_room(suite, start, observer):
         sound(suite, "no room: contents", wrong)
 
 
-def exits(suite, start):
-    p = start()
-    leave(p)
-    begun = time.monotonic()
-    p.say("end")
-    status = p.end()
-    seconds = time.monotonic() - begun
-    suite.row("an exit while it is out", "", base.seconds(seconds),
-              verdict="ok" if status == 0 and seconds < EXIT_S else f"FAIL: status {status}")
-
-
-def ends_without_room(suite, start, observer):
+def end_without_room(suite, name, start, wait, observer):
     """It waits for room, because the driver's own handlers come next. What these do in a process
     that has nothing on the GPU is measured."""
-    for name, wait in ("an exit", "10m"), ("an exit after the wait", "1s"):
-        end_without_room(suite, f"no room: {name}", start(wait=wait), observer)
-
-
-def end_without_room(suite, name, p, observer):
-    with ending(p) as listed:
+    with ending(start(wait=wait)) as listed:
+        p = listed[0]
         leave(p)
         listed.append(hog(suite, observer))
         begun = time.monotonic()
@@ -172,99 +336,53 @@ def end_without_room(suite, name, p, observer):
         status = p.end()
         suite.row(name, "", base.seconds(time.monotonic() - begun),
                   verdict=f"measured: status {status}, without room" if ended is not None else
-                  f"{'FAIL' if status else 'ok'}: status {status}, once there was room")
+                  f"{'ok' if status == 0 else 'FAIL'}: status {status}, once there was room")
 
 
-def first_call(p, index, answer_s):
-    """What a call did as the first one."""
-    leave(p)
-    p.say(f"call {index}")
-    answers = select.select([p.process.stdout], [], [], answer_s)[0]
-    if not answers:
-        p.ask("wake")
-    _, code, _ = p.hear(10).split()
-    how = ("blocked until a request woke it" if not answers else
-           "was answered" if park_of(p).get("whole") else "woke")
-    p.ask("wake")
-    return how if code == "0" else f"{how}: error {code}"
-
-
-def first_calls(suite, start):
-    """Calls of the CUDA runtime come back by themselves. Of the driver's functions that no table of
-    the library has, some do not."""
-    done = {}
-    with ending(start()) as listed:
-        names = listed[0].do("calls").split()
-        for index, name in enumerate(names):
-            try:
-                how = first_call(listed[-1], index, 1.5 if suite.quick else 3)
-            except Ended as ended:
-                how = f"ended the process: {ended}"
-                listed.append(start())
-            done.setdefault(how, []).append(name)
-        wrong = listed[-1].do("check")
-    for how, found in sorted(done.items()):
-        suite.log(f"{how}: {', '.join(found)}")
-        bad = [name for name in found if name.startswith("cuda")] \
-            if how.startswith(("blocked", "ended")) or "error" in how else []
-        suite.row(f"first calls: {how}", "", str(len(found)),
-                  verdict=f"FAIL: {', '.join(bad)}" if bad else
-                  f"measured: {', '.join(found)[:100]}")
-    sound(suite, "first calls: contents", wrong)
-
-
-def trained(suite, folder):
-    """PyTorch, out before each step."""
-    rounds = 3 if suite.quick else 50
-    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_sleep.py")]
-    wanted = part_cycle.losses(suite, command, rounds, {})
-    outs, backs, wrong = [], [], 0
-    with ending(Parked(suite, folder, command)) as (p, ):
-        listed = used_bytes(p.process.pid)
-        for loss in wanted:
-            outs.append(leave(p)["ns"] / 1e9)
-            if len(outs) == 1:
-                row_of_nvml(suite, "PyTorch: of the process, by NVML", p.process.pid, listed)
-            start = time.monotonic()
-            wrong += p.do("step") != loss
-            backs.append(time.monotonic() - start)
-    suite.row(f"{TRAINED}: {rounds} times", "", f"{max(outs):.2f} s; {max(backs):.2f} s",
-              verdict=f"FAIL: {wrong} losses differ" if wrong else "ok: equal losses")
-
-
-def tried(suite, name, part, *arguments):
-    """A process that ends before its time fails its own part alone."""
+def tried(suite, end, name, part, *arguments):
+    """A process that ends before its time, or does not go on, fails its own case alone."""
+    if time.monotonic() > end:
+        suite.row(name, verdict="skip: no time is left")
+        return
+    if suite.verbose:
+        suite.log(f"  {time.monotonic() - suite.start:.1f} s  -- {name}")
     try:
         part(suite, *arguments)
     except base.Skip as reason:
         suite.row(name, verdict=f"skip: {reason}")
-    except (Ended, RuntimeError) as reason:
+    except (Ended, Late, OSError, RuntimeError, TimeoutError) as reason:
         suite.row(name, verdict=f"FAIL: {reason}")
 
 
 def park_whole(suite):
-    size, small = (GIB // 8, GIB // 8) if suite.simulate else (24 * GIB, 2 * GIB)
-    runtime = suite.compile("park_whole", ["park_whole.c"], static_cudart=True)
-    with tempfile.TemporaryDirectory() as folder, one_gpu(suite) as shared:
+    end = time.monotonic() + PART_S
+    size = GIB // 8 if suite.simulate else 24 * GIB
+    with tempfile.TemporaryDirectory() as folder, one_gpu(suite) as shared, \
+            contextlib.ExitStack() as stack:
         options = options_of(suite, shared)
 
         def start(path=program(suite), mib=64, wait="10m"):
-            p = Parked(suite, folder, [path], "started", GPUCACHE_PARK_WAIT=wait, **options)
+            p = Process(suite, folder, [path], "started", GPUCACHE_PARK_WAIT=wait, **options)
             p.do(f"fill {mib}")
             return p
 
-        observer = part_flush.Observer(suite, dict(suite.bare_env, **options))
-        observer.env = dict(suite.bare_env, **options)
-        try:
-            tried(suite, "driver", large, "driver", lambda: start(mib=size // MIB), observer)
-            tried(suite, "static runtime", large, "static runtime",
-                  lambda: start(runtime, small // MIB), observer)
-            if not suite.simulate:
-                tried(suite, "alone", alone, size)
-            tried(suite, "no room", without_room, start, observer)
-            tried(suite, "an exit while it is out", exits, start)
-            tried(suite, "no room: an exit", ends_without_room, start, observer)
-        finally:
-            observer.close()
-        tried(suite, "first calls", first_calls, lambda: start(runtime))
-        tried(suite, TRAINED, trained, folder)
+        def case(name, part, *arguments):
+            tried(suite, end, name, part, *arguments)
+
+        case("the driver alone, 64 MiB", alone, "the driver alone: out; back",
+             options, "64 MiB, twice")
+        observer = Observer(suite, dict(suite.bare_env, **options))
+        stack.callback(observer.close)
+        case("64 MiB", smallest, start, observer)
+        case("two at once", two, start)
+        case("an exit while it is out", exits, start)
+        case("much memory", large, lambda: start(mib=size // MIB), observer)
+        case("the driver alone, much memory", alone, "the driver alone, much memory: out; back",
+             options, f"{size / GIB:g} GiB", str(size))
+        case(TRAINED, trained, folder)
+        runtime = suite.compile("park_whole", ["park_whole.c"], static_cudart=True)
+        case("first calls", first_calls, lambda: start(runtime), end)
+        case("no room", without_room, start, observer)
+        case("no room: an exit", end_without_room, "no room: an exit", start, "10m", observer)
+        case("no room: an exit after the wait", end_without_room,
+             "no room: an exit after the wait", start, "1s", observer)
