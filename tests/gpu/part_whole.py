@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import select
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from parked import GIB, MIB, Ended, Parked, Talker, ending, one_gpu, parked_byte
 
 LEFT_BYTES = 8 * MIB        # the driver's figures jump by so much
 STEP_S, START_S = 25, 45    # bounds
+TELL_S = 12                 # a step that takes so long is told with the stacks
 WAITS_S, EXIT_S = 1.5, 30   # it waits for room by then; an exit has ended by then
 LEAVES_S = 4                # an exit with a short GPUCACHE_PARK_WAIT has ended by then
 PART_S = 165                # no case begins later
@@ -54,10 +56,20 @@ class Process(Parked):
             self.suite.log(f"  {time.monotonic() - self.suite.start:.1f} s    {pid} {words}")
 
     def late(self, step, seconds):
-        self.suite.log(f"  {step}: not over in {seconds:g} s")
-        stuck.tell(self.suite, self.process.pid, self.pages)
         self.process.kill()
         raise Late(f"{step}: not over in {seconds:g} s")
+
+    def wait(self, step, is_over, seconds):
+        """is_over waits a moment, and says whether the step is."""
+        start, told = time.monotonic(), False
+        while not is_over():
+            took = time.monotonic() - start
+            if took > TELL_S and not told:
+                told = True
+                self.suite.log(f"  {step}: not over in {took:.0f} s")
+                stuck.tell(self.suite, self.process.pid, self.pages)
+            if took > seconds:
+                self.late(step, seconds)
 
     def say(self, line):
         self.said_last = line
@@ -66,8 +78,8 @@ class Process(Parked):
 
     def hear(self, seconds=STEP_S):
         limit = min(seconds, STEP_S) if self.page else START_S
-        if not select.select([self.process.stdout], [], [], limit)[0]:
-            self.late(self.said_last if self.page else "start", limit)
+        self.wait(self.said_last if self.page else "start",
+                  lambda: select.select([self.process.stdout], [], [], 0.5)[0], limit)
         return super().hear(limit)
 
     def do(self, line, seconds=STEP_S):
@@ -76,16 +88,17 @@ class Process(Parked):
     def ask(self, words, seconds=STEP_S):
         self.tell(f"is asked: {words}")
         start = time.monotonic()
-        slot = self.page.put_ask(words)
-        self.page.ring()
-        while True:
+        slot, got = self.page.put_ask(words), []
+
+        def is_over():
             with contextlib.suppress(TimeoutError):
-                code, _, reply = self.page.await_reply(*slot, 0.5)
-                break
-            if self.process.poll() is not None:
+                got.extend(self.page.await_reply(*slot, 0.5))
+            if not got and self.process.poll() is not None:
                 raise Ended(f"{words}: it ended with status {self.process.poll()}")
-            if time.monotonic() > start + seconds:
-                self.late(words, seconds)
+            return got
+        self.page.ring()
+        self.wait(words, is_over, seconds)
+        code, _, reply = got
         self.tell(f"{words}: {code} {reply.get('why', reply.get('state', ''))}, "
                   f"{time.monotonic() - start:.2f} s")
         return code, reply, time.monotonic() - start
@@ -95,12 +108,14 @@ class Process(Parked):
         self.tell("is to end")
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        end = time.monotonic() + seconds
-        while (status := self.process.poll()) is None and time.monotonic() < end:
-            time.sleep(0.01)
-        if status is None:
-            with contextlib.suppress(Late):
-                self.late("exit", seconds)
+
+        def is_over():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.5)
+            return self.process.poll() is not None
+        with contextlib.suppress(Late):
+            self.wait("exit", is_over, seconds)
+        status = self.process.poll()
         super().end()
         self.tell(f"has ended: {status}")
         return status
