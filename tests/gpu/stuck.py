@@ -75,7 +75,8 @@ def tell(suite, pid, pages):
         for found in frames(pid, code, call):
             suite.log(f"      {found}")
     tool = os.path.join(os.path.dirname(os.path.dirname(suite.lib)), "scripts", "gpucache")
-    suite.log(commanded([sys.executable, tool, "stat", str(pid)], dict(suite.bare_env, GPUCACHE_DIR=pages)))
+    suite.log(commanded([sys.executable, tool, "stat", str(pid)],
+                        dict(suite.bare_env, GPUCACHE_DIR=pages)))
     if shutil.which("gdb"):
         suite.log(commanded(["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off",
                              "-ex", "thread apply all bt 16"], suite.bare_env)[-12000:])

@@ -61,7 +61,7 @@ static int begin(void)
 
 static bool is_whole(void)
 {
-    return asker_ask("look") != -1 && strstr(asker_page()->body, "\"whole\":true");
+    return asker_ask("look") != -1 && strstr(asker_body(), "\"whole\":true");
 }
 
 static void leave(void)
@@ -406,8 +406,24 @@ static int a_reset_wakes_it(void)
 /* ---- Faults */
 
 static const char *const steps[] = {
-    "cuCheckpointProcessLock",   "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore",
-    "cuCheckpointProcessUnlock", "cuCheckpointProcessGetState",
+    "cuCheckpointProcessLock",
+    "cuCheckpointProcessCheckpoint",
+    "cuCheckpointProcessRestore",
+    "cuCheckpointProcessUnlock",
+    "cuCheckpointProcessGetState",
+    "cuDeviceGetCount",
+    "cuDeviceGetUuid_v2",
+    "cuMemHostUnregister",
+    "cuMemHostRegister_v2",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemcpyHtoDAsync_v2",
+    "cuCtxRecordEvent",
+    "cuStreamCreate",
+    "cuThreadExchangeStreamCaptureMode",
 };
 
 __attribute__((format(printf, 1, 2))) static void fail_from(const char *spec, ...)

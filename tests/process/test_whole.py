@@ -232,6 +232,25 @@ class Ends(Base):
                 wanted = -getattr(signal, f"SIG{how.upper()}") if how in ("term", "kill") else 0
                 self.assertEqual(p.talker.process.wait(30), wanted)
 
+    def test_an_asker_that_is_killed(self):
+        """What it asked for is done, and others may ask."""
+        p = self.start()
+        p.do("make 4 4")
+        for words in "park whole=1", "wake":
+            asker = os.fork()
+            if not asker:
+                page = parks.page_client.Page(parks.T, p.path)
+                page.put_ask(words)
+                page.ring()
+                signal.pause()
+            time.sleep(0.02)
+            os.kill(asker, signal.SIGKILL)
+            os.waitpid(asker, 0)
+            self.wait_for(lambda: bool(self.park_state(p).get("whole")) == (words != "wake"),
+                          "it is not done")
+        self.leave(p)
+        self.assertEqual(p.do("check"), "right")
+
     def test_a_reset_wakes_it(self):
         p = self.start()
         p.do("make 4 4")
