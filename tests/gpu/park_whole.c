@@ -25,7 +25,7 @@ static struct block {
 } blocks[BLOCKS_MAX];
 static int num_blocks;
 static cudaStream_t stream;
-static cudaEvent_t event;
+static cudaEvent_t event, spare;
 
 /* Where the calls' outputs go. */
 static struct {
@@ -37,7 +37,7 @@ static struct {
     void *pointer;
     CUuuid uuid;
     CUcontext context;
-    CUstreamCaptureStatus status;
+    enum cudaStreamCaptureStatus capturing;
     CUmemoryPool pool;
     cudaStream_t stream;
     cudaEvent_t event;
@@ -103,6 +103,15 @@ static void *driver_function(const char *name)
     return found;
 }
 
+/* The event of an earlier call. */
+static cudaError_t destroy_event(void)
+{
+    cudaError_t rc = spare ? cudaEventDestroy(spare) : cudaSuccess;
+
+    spare = NULL;
+    return rc;
+}
+
 #define RUNTIME(name, call)                                                                        \
     static int make_##name(void)                                                                   \
     {                                                                                              \
@@ -136,6 +145,7 @@ int main(void)
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     CHECK(cudaEventRecord(event, stream));
+    CHECK(cudaEventCreateWithFlags(&spare, cudaEventDisableTiming));
     fill(BLOCK_BYTES);
     puts("started");
     fflush(stdout);

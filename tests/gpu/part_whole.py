@@ -395,8 +395,8 @@ def park_whole(suite):
         case("the driver alone, much memory", alone, "the driver alone, much memory: out; back",
              options, f"{size / GIB:g} GiB", str(size))
         case(TRAINED, trained, folder)
-        runtime = suite.compile("park_whole", ["park_whole.c"], static_cudart=True)
-        case("first calls", first_calls, lambda: start(runtime), end)
+        case("first calls", first_calls, lambda: start(suite.compile(
+            "park_whole", ["park_whole.c"], static_cudart=True)), end)
         case("no room", without_room, start, observer)
         case("no room: an exit", end_without_room, "no room: an exit", start, "10m", observer)
         case("no room: an exit after the wait", end_without_room,
