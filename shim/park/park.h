@@ -51,7 +51,7 @@
  *  9. A use that arrives while a park copies cancels it. Each worker asks between two steps of
  *     COPY_HALF_BYTES (gate_is_closing), so the gate opens within milliseconds.
  * 10. gate_drain and quiet_await have a bound. What follows gate_leave waits for nobody but the
- *     driver.
+ *     driver (for its checkpoint see step 10 of whole.h).
  * 11. A wake waits for device memory for GPUCACHE_PARK_WAIT at most. Then the uses get the error,
  *     and the next use begins another wait.
  * 12. There is no circle of waits. A thread of the program waits for the park thread, which may ask

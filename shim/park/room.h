@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* Finds every device of the process. NULL: room_free_bytes works. Else why not: a static sentence
- * without a full stop. May take the loader's lock, and calls the driver. */
+ * without a full stop. Waits some seconds for NVML at most, and calls the driver. */
 const char *room_open(void);
 /* UINT64_MAX: no such device. 0 also if NVML fails. */
 uint64_t room_free_bytes(int device);

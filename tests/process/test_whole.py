@@ -346,6 +346,20 @@ class Refusals(Base):
         p.do("make 4 4")
         self.refused(p, "libnvidia-ml")
 
+    def test_an_nvml_that_starts_slowly(self):
+        p = self.start(SIM_NVML_MS="12000")
+        p.do("make 4 4")
+        begun = time.monotonic()
+        self.refused(p, "does not answer yet")
+        self.assertLess(time.monotonic() - begun, 11)
+        self.wait_for(lambda: p.ask("park whole=1")[0] == DONE, "it does not leave")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_an_nvml_that_says_nothing(self):
+        p = self.start(SIM_NVML_CODE="999")
+        p.do("make 4 4")
+        self.refused(p, "does not tell what is free")
+
     def test_a_part_of_a_gpu(self):
         p = self.start(SIM_MIG="1")
         p.do("make 4 4")

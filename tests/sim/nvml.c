@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* libnvidia-ml.so.1 for the simulated devices: how much of each is free for all processes, if
  * SIM_SHARED names a common capacity. SIM_NVML_CODE: the questions fail with that code.
+ * SIM_NVML_MS: how long its start takes.
  * SIM_NVML_EMPTY=1: it says that all is free, whatever is. The types are those of NVIDIA's
  * documentation of NVML, written here anew. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/sim/config.h"
 #include "tests/sim/shared.h"
@@ -26,8 +28,11 @@ static char devices[100];
 
 int nvmlInit_v2(void)
 {
+    const char *ms = getenv("SIM_NVML_MS");
     config_read();
     shared_look();
+    if (ms != NULL)
+        nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000}, NULL);
     return OK;
 }
 
