@@ -41,7 +41,8 @@
  * 11. A drain may wait for a thread that waits for one at the gate, such as a host function that
  *     needs a lock of the launching thread's. The one at the gate cancels, so the wait ends.
  * 12. A wake ends with gate_open, or with gate_fail after a time with a bound. Then all uses that
- *     waited since before get the error.
+ *     waited since before get the error. gate_refuse gives it to them, too, and changes no state:
+ *     who gets an error does not call the driver.
  *
  * An arrival keeps errno, and is no cancellation point. A signal handler runs on it as on any
  * thread that sleeps. tests/model/gate.pml models all of this.
