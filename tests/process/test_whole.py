@@ -404,33 +404,6 @@ class Faults(Base):
                 self.leave(p)
                 self.assertEqual(p.do("check"), "right")
 
-    def slow(self):
-        """A process whose checkpoint takes 26 s and has begun, and where its reply will be."""
-        p = self.start(SIM_CHECKPOINT_MS="26000", GPUCACHE_PARK_WAIT="1s")
-        p.do("make 32 20")
-        before, asked = self.free_mib(), p.page.put_ask("park whole=1")
-        p.page.ring()
-        self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
-        return p, asked
-
-    def test_a_driver_that_takes_long(self):
-        """The request is answered. Once the driver returns, the process is off the GPU."""
-        p, asked = self.slow()
-        code, _, reply = p.page.await_reply(*asked)
-        self.assertEqual(code, PARTLY, reply)
-        self.assertIn("not return from cuCheckpointProcessCheckpoint", reply["why"])
-        self.assertFalse(self.park_state(p).get("whole"))
-        self.wait_for(lambda: self.park_state(p).get("whole"), "it stays on the GPU")
-        self.assertEqual(p.do("check"), "right")
-
-    def test_a_use_beside_a_driver_that_takes_long(self):
-        """It fails, and the program, which then ends, does."""
-        p, _ = self.slow()
-        begun = time.monotonic()
-        self.say(p, "check")
-        self.assertGreater(p.talker.process.wait(60), 0)
-        self.assertLess(time.monotonic() - begun, 25)
-
     def test_no_unlock(self):
         p = self.failing("Unlock", 999)
         self.leave(p)
@@ -466,6 +439,35 @@ class Faults(Base):
         self.assertIn("gave 2", self.hear(p))
         self.assertLess(time.monotonic() - begun, 10)
         p.talker.process.kill()
+
+
+class Slow(Base):
+    def slow(self):
+        """A process whose checkpoint takes 26 s and has begun, and where its reply will be."""
+        p = self.start(SIM_CHECKPOINT_MS="26000", GPUCACHE_PARK_WAIT="1s")
+        p.do("make 32 20")
+        before, asked = self.free_mib(), p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
+        return p, asked
+
+    def test_a_driver_that_takes_long(self):
+        """The request is answered. Once the driver returns, the process is off the GPU."""
+        p, asked = self.slow()
+        code, _, reply = p.page.await_reply(*asked)
+        self.assertEqual(code, PARTLY, reply)
+        self.assertIn("not return from cuCheckpointProcessCheckpoint", reply["why"])
+        self.assertFalse(self.park_state(p).get("whole"))
+        self.wait_for(lambda: self.park_state(p).get("whole"), "it stays on the GPU")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_use_beside_a_driver_that_takes_long(self):
+        """It fails, and the program, which then ends, does."""
+        p, _ = self.slow()
+        begun = time.monotonic()
+        self.say(p, "check")
+        self.assertGreater(p.talker.process.wait(60), 0)
+        self.assertLess(time.monotonic() - begun, 25)
 
 
 if __name__ == "__main__":
