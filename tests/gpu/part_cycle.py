@@ -139,15 +139,15 @@ def retained(suite, folder, size):
 
 
 def park_cycle(suite):
-    quick = suite.quick or suite.simulate
+    rounds = 5 if suite.simulate else 20 if suite.quick else 0
     observer = part_flush.Observer(suite)
     try:
         with tempfile.TemporaryDirectory() as folder:
             large(suite, folder, observer, GIB // 4 if suite.simulate else 16 * GIB)
             places(suite, folder, GIB // 16 if suite.simulate else 16 * GIB, 3)
-            small(suite, folder, 20 if quick else 500)
+            small(suite, folder, rounds or 500)
             retained(suite, folder, GIB // 8 if suite.simulate else 16 * GIB)
-            cycles(suite, folder, GIB // 16 if quick else GIB, 20 if quick else 1000)
+            cycles(suite, folder, GIB // 16 if rounds else GIB, rounds or 1000)
     finally:
         observer.close()
 

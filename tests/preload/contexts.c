@@ -228,7 +228,7 @@ static int early_launches_in_two_contexts(void)
  * thread makes, uses and destroys contexts of its own, and those work. */
 
 /* A real driver takes its time for each. */
-enum { LIVES = 200, LIVES_REAL = 20, LIFE_BLOCKS = 4 };
+enum { LIVES = 100, LIVES_REAL = 20, LIFE_BLOCKS = 4 };
 static const uint64_t nowhere = 0x1000;
 static atomic_bool is_broken, over;
 

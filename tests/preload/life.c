@@ -15,7 +15,7 @@ uint32_t life_draw(uint32_t below)
 
 uint64_t life_draw_words(void)
 {
-    static const uint32_t most[] = {64, 4000, 100000, 900000};
+    static const uint32_t most[] = {64, 4000, 100000, 600000};
     return life_draw(most[life_draw(4)]) + 1;
 }
 

@@ -5,18 +5,20 @@ every access, a hazard is a failure too. Without --preload the program runs bare
 SCENES_BARE, if there is one, the outcomes of bare runs are kept for tests of the same program.
 
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
-# Hundreds of tests start this: what few of them need is imported there.
-import argparse
+# Hundreds of tests start this. What takes long to import is imported where few of them need it, or
+# done without (argparse, json, re, subprocess).
+import marshal
 import os
-import re
-import signal
-import subprocess
+import select
 import sys
+import time
 import types
 import zlib
 
 SKIP = 77
 TIMEOUT_S = 300
+# What Python ignores: SIGPIPE, SIGXFSZ
+DEFAULT_SIGNALS = 13, 25
 # What the driver allocates with: plain memory, and the physical memory of the address space calls.
 ALLOCATIONS = ("cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemCreate")
 
@@ -29,6 +31,7 @@ class Outcome(types.SimpleNamespace):
         if self.status is None:
             return "ran too long"
         if self.status < 0:
+            import signal
             return f"ended by {signal.Signals(-self.status).name}"
         return f"exit {self.status}"
 
@@ -40,8 +43,7 @@ def read_calls(path):
     """The simulated driver's call counts, {function: calls}; empty without a simulated driver."""
     try:
         with open(path, encoding="utf-8") as file:
-            counts = re.findall(r"\b(cu\w+)\W+(\d+)", file.read())
-        return {name: int(count) for name, count in counts}
+            return {words[-2]: int(words[-1]) for words in map(str.split, file)}
     except FileNotFoundError:
         return {}
 
@@ -80,7 +82,7 @@ def environment(options, preload, scratch):
         env["LD_PRELOAD"] = " ".join(libraries)
     if options.driver:
         os.symlink(os.path.abspath(options.driver), os.path.join(scratch, "libcuda.so.1"))
-        options = argparse.Namespace(**vars(options))
+        options = types.SimpleNamespace(**vars(options))
         options.library_path = scratch + ":" + (options.library_path or "")
     if options.library_path:
         inherited = env.get("LD_LIBRARY_PATH")
@@ -124,23 +126,46 @@ class Scratch:
         os.rmdir(self.path)
 
 
+def play(program, env):
+    """Status, standard output and standard error of a program in a session of its own."""
+    pipes = [os.pipe(), os.pipe()]
+    pid = os.posix_spawnp(program[0], program, env, setsid=True, setsigdef=DEFAULT_SIGNALS,
+                          file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                                        (os.POSIX_SPAWN_DUP2, pipes[0][1], 1),
+                                        (os.POSIX_SPAWN_DUP2, pipes[1][1], 2)])
+    said, poll, deadline = {}, select.poll(), time.monotonic() + TIMEOUT_S
+    for reads, writes in pipes:
+        os.close(writes)
+        said[reads] = b""
+        poll.register(reads, select.POLLIN)
+    status, is_late, open_pipes = None, False, set(said)
+    while open_pipes or status is None:
+        if not is_late and time.monotonic() > deadline:
+            is_late = True
+            os.killpg(pid, 9)
+        for reads, _ in poll.poll(1000) if open_pipes else ():
+            data = os.read(reads, 1 << 16)
+            said[reads] += data
+            if not data:
+                poll.unregister(reads)
+                os.close(reads)
+                open_pipes.discard(reads)
+        if not open_pipes:
+            ended, status = os.waitpid(pid, 0 if is_late else os.WNOHANG)
+            if not ended:
+                status = None
+                time.sleep(0.002)
+    code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return (None if is_late else code, *said.values())
+
+
 def run(options, name, preload):
     program = list(options.program)
     if options.against and not preload:
         program[0] = options.against
     with Scratch() as scratch:
         env = environment(options, preload, scratch)
-        program[:0] = emulated(options, env)
-        process = subprocess.Popen(program, env=env, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   start_new_session=True)
-        try:
-            out, err = process.communicate(timeout=TIMEOUT_S)
-            status = process.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-            status = None
+        status, out, err = play(emulated(options, env) + program, env)
         calls = read_calls(os.path.join(scratch, "calls"))
         figures = read_figures(os.path.join(scratch, "report.json"))
         if env["SIM_SHARED"].startswith("scene-"):
@@ -168,19 +193,17 @@ def kept_bare(options):
     text, path = kept_place(options)
     if not path or not os.path.exists(path):
         return None
-    import json
-    with open(path, encoding="utf-8") as file:
-        kept = json.load(file)
-    return Outcome(**kept["outcome"]) if kept["of"] == text else None
+    with open(path, "rb") as file:
+        kept_text, outcome = marshal.load(file)
+    return Outcome(**outcome) if kept_text == text else None
 
 
 def keep_bare(options, bare):
     text, path = kept_place(options)
     if not path:
         return
-    import json
-    with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
-        json.dump({"of": text, "outcome": vars(bare)}, file)
+    with open(f"{path}.{os.getpid()}", "wb") as file:
+        marshal.dump((text, vars(bare)), file)
     os.rename(file.name, path)
 
 
@@ -232,52 +255,65 @@ def judge_pair(options, bare, preloaded):
 
 
 def loadable(library):
-    done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": library},
-                          stderr=subprocess.PIPE, check=False)
-    return b"cannot be preloaded" not in done.stderr
+    return b"cannot be preloaded" not in play(["true"], {**os.environ, "LD_PRELOAD": library})[2]
+
+
+# What an option is before it is given: None takes a value, [] a value each time, False none.
+OPTIONS = {
+    "--preload": None,       # the cache; without it, bare only
+    "--before": [],          # libraries that are preloaded before the cache, with it
+    "--beside": [],          # .. and after it
+    "--library-path": None,  # folders, first in LD_LIBRARY_PATH
+    "--driver": None,        # a library, the libcuda.so.1 of both runs
+    "--needs": None,         # a library: skip where the loader cannot preload it
+    "--sanitizer": None,     # a runtime that has to be preloaded first
+    "--env": [],             # NAME=VALUE of both runs
+    "--preload-env": [],     # .. of the preloaded run
+    "--against": None,       # the bare run's program, for another build of it
+    "--bites": None,         # a test of a test: the pair has to differ, with this text in it
+    "--off": False,          # the driver has to be asked for memory as often as bare
+    "--at-most": None,       # times that the driver may be asked for memory when preloaded
+    "--figure": [],          # NAME=N: the least that it may be in the preloaded run's report
+    "--figure-at-most": [],  # .. the most
+    "--run-with": [],        # what runs programs of another machine: it takes -E NAME=VALUE, as
+                             # qemu-user does
+}
 
 
 def parse(arguments):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preload", metavar="LIBRARY", help="the cache; without it, bare only")
-    parser.add_argument("--before", metavar="LIBRARY", action="append", default=[],
-                        help="preloaded before the cache, with it")
-    parser.add_argument("--beside", metavar="LIBRARY", action="append", default=[],
-                        help="preloaded after the cache, with it")
-    parser.add_argument("--library-path", metavar="FOLDERS", help="first in LD_LIBRARY_PATH")
-    parser.add_argument("--driver", metavar="LIBRARY", help="the libcuda.so.1 of both runs")
-    parser.add_argument("--needs", metavar="LIBRARY",
-                        help="skip where the loader cannot preload it")
-    parser.add_argument("--sanitizer", metavar="LIBRARY",
-                        help="a runtime that has to be preloaded first")
-    parser.add_argument("--env", metavar="NAME=VALUE", action="append", default=[],
-                        help="of both runs")
-    parser.add_argument("--preload-env", metavar="NAME=VALUE", action="append", default=[],
-                        help="of the preloaded run")
-    parser.add_argument("--against", metavar="PROGRAM",
-                        help="the bare run's program, for another build of it")
-    parser.add_argument("--bites", metavar="TEXT",
-                        help="succeed only if the pair differs and TEXT is in the difference: the "
-                             "test of a test")
-    parser.add_argument("--off", action="store_true",
-                        help="preloaded, the driver has to be asked for memory as often as bare")
-    parser.add_argument("--at-most", metavar="N", type=int,
-                        help="times that the driver may be asked for memory when preloaded")
-    parser.add_argument("--figure", metavar="NAME=N", action="append", default=[],
-                        type=lambda text: text.split("="),
-                        help="the least that this figure of the preloaded run's report may be")
-    parser.add_argument("--figure-at-most", metavar="NAME=N", action="append", default=[],
-                        type=lambda text: text.split("="), help="the most that it may be")
-    parser.add_argument("--run-with", metavar="EMULATOR", action="append", default=[],
-                        help="what runs programs of another machine, and takes -E NAME=VALUE as "
-                             "qemu-user does")
-    parser.add_argument("program", nargs="+", help="-- program and its arguments")
-    options = parser.parse_args(arguments)
+    """Options, then -- and the program with its arguments."""
+    found = {name: [] if default == [] else default for name, default in OPTIONS.items()}
+    words = iter(arguments)
+    for name in words:
+        if name == "--":
+            break
+        if name not in found:
+            sys.exit(f"{name}: an option is one of {' '.join(OPTIONS)}")
+        if found[name] is False:
+            found[name] = True
+        elif OPTIONS[name] is None:
+            found[name] = next(words)
+        else:
+            found[name].append(next(words))
+    options = types.SimpleNamespace(
+        program=list(words), **{name[2:].replace("-", "_"): value for name, value in found.items()})
+    if not options.program:
+        sys.exit("no -- PROGRAM")
+    options.at_most = options.at_most and int(options.at_most)
+    for figures in options.figure, options.figure_at_most:
+        figures[:] = [text.split("=") for text in figures]
     # A program, or a child of its, may start from another folder (so does pyenv's python3).
     if options.preload:
         options.preload = os.path.abspath(options.preload)
     for names in options.before, options.beside:
         names[:] = [os.path.abspath(name) if "/" in name else name for name in names]
+    # Programs get none of what this process may have been given.
+    for fd in os.listdir("/proc/self/fd"):
+        if int(fd) > 2:
+            try:
+                os.set_inheritable(int(fd), False)
+            except OSError:  # the folder's own
+                pass
     return options
 
 

@@ -65,7 +65,7 @@ static int second_stream(void)
 static int capture_of_work(void)
 {
     CUgraph graph;
-    CUgraphExec exec;
+    CUgraphExec exec = NULL;
     int rc = gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ||
              gpu_copy(b, a, WORDS, stream) || gpu_memset_async(b, 0, 4, stream) ||
              gpu_capture_end(stream, &graph) || gpu_graph_instantiate(&exec, graph);

@@ -6,7 +6,7 @@
 
 #include <cuda.h>
 
-enum { WORDS = 1024 * 1024, BYTES = 4 * WORDS, VALUE = 0x1234567 };
+enum { WORDS = 512 * 1024, BYTES = 4 * WORDS, VALUE = 0x1234567 };
 
 static uint64_t a, b;  /* blocks of WORDS; a has VALUE */
 static uint32_t *here; /* on the host */

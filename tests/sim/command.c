@@ -117,7 +117,7 @@ static CUresult run_copy(const struct copy *copy)
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         size_t now = left < dst_room ? left : dst_room;
         now = now < src_room ? now : src_room;
-        memmove(to, from, now);
+        memory_move(to, from, now);
         left -= now;
         dst += now;
         src += now;

@@ -120,7 +120,7 @@ static CUresult copy(struct CUctx_st *context, uint64_t dst, uint64_t src, uint6
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         uint64_t now = left < dst_room ? left : dst_room;
         now = (now < src_room ? now : src_room) & ~(uint64_t)3;
-        memmove(to, from, now);
+        memory_move(to, from, now);
         left -= now;
         dst += now;
         src += now;

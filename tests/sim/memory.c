@@ -2,6 +2,7 @@
 /* The registry of memory, and device memory of whole pages. memory_api.c exports the functions. */
 #include "tests/sim/memory.h"
 
+#include <string.h>
 #include <sys/mman.h>
 
 #include "tests/sim/hazard.h"
@@ -9,6 +10,30 @@
 
 static struct ranges registry = {.seed = 7};
 static uint64_t last_buffer_id;
+
+#ifdef __SANITIZE_THREAD__
+enum { PART_BYTES = 4096, SEEN_BYTES = 64 };
+
+MEMORY_LOOP static void move_unseen(uint64_t *to, const uint64_t *from)
+{
+    for (size_t i = SEEN_BYTES / sizeof *to; i < PART_BYTES / sizeof *to; i++)
+        to[i] = from[i];
+}
+#endif
+
+void memory_move(void *to, const void *from, size_t size)
+{
+#ifdef __SANITIZE_THREAD__
+    uintptr_t low = (uintptr_t)from, high = (uintptr_t)to;
+    bool apart = low + size <= high || high + size <= low;
+    for (; apart && (low | high) % sizeof(uint64_t) == 0 && size >= PART_BYTES;
+         size -= PART_BYTES, to = (char *)to + PART_BYTES, from = (const char *)from + PART_BYTES) {
+        memcpy(to, from, SEEN_BYTES);
+        move_unseen(to, from);
+    }
+#endif
+    memmove(to, from, size);
+}
 
 struct memory *memory_find(uint64_t addr)
 {

@@ -12,6 +12,10 @@
  * unordered work. The thread sanitizer would look at each word: most of its time goes there. */
 #define MEMORY_LOOP __attribute__((no_sanitize("thread")))
 
+/* memmove of a device's bytes. The thread sanitizer sees the first bytes of each 4 KiB: who uses a
+ * block beside it uses more than that. */
+void memory_move(void *to, const void *from, size_t size);
+
 enum memory_kind {
     MEMORY_PAGES,    /* cuMemAlloc of 1 MiB and more: pages of its own */
     MEMORY_SMALL,    /* cuMemAlloc below: a part of a page */

@@ -174,9 +174,9 @@ class Figures(Pages):
 
     def test_an_event_takes_few_lines(self):
         """However many there are: what is done for each decides how long a report takes."""
-        few, many, most = map(self.lines, (10_000, 20_000, 40_000))
-        self.assertLess((many - few) / 10_000, LINES_MOST)
-        self.assertLess((most - many) / 20_000, LINES_MOST)
+        few, many, most = map(self.lines, (4_000, 8_000, 16_000))
+        self.assertLess((many - few) / 4_000, LINES_MOST)
+        self.assertLess((most - many) / 8_000, LINES_MOST)
 
     def together(self, *names, status=0):
         """(the page's data, the reports) of several processes."""
