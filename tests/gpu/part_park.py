@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a real driver does where memory of a process leaves the GPU while the process sleeps: three
+"""What a real driver does where memory of a process leaves the GPU while the process sleeps: two
 questions, each a program of its own. Each program's header says what its answers mean."""
 import collections
 import glob
 import os
 import re
 import shlex
-import time
 
 import part_frameworks as frameworks
 import part_libraries
@@ -18,28 +17,13 @@ def last_words(result):
     return ((result.out.strip() or result.err.strip() or "no output").splitlines())[-1][:160]
 
 
-def played(suite, row, name, *arguments):
-    """A row for a program that asks the driver, bare. Its lines go to the log."""
-    env = dict(suite.bare_env)
-    if suite.simulate:
-        env["SIM_SHARED"] = f"gpucache-park-{os.getpid()}-{time.monotonic_ns()}"
-    result = suite.run([suite.small(name), *arguments], env, 100)
-    for left in glob.glob(f"/dev/shm/simulated-gpu-{env.get('SIM_SHARED', 'none')}"):
-        os.unlink(left)
+def park_pointers(suite):
+    """A program that asks the driver, bare. Its lines go to the log."""
+    result = suite.run([suite.small("park_pointers")], timeout=100)
     suite.log(result.out.rstrip())
     words = last_words(result)
-    suite.row(row, verdict=f"ok: {words}" if result.rc == 0 else
+    suite.row("calls with an address that is away", verdict=f"ok: {words}" if result.rc == 0 else
               words if result.rc == base.EXIT_SKIP else f"FAIL: {words}")
-
-
-def park_pointers(suite):
-    played(suite, "calls with an address that is away", "park_pointers")
-
-
-def park_checkpoint(suite):
-    played(suite, "checkpoint of oneself", "park_checkpoint", "self")
-    played(suite, "restore on a full device", "park_checkpoint", "full",
-           str(64 << 20 if suite.simulate else 2 << 30))
 
 
 # --- whether all work goes through the wrappers
