@@ -18,11 +18,11 @@ def share(suite):
     python = frameworks.python_with(suite, "torch")
     cases = {"native": ({}, 1), "expandable": (EXPANDABLE, 0),
              "native, GPUCACHE_BACKING=segment": ({"GPUCACHE_BACKING": "segment"}, 1)}
-    frameworks.side_by_side(suite, [
-        lambda n=name, e=env, a=least: frameworks.compared(
+    frameworks.side_by_side(suite, {
+        name: lambda n=name, e=env, a=least: frameworks.compared(
             suite, f"shared tensors, {n}", f"share-{n.split('=')[-1]}",
             [python, frameworks.script("work_share.py"), "FIGURES"], e, a, timeout=60)
-        for name, (env, least) in cases.items()])
+        for name, (env, least) in cases.items()})
 
 
 def peers():

@@ -196,21 +196,13 @@ def park_work(suite):
         "demo, static runtime": lambda: [demo, "--steps", "20", "--words", "4096"],
         "PyTorch": lambda: [frameworks.python_with(suite, "torch"),
                             frameworks.script("work_park.py"), *torch],
-        "JAX": lambda: [frameworks.python_with(suite, "jax"), frameworks.script("work_jax.py"),
-                        figures],
-        "CuPy": lambda: [frameworks.python_with(suite, "cupy"), frameworks.script("work_cupy.py"),
-                         figures, "5"],
-        "Numba": lambda: [frameworks.python_with(suite, "numba"),
-                          frameworks.script("work_numba.py"), figures],
+        "JAX": lambda: frameworks.package(suite, "jax", figures, 60),
+        "CuPy": lambda: frameworks.package(suite, "cupy", figures, 5),
+        "Numba": lambda: frameworks.package(suite, "numba", figures, 100),
         "ONNX Runtime": lambda: onnx(suite),
         **{f"lib{name}": lambda n=name: library_program(suite, n, figures)
            for name in part_libraries.C},
     }
-
-    def guarded(name, command):
-        try:
-            counted(suite, name, command(), library, injected, env=small)
-        except base.Skip as reason:
-            suite.row(name, verdict=f"skip: {reason}")
-    frameworks.side_by_side(suite, [lambda n=name, c=command: guarded(n, c)
-                                    for name, command in jobs.items()])
+    frameworks.side_by_side(suite, {
+        name: lambda n=name, c=command: counted(suite, n, c(), library, injected, env=small)
+        for name, command in jobs.items()})

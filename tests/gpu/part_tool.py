@@ -75,11 +75,11 @@ def stat_and_set(suite, tool, shim):
 
 def flush(suite, tool, shim, bare):
     shim.seconds(f"turn {IDLE}")
-    before = int(bare.do("free")[1])
+    before = int(bare.do("free").split()[1])
     start = time.monotonic()
     done = tool.run("flush", shim.process.pid)
     took = time.monotonic() - start
-    gained = int(bare.do("free")[1]) - before
+    gained = int(bare.do("free").split()[1]) - before
     receipt = done.stdout.strip().splitlines()
     suite.row("flush: its receipt", "", receipt[0] if receipt else "", "",
               "ok" if done.returncode == 0 and " returned in " in done.stdout
