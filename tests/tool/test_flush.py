@@ -305,17 +305,6 @@ class Flush(Case):
                   f"no process of {USER} under libgpucache on GPU 9")
         self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
 
-    def test_json(self):
-        self.serve()
-        done = tool("flush", os.getpid(), "--json")
-        self.assertEqual(done.json["returned_bytes"], 156 * MIB)
-        receipt = done.json["receipts"][0]
-        self.assertEqual((receipt["status"], receipt["pid"]), ("done", os.getpid()))
-
-    def test_arguments_without_sense(self):
-        for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--wait", "-1")):
-            self.assertEqual(tool("flush", os.getpid(), *words).status, 2, words)
-
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
