@@ -12,8 +12,8 @@
  * Growth by one chunk grants access too. Then only the time beyond such a growth is charged. Below
  * the peak all of the time is charged, because with enough memory the program would not wait at
  * all. A request that moves one chunk and calls the driver for nothing else is never charged. It
- * takes as long as growth by that chunk. If it were charged, peak reserved of gpt2 and resnet would
- * be 0.2 % higher in replay, with as much time in driver calls. Belongs to the pool's lock.
+ * takes as long as growth by that chunk. If it were charged, peak reserved of two programs would be
+ * 0.2 % higher in replay, with as much time in driver calls. Belongs to the pool's lock.
  */
 #ifndef POOL_TIME_BUDGET_H
 #define POOL_TIME_BUDGET_H
