@@ -74,13 +74,6 @@ class Program(programs.Talker):
             raise AssertionError("look was refused")
         return page
 
-    def threads(self):
-        names = []
-        for task in os.listdir(f"/proc/{self.pid}/task"):
-            with open(f"/proc/{self.pid}/task/{task}/comm", encoding="utf-8") as file:
-                names.append(file.read().strip())
-        return sorted(names)
-
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
@@ -97,15 +90,16 @@ class State(Case):
         with Program(self.folder) as program:
             program.do("1")
             self.assertEqual(page_client.pages_in(self.folder), [])
-            self.assertNotIn("gpucache", program.threads())
+            self.assertNotIn("gpucache", programs.threads(program.pid))
             with Program("none") as without:
                 without.do("alloc(64)")
                 before = without.descriptors()
-                self.assertNotIn("gpucache-bell", without.threads())
+                self.assertNotIn("gpucache-bell", programs.threads(without.pid))
             program.do("alloc(64)")
             page = program.page()
             body, gpus = page.state()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
+            self.wait_for(lambda: "gpucache-bell" in programs.threads(program.pid),
+                          "no thread at the doorbell")
             self.assertEqual(program.descriptors(), before)
             self.assertEqual(body["pid"], program.process.pid)
             self.assertEqual(page.get("pid"), program.process.pid)
@@ -148,7 +142,8 @@ class State(Case):
         with Program(self.folder) as program:
             program.do("alloc(1)")
             page = program.page()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
+            self.wait_for(lambda: "gpucache-bell" in programs.threads(program.pid),
+                          "no thread at the doorbell")
             page.put("watched_until_ns", time.monotonic_ns() + 10**15)  # beyond what is allowed
             time.sleep(0.5)
 

@@ -209,6 +209,22 @@ def tool(*words, **env):
     return Done(status, out.getvalue(), err.getvalue())
 
 
+def lines_of(call):
+    """What the call gives, and how many lines of Python ran for it."""
+    count = 0
+
+    def note(_frame, event, _arg):
+        nonlocal count
+        count += event == "line"
+        return note
+    sys.settrace(note)
+    try:
+        found = call()
+    finally:
+        sys.settrace(None)
+    return found, count
+
+
 def catches(pid, number):
     """Has the process a handler of its own for the signal?"""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
