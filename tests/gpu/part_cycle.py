@@ -138,7 +138,7 @@ def retained(suite, folder, size):
     p.end()
 
 
-def park_cycle(suite):
+def park(suite):
     quick = suite.quick or suite.simulate
     with ending(part_flush.Observer(suite)) as (observer,), \
             tempfile.TemporaryDirectory() as folder:

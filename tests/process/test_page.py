@@ -326,35 +326,6 @@ class Request(Case):
                 left = reply["gpus"][0]["async_idle_bytes"]
                 self.assertEqual((given, left), (value * MIB, keep * MIB))
 
-    def test_to_flush_is_partly_done_while_python_packages_do_not_answer(self):
-        """The main thread holds the interpreter's lock, in C, until it reads a byte."""
-        with Program(self.folder, PYTHONPATH=os.path.dirname(__file__),
-                     GPUCACHE_FRAMEWORKS="1") as program:
-            program.do("globals().update(fakes=__import__('framework_fakes'))",
-                       "globals().update(cache=fakes.Cache())", "fakes.put_torch(cache)",
-                       "cache.fill(64 << 20)")
-            page = program.page()
-            program.do("globals().update(libc=ctypes.PyDLL(None))",
-                       "sys.setswitchinterval(1000)")  # no switch between two calls
-            program.send("(libc.write(1, b'inside\\n', 7), "
-                          "libc.read(0, ctypes.create_string_buffer(1), 1))")
-            self.assertEqual(program.process.stdout.readline(), "inside\n")
-            code, value, receipt = page.ask("flush wait=0")
-            self.assertEqual((code, value), (T.PAGE_REPLY_PARTLY, 0), receipt)
-            self.assertEqual(receipt["frameworks"], "late")
-            self.assertEqual(self.ask(page, "flush wait=0 frameworks=0")[1]["frameworks"], [])
-            program.process.stdin.write("x")
-            program.process.stdin.flush()
-            program.process.stdout.readline()
-            self.wait_for(lambda: not page.state()[1][0]["reserved_bytes"], "no flush follows")
-            program.do("cache.fill(64 << 20)")
-            reply = self.wait_for(
-                lambda: (r := page.ask("flush"))[0] == T.PAGE_REPLY_DONE and r, "no answer again")
-            (torch,) = reply[2]["frameworks"]
-            self.assertEqual((torch["name"], torch["state"]), ("torch", "done"))
-            self.ask(page, "look")
-            self.assertEqual(page.state()[1][0]["reserved_bytes"], 0)
-
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with Program(self.folder) as program:
             program.do("alloc(64)", "free(1)")
