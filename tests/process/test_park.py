@@ -186,17 +186,6 @@ class Park(Base):
         p = self.start("make 8 40", "work 4")
         self.parks_of_one_at_work(p, 1 << 30, 2, "flush frameworks=0 wait=0")
 
-    def test_a_reset_ends_the_context_away(self):
-        p = self.start()
-        nothing = self.free_mib()
-        p.do("make 16 20")
-        self.park(p)
-        p.do("reset")
-        self.assertGreaterEqual(self.free_mib(), nothing - 100)
-        self.assertEqual(p.do("make 16 20", "check"), "right")
-        self.park(p)
-        self.assertEqual(p.do("check"), "right")
-
     def test_an_exit_loses_nothing(self):
         p = self.start()
         nothing = self.free_mib()
