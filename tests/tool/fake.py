@@ -11,8 +11,10 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import unittest
 
 TOOL = os.path.realpath(sys.argv[1])
 sys.path.insert(0, TOOL)
@@ -180,6 +182,15 @@ class FakePage:
             os.close(self.fd)
             if os.path.exists(self.path):
                 os.unlink(self.path)
+
+
+class Scratch(unittest.TestCase):
+    """With a folder, and a path in it for a trace."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "a.gct")
 
 
 class Done:

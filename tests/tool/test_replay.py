@@ -11,11 +11,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import Scratch, tool
 
 import gct
 from gct import GPU, MIB
@@ -41,11 +40,9 @@ SPIKE = [GPU, alloc(0, 0), alloc(SECOND // 2, 1), alloc(SECOND // 2, 2),
 SPIKE_NS = 20 * SECOND
 
 
-class Traces(unittest.TestCase):
+class Traces(Scratch):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="replay-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
+        super().setUp()
         gct.write(self.path, SPIKE, SPIKE_NS)
         self.assertTrue(replay.program(), "gpucache-replay is not beside the tool")
 

@@ -7,11 +7,10 @@ import io
 import os
 import random
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-from fake import lines_of, tool
+from fake import Scratch, lines_of, tool
 
 import gct
 from gpucache import block_map, report, report_page, site, trace, usage
@@ -21,12 +20,7 @@ LINES_MOST = 120  # of Python, for an event: some 90 are
 PAGE_MOST = 20 * MIB
 
 
-class Sites(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="sites-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
-
+class Sites(Scratch):
     def lines(self, number, objects):
         """Lines of Python that run for a page of so many call sites, and events."""
         events = gct.write_sites(self.path, gct.site_events(number, 3), objects)

@@ -10,10 +10,9 @@ import pickle
 import re
 import struct
 import sys
-import tempfile
 import unittest
 
-from fake import lines_of, tool
+from fake import Scratch, lines_of, tool
 
 import browser
 import gct
@@ -90,12 +89,10 @@ def whole():
             "allocator_settings": {"expandable_segments": False}, "external_annotations": []}
 
 
-class Tensors(unittest.TestCase):
+class Tensors(Scratch):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tensors-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
-        self.pickle = os.path.join(folder.name, "a.pickle")
+        super().setUp()
+        self.pickle = self.path.replace(".gct", ".pickle")
         gct.write(self.path, EVENTS, 100)
 
     def report(self, found, *more):
