@@ -152,7 +152,8 @@ class Park(Base):
         self.park(p)
         self.assertIn("the driver gives error 1", p.ask("wake")[2]["why"])
         p.talker.send("check")
-        self.wait_for(lambda: os.path.exists(log), "it waits without a word")
+        self.wait_for(lambda: os.path.exists(log) and os.path.getsize(log),
+                      "it waits without a word")
         with open(log, encoding="utf-8") as file:
             self.assertIn("waits for its device memory: the driver gives error 1", file.read())
 
