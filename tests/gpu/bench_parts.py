@@ -233,9 +233,9 @@ def flush_once(suite, process, observer, load):
     loud = process.ask(f"trim {window_ns}").split()
     after = observer.settled(1.0)
     process.ask(f"take {count} {size}")
-    observer.ask(f"until {before + idle - idle // 64}")
+    observer.say(f"until {before + idle - idle // 64}")
     answer = process.ask(f"trim {window_ns}").split()
-    free, seen_ns = (int(word) for word in observer.answer().split())
+    free, seen_ns = (int(word) for word in observer.hear().split())
     return {"released": after - before,
             "visible": [max(0, seen_ns - int(answer[0]))] * (free >= before + idle - idle // 64),
             "nothing else": [int(word) for word in quiet[1:]],
@@ -256,7 +256,7 @@ def flushed(suite, programs, peer, loads):
             yield load, [flush_once(suite, process, observer, load) for _ in range(rounds)]
         process.close()
     finally:
-        observer.close()
+        observer.end()
         if process:
             process.kill()
 

@@ -5,11 +5,11 @@ within a round."""
 import concurrent.futures
 import dataclasses
 import os
-import subprocess
 import threading
 import time
 
 import suite as base
+from parked import Ended, Talker
 
 FLAGS = ["-O2", "-D_GNU_SOURCE", "-Wno-overlength-strings"]
 
@@ -166,7 +166,7 @@ def rounds(suite, seconds, most=5):
             break
 
 
-class Process:
+class Process(Talker):
     """A program that answers each line with a line."""
 
     def __init__(self, suite, program, *arguments, preload=False, env=()):
@@ -177,31 +177,14 @@ class Process:
             # Ours has to be sound here too. CUB lets a block go before it records the event of its
             # last use.
             environment["SIM_HAZARD"] = "abort" if preload else "off"
-        self.process = subprocess.Popen([program, *arguments], env=environment,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        super().__init__([program, *arguments], environment, seconds=60)
 
-    def line(self, seconds=60):
-        timer = threading.Timer(seconds, self.process.kill)
-        timer.start()
-        line = self.process.stdout.readline()
-        timer.cancel()
-        if not line:
-            raise RuntimeError(f"the program ended with status {self.process.wait()}")
-        return line.strip()
-
-    def ask(self, request, seconds=60):
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        return self.line(seconds)
+    def ask(self, request):
+        return self.do(request, 60)
 
     def close(self):
         """Ends the program; raises if it does not end well."""
-        try:
-            self.process.stdin.close()
-            status = self.process.wait(20)
-        except (OSError, subprocess.TimeoutExpired):
-            self.process.kill()
-            status = self.process.wait()
+        status = self.end()
         if status:
             raise RuntimeError(f"{self.process.args[0]}: status {status} at its end")
 
@@ -213,17 +196,11 @@ class Process:
 def start(suite, programs, peer, part, env=()):
     """A process of that peer, ready for the requests of that part, with more in its environment.
     Raises Skip."""
-    process = Process(suite, programs.path(peer.route), part, peer.allocator,
-                      preload=peer.preload, env=(*peer.env, *env))
     try:
-        first = process.line()
-    except RuntimeError as error:
-        process.kill()
-        raise base.Skip(f"{peer.name}: {error}") from error
-    if first != "ready":
-        process.kill()
-        raise base.Skip(f"{peer.name}: {first}")
-    return process
+        return Process(suite, programs.path(peer.route), part, peer.allocator,
+                       preload=peer.preload, env=(*peer.env, *env))
+    except Ended as reason:
+        raise base.Skip(f"{peer.name}: {reason}") from reason
 
 
 def start_all(suite, programs, part, peers=tuple(PEERS)):

@@ -15,7 +15,6 @@ import contextlib
 import importlib.machinery
 import importlib.util
 import io
-import json
 import os
 import subprocess
 import sys

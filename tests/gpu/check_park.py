@@ -9,10 +9,10 @@ sys.dont_write_bytecode = True
 import part_beside  # noqa: E402
 import part_cycle  # noqa: E402
 import part_frames  # noqa: E402
-import part_frameworks as frameworks  # noqa: E402
 import part_report  # noqa: E402
 import part_served  # noqa: E402
 import suite as base  # noqa: E402
+from check_parts import judged, stand_in  # noqa: E402
 
 # Speaks as a server, a program with steps and a rank do; wrong in the ways that WRONG names.
 STAND_IN = '''
@@ -145,27 +145,18 @@ def report_is_judged():
 
 
 def main():
-    failed = not report_is_judged()
-    print(f"{'WRONG' if failed else 'as it should'}: owners and lost events")
+    failed = judged(report_is_judged(), "owners and lost events")
     part_beside.HANGS_S = 10
     with tempfile.TemporaryDirectory() as folder:
-        program = os.path.join(folder, "stand_in.py")
-        with open(program, "w", encoding="utf-8") as file:
-            file.write(STAND_IN)
-        frameworks.python_with = lambda *_: sys.executable
-        frameworks.script = lambda _: program
-        good = cost_is_judged(sys.argv[1], folder)
-        print(f"{'as it should' if good else 'WRONG'}: what the recorder costs", flush=True)
-        failed += not good
+        stand_in(folder, STAND_IN)
+        failed += judged(cost_is_judged(sys.argv[1], folder), "what the recorder costs")
         for part, cases in CASES.items():
             for wrong, expected in cases.items():
                 said = verdicts(sys.argv[1], folder, part, wrong)
                 faults = [verdict for verdict in said if verdict.startswith("FAIL")]
                 good = any(fault.startswith(expected) for fault in faults) if expected else \
                     said and not faults
-                print(f"{'as it should' if good else 'WRONG'}: {part}, {wrong or 'nothing'} wrong: "
-                      f"{said}", flush=True)
-                failed += not good
+                failed += judged(good, f"{part}, {wrong or 'nothing'} wrong: {said}")
     return failed
 
 

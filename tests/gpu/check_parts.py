@@ -49,6 +49,12 @@ CASES = {"": None, "losses": "FAIL: line 1", "idle": "FAIL: 0 allocations served
          "dies": "FAIL: no 'turn'", "end": "FAIL: status 3"}
 
 
+def judged(good, words):
+    """Says whether it is as it should; 1 if not."""
+    print(f"{'as it should' if good else 'WRONG'}: {words}", flush=True)
+    return not good
+
+
 def stand_in(folder, text):
     """From now on this program runs where a part starts one of PyTorch's."""
     program = os.path.join(folder, "stand_in.py")
@@ -114,9 +120,7 @@ def main():
         stand_in(folder, STAND_IN)
         part_torch.QUICK = part_torch.WORKLOADS = ("gpt",)
         part_torch.PROCESSES = 3
-        whole = benchmark_is_whole(sys.argv[1], folder)
-        print(f"{'as it should' if whole else 'WRONG'}: the benchmark's rows")
-        failed += not whole
+        failed += judged(benchmark_is_whole(sys.argv[1], folder), "the benchmark's rows")
         for wrong, expected in CASES.items():
             said, rows = verdicts(sys.argv[1], folder, wrong)
             faults = [verdict for verdict in said if verdict.startswith("FAIL")]
@@ -124,13 +128,9 @@ def main():
             peers = {row["peer"] for row in rows if row["unit"] == "ms"}
             good = good and "cudaMalloc" in peers
             good = good and ("gpucache" in peers) == (wrong not in ("dies", "end"))
-            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, the part "
-                  f"says {said}")
-            failed += not good
+            failed += judged(good, f"{wrong or 'nothing'} wrong, the part says {said}")
             one = said_of_one(sys.argv[1], folder, wrong)
-            print(f"{'as it should' if one.startswith(SAID[wrong]) else 'WRONG'}: one program, "
-                  f"{one}")
-            failed += not one.startswith(SAID[wrong])
+            failed += judged(one.startswith(SAID[wrong]), f"one program, {one}")
     return failed
 
 

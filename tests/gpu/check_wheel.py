@@ -84,9 +84,8 @@ def main():
             said, rows = faults(build, folder, wrong)
             good = any(fault.startswith(expected) for fault in said) if expected \
                 else not said and rows == 12
-            print(f"{'as it should' if good else 'WRONG'}: {wrong or 'nothing'} wrong, {rows} "
-                  f"rows, the part says {said}")
-            failed += not good
+            failed += check_parts.judged(good, f"{wrong or 'nothing'} wrong, {rows} rows, the part "
+                                               f"says {said}")
     return failed
 
 

@@ -4,14 +4,12 @@
  * addresses, so that two runs can be compared. `facts SECTION..` prints some of:
  *   attributes  every pointer attribute of blocks of four sizes, at three offsets; of mappings only
  *               what holds of them
- *   mappings    the mappings themselves, which differ from allocator to allocator
  *   managed     the calls that are for managed memory
  *   domains     stream and launch attributes of memory synchronisation domains
- *   capture     a free inside a capture of the same thread, beside a running kernel
- * Numbers behind the names of calls are CUresult codes. The last two are those of facts_streams.c.
+ * Numbers behind the names of calls are CUresult codes.
  */
 #include "tests/gpu/driver.h"
-#include "tests/gpu/facts_streams.h"
+#include "tests/preload/kernels.h"
 
 #include <cudaTypedefs.h>
 #include <dlfcn.h>
@@ -35,7 +33,11 @@ enum { NUMBERS_MAX = 256 };
     FUNCTION(cuMemAdvise_v2, PFN_cuMemAdvise_v12020)                                               \
     FUNCTION(cuMemPrefetchAsync_v2, PFN_cuMemPrefetchAsync_v12020)                                 \
     FUNCTION(cuMemRangeGetAttribute, PFN_cuMemRangeGetAttribute_v8000)                             \
-    FUNCTION(cuMemRangeGetAttributes, PFN_cuMemRangeGetAttributes_v8000)
+    FUNCTION(cuMemRangeGetAttributes, PFN_cuMemRangeGetAttributes_v8000)                           \
+    FUNCTION(cuStreamSetAttribute, PFN_cuStreamSetAttribute_v11000)                                \
+    FUNCTION(cuStreamGetAttribute, PFN_cuStreamGetAttribute_v11000)                                \
+    FUNCTION(cuStreamCopyAttributes, PFN_cuStreamCopyAttributes_v11000)                            \
+    FUNCTION(cuLaunchKernelEx, PFN_cuLaunchKernelEx_v11060)
 FUNCTIONS
 #undef FUNCTION
 
@@ -193,27 +195,6 @@ static void print_mapping(const char *what, CUdeviceptr block, size_t size, uint
 
 static const size_t attribute_sizes[] = {512, 32 * KIB, 3 * MIB, GIB};
 
-static void section_mappings(void)
-{
-    static uint64_t ids[NUMBERS_MAX];
-
-    for (size_t i = 0; i < sizeof attribute_sizes / sizeof *attribute_sizes; i++) {
-        size_t size = attribute_sizes[i];
-        CUdeviceptr blocks[2];
-
-        DRIVER_CHECK(driver.cuMemAlloc_v2(&blocks[0], size));
-        DRIVER_CHECK(driver.cuMemAlloc_v2(&blocks[1], size));
-        for (int j = 0; j < 2; j++) {
-            struct mapping m = mapping_at(blocks[j]);
-
-            printf("%zu bytes: mapping of %" PRIu64 " bytes at block%+" PRId64 ", memory #%u\n",
-                   size, m.size, (int64_t)(m.base - blocks[j]), numbered(ids, m.id));
-        }
-        DRIVER_CHECK(driver.cuMemFree_v2(blocks[0]));
-        DRIVER_CHECK(driver.cuMemFree_v2(blocks[1]));
-    }
-}
-
 static void section_attributes(void)
 {
     const size_t *sizes = attribute_sizes;
@@ -313,20 +294,137 @@ static void section_managed(void)
     DRIVER_CHECK(driver.cuStreamDestroy_v2(stream));
 }
 
+/* --- domains -------------------------------------------------------------------------------- */
+
+/* By number, as toolkits before 12.0 do not have their names. */
+enum { ID_IGNORE = 0, ID_SERIALIZATION = 6, ID_DOMAIN_MAP = 9, ID_DOMAIN = 10 };
+
+static CUfunction fill;
+
+static void print_domains(const char *what, CUstream stream)
+{
+    CUlaunchAttributeValue map, domain;
+
+    memset(&map, 0x77, sizeof map);
+    memset(&domain, 0x77, sizeof domain);
+    int map_code = (int)call_cuStreamGetAttribute(stream, (CUlaunchAttributeID)ID_DOMAIN_MAP, &map);
+    int domain_code =
+        (int)call_cuStreamGetAttribute(stream, (CUlaunchAttributeID)ID_DOMAIN, &domain);
+
+    printf("%s: map %d (%u, %u), domain %d (%d)\n", what, map_code, map.memSyncDomainMap.default_,
+           map.memSyncDomainMap.remote, domain_code, (int)domain.memSyncDomain);
+}
+
+static int set_map(CUstream stream, unsigned char first, unsigned char second)
+{
+    CUlaunchAttributeValue value = {.memSyncDomainMap = {first, second}};
+
+    return (int)call_cuStreamSetAttribute(stream, (CUlaunchAttributeID)ID_DOMAIN_MAP, &value);
+}
+
+static int set_domain(CUstream stream, int domain)
+{
+    CUlaunchAttributeValue value = {.memSyncDomain = (CUlaunchMemSyncDomain)domain};
+
+    return (int)call_cuStreamSetAttribute(stream, (CUlaunchAttributeID)ID_DOMAIN, &value);
+}
+
+static void print_stream(const char *what, CUstream stream)
+{
+    static const unsigned char maps[][2] = {{0, 1}, {1, 0}, {3, 2}, {200, 0}};
+
+    print_domains(what, stream);
+    for (int domain = 1; domain <= 2; domain++)
+        printf("%s: set domain %d: %d\n", what, domain, set_domain(stream, domain));
+    for (size_t i = 0; i < sizeof maps / sizeof *maps; i++)
+        printf("%s: set map (%u, %u): %d\n", what, maps[i][0], maps[i][1],
+               set_map(stream, maps[i][0], maps[i][1]));
+    print_domains(what, stream);
+}
+
+static int launch_with(CUstream stream, CUlaunchAttribute attribute, CUdeviceptr block)
+{
+    uint64_t words = 128;
+    uint32_t value = 5;
+    CUlaunchConfig config = {.gridDimX = 1,
+                             .gridDimY = 1,
+                             .gridDimZ = 1,
+                             .blockDimX = 32,
+                             .blockDimY = 1,
+                             .blockDimZ = 1,
+                             .hStream = stream,
+                             .attrs = &attribute,
+                             .numAttrs = 1};
+
+    return (int)call_cuLaunchKernelEx(&config, fill, (void *[]){&block, &words, &value},
+                                      NULL);
+}
+
+static void section_domains(void)
+{
+    CUlaunchAttributeValue value;
+    CUstream one, two, three;
+    CUdeviceptr block;
+    CUmodule module;
+
+    if (!call_cuLaunchKernelEx || !call_cuStreamSetAttribute) {
+        puts("not there: a driver before 11.8");
+        return;
+    }
+    DRIVER_CHECK(driver.cuModuleLoadData(&module, kernels_ptx));
+    DRIVER_CHECK(driver.cuModuleGetFunction(&fill, module, "fill"));
+    DRIVER_CHECK(driver.cuMemAlloc_v2(&block, 512));
+    DRIVER_CHECK(driver.cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
+    DRIVER_CHECK(driver.cuStreamCreate(&two, CU_STREAM_NON_BLOCKING));
+    DRIVER_CHECK(driver.cuStreamCreate(&three, CU_STREAM_NON_BLOCKING));
+    print_stream("a stream", one);
+    printf("copy its attributes: %d, to itself: %d\n", (int)call_cuStreamCopyAttributes(two, one),
+           (int)call_cuStreamCopyAttributes(one, one));
+    print_domains("the copy", two);
+    printf("launch on it: %d, on the copy: %d\n",
+           launch_with(one, (CUlaunchAttribute){.id = 0}, block),
+           launch_with(two, (CUlaunchAttribute){.id = 0}, block));
+    print_stream("the legacy stream", CU_STREAM_LEGACY);
+    print_stream("the per-thread stream", CU_STREAM_PER_THREAD);
+    print_domains("the stream NULL", NULL);
+    for (int id = 0; id <= 16; id++) {
+        CUlaunchAttribute attribute = {.id = (CUlaunchAttributeID)id};
+
+        memset(&value, 0, sizeof value);
+        if (id == ID_SERIALIZATION)
+            value.programmaticStreamSerializationAllowed = 1;
+        printf("attribute %d of a stream: get %d", id,
+               (int)call_cuStreamGetAttribute(three, attribute.id, &value));
+        memset(&value, 0, sizeof value);
+        if (id == ID_SERIALIZATION)
+            value.programmaticStreamSerializationAllowed = 1;
+        printf(", set %d", (int)call_cuStreamSetAttribute(three, attribute.id, &value));
+        if (id == ID_IGNORE || id == ID_SERIALIZATION || id == ID_DOMAIN || id == ID_DOMAIN_MAP) {
+            attribute.value = value;
+            if (id == ID_DOMAIN)
+                attribute.value.memSyncDomain = (CUlaunchMemSyncDomain)1;
+            printf(", launch with it %d", launch_with(three, attribute, block));
+        }
+        printf("\n");
+    }
+    printf("all of it done: %d\n", (int)driver.cuCtxSynchronize());
+    DRIVER_CHECK(driver.cuStreamDestroy_v2(one));
+    DRIVER_CHECK(driver.cuStreamDestroy_v2(two));
+    DRIVER_CHECK(driver.cuStreamDestroy_v2(three));
+    DRIVER_CHECK(driver.cuMemFree_v2(block));
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
         const char *name;
         void (*body)(void);
     } sections[] = {{"attributes", section_attributes},
-                    {"mappings", section_mappings},
                     {"managed", section_managed},
-                    {"domains", section_domains},
-                    {"capture", section_capture}};
+                    {"domains", section_domains}};
 
     driver_start(0);
     find_functions();
-    facts_streams_start();
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         bool wanted = argc < 2;
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A second process on the GPU. For every line on stdin it prints the bytes that the driver calls
- * free on device 0. For "until BYTES" it looks until that many are free, two seconds at most. Then
- * it prints the moment of the monotonic clock as well. It never runs under the shim.
+ * A second process on the GPU. It says "ready". For every line on stdin it prints the bytes that
+ * the driver calls free on device 0. For "until BYTES" it looks until that many are free, two
+ * seconds at most. Then it prints the moment of the monotonic clock as well. It never runs under
+ * the shim.
  */
 #include "tests/gpu/driver.h"
 
@@ -13,6 +14,8 @@ int main(void)
     char line[64];
 
     driver_start(0);
+    puts("ready");
+    fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         size_t free_bytes, total_bytes, wanted_bytes = 0;
         uint64_t start_ns = driver_now_ns(), now_ns;

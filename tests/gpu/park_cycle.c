@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * A process whose device memory is parked from outside (part_cycle.py). It says "started" once it
- * has memory. Then it reads one line at a time and answers each with one line:
+ * A process whose device memory is parked or flushed from outside. It says "started" once it has
+ * memory. Then it reads one line at a time and answers each with one line:
  *   fill MIB   so much in blocks of mixed sizes     -> bytes
  *   touch      one launch of a kernel               -> ns until the launch returned
  *   check      the contents of all blocks           -> sound, or the number of wrong words
  *   change     frees every second block, and fills new ones; counts all blocks up -> changed
  *   refill     fills all blocks anew                 -> changed
+ *   drop       frees every second block             -> bytes that stay and that went
  *   poke       changes one byte of one block        -> changed; check knows of it
  *   rss                                             -> KiB of host memory
  *   end        frees everything, exit               -> ended
@@ -17,7 +18,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { BLOCKS_MAX = 4096 };
@@ -31,14 +31,6 @@ static struct block {
 } blocks[BLOCKS_MAX];
 static unsigned num_blocks;
 static uint32_t next_value = 1;
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
-}
 
 static void launch(CUfunction kernel, void **parameters)
 {
@@ -95,6 +87,22 @@ static void refill(void)
     DRIVER_CHECK(driver.cuCtxSynchronize());
 }
 
+static void drop(void)
+{
+    unsigned left = 0;
+    size_t bytes[2] = {0, 0};
+
+    for (unsigned i = 0; i < num_blocks; i++) {
+        bytes[i % 2] += blocks[i].words * 4;
+        if (i % 2)
+            DRIVER_CHECK(driver.cuMemFree_v2(blocks[i].addr));
+        else
+            blocks[left++] = blocks[i];
+    }
+    num_blocks = left;
+    printf("%zu %zu\n", bytes[0], bytes[1]);
+}
+
 /* One byte that is not as its block was filled. */
 static CUdeviceptr poked_at;
 static uint8_t poked;
@@ -137,11 +145,11 @@ static void say_check(void)
 
 static void touch(void)
 {
-    uint64_t words = 1, start_ns = now_ns();
+    uint64_t words = 1, start_ns = driver_now_ns();
     uint32_t value = 0;
 
     launch(fill_kernel, (void *[]){&errors, &words, &value});
-    printf("%llu\n", (unsigned long long)(now_ns() - start_ns));
+    printf("%llu\n", (unsigned long long)(driver_now_ns() - start_ns));
     DRIVER_CHECK(driver.cuCtxSynchronize());
 }
 
@@ -191,6 +199,8 @@ int main(void)
         } else if (!strncmp(line, "refill", 6)) {
             refill();
             puts("changed");
+        } else if (!strncmp(line, "drop", 4)) {
+            drop();
         } else if (!strncmp(line, "poke", 4)) {
             poke();
             puts("changed");

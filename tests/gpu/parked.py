@@ -20,7 +20,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SHARED_SIM = "/dev/shm/simulated-gpu-"
 
 
-class Ended(Exception):
+class Ended(RuntimeError):
     """The process has ended, or was ended because it did not answer."""
 
 

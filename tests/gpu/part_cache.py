@@ -158,5 +158,5 @@ def torch_cache(suite):
             except base.Skip as reason:
                 suite.row(f"{package}: idle", verdict=f"skip: {reason}")
     finally:
-        observer.close()
+        observer.end()
     training(suite, python)

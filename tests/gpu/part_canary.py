@@ -124,9 +124,3 @@ def canary(suite):
     runs(suite, program, seed)
     must_bite(suite, "pool without fences", suite.run(
         [program, "--rounds", str(rounds // 2), "--broken", *common], timeout=180))
-    with open(suite.lib, "rb") as library:
-        switch = b"GPUCACHE_TEST_NO_FENCE" in library.read()
-    if switch:
-        must_bite(suite, "shim without fences", suite.run(
-            [program, *few, "--empty"],
-            suite.shim_env(GPUCACHE_TEST_NO_FENCE="1", GPUCACHE_REUSE="order"), timeout=180))

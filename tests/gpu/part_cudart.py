@@ -36,12 +36,9 @@ def release_of(name):
 class Releases(part_programs.Relinker):
     """Links with the library of the release that a program was made for."""
 
-    def __init__(self, suite, tree, folder):
-        super().__init__(suite, tree)
-        self.folder = folder
-        self.out = os.path.join(suite.build, "releases")
-        os.makedirs(self.out, exist_ok=True)
-        self.folders = []
+    def __init__(self, suite, tree, programs, folder):
+        super().__init__(suite, tree, programs, "releases")
+        self.folder, self.folders = folder, []
 
     def library(self, release, archive):
         """Path of the real library; base.Skip if there is none."""
@@ -124,26 +121,18 @@ def cudart(suite):
              if not (suite.quick and SLOW.match(p.name))]
     if not pairs:
         raise base.Skip("the build has no programs of several releases, or none of that name")
-    targets = part_programs.targets_of(suite, tree)
-    path_of = lambda word: os.path.normpath(os.path.join(tree, word))  # noqa: E731
-    if not suite.simulate:
-        wanted = {targets[path_of(w)] for p in pairs for w in p.command if path_of(w) in targets}
-        suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
-    linker = folder and Releases(suite, tree, os.path.abspath(folder))
+    linker = Releases(suite, tree, pairs, os.path.abspath(folder or ""))
     first, found = len(suite.rows), []
     for p in pairs:
         soname = {"ctypes-11.8": "11.8", "ctypes-12.8": "12.8", "ctypes-13.0": "13.0"}.get(p.name)
-        command, env = p.command, p.env
+        env = p.env
         try:
+            command = linker.command(p.command)
             if not suite.simulate:
-                command = [linker.link(targets[path_of(w)]) if path_of(w) in targets else w
-                           for w in command]
                 # Nothing that would come before the libraries that the programs were linked with
                 folders = [os.path.dirname(linker.library(soname, False))] if soname else []
                 folders.append(os.path.dirname(suite.libcuda))
                 env = dict(env, LD_LIBRARY_PATH=":".join(folders))
-            else:
-                command = [path_of(w) if path_of(w) in targets else w for w in command]
         except base.Skip as reason:
             suite.row(p.name, verdict=f"skip: {reason}")
             continue

@@ -8,7 +8,7 @@ import time
 import part_flush
 import part_frameworks as frameworks
 import suite as base
-from parked import GIB, MIB, Ended, Parked, ending, program, speed, spread
+from parked import GIB, MIB, Parked, ending, program, speed, spread
 from trainer import CACHE_OFF
 
 
@@ -138,18 +138,15 @@ def retained(suite, folder, size):
     p.end()
 
 
-def park_cycle(suite):
+def park(suite):
     rounds = 5 if suite.simulate else 20 if suite.quick else 0
-    observer = part_flush.Observer(suite)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            large(suite, folder, observer, GIB // 4 if suite.simulate else 16 * GIB)
-            places(suite, folder, GIB // 16 if suite.simulate else 16 * GIB, 3)
-            small(suite, folder, rounds or 500)
-            retained(suite, folder, GIB // 8 if suite.simulate else 16 * GIB)
-            cycles(suite, folder, GIB // 16 if rounds else GIB, rounds or 1000)
-    finally:
-        observer.close()
+    with ending(part_flush.Observer(suite)) as (observer,), \
+            tempfile.TemporaryDirectory() as folder:
+        large(suite, folder, observer, GIB // 4 if suite.simulate else 16 * GIB)
+        places(suite, folder, GIB // 16 if suite.simulate else 16 * GIB, 3)
+        small(suite, folder, rounds or 500)
+        retained(suite, folder, GIB // 8 if suite.simulate else 16 * GIB)
+        cycles(suite, folder, GIB // 16 if rounds else GIB, rounds or 1000)
 
 
 def losses(suite, command, rounds, env):
@@ -174,7 +171,7 @@ def park_steps(suite, command, env, wanted):
                 wrong += there[0].do("step") != loss
                 outs.append(seconds)
                 backs.append(time.monotonic() - start)
-        except (Ended, RuntimeError) as reason:
+        except RuntimeError as reason:
             return outs, backs, f"{reason}, in step {len(outs)}"
     return outs, backs, f"{wrong} losses differ" if wrong else ""
 

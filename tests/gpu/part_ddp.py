@@ -16,17 +16,13 @@ def share(suite):
     each of its segments is a block of ours. Expandable segments are mapped memory of its own, and
     pass through."""
     python = frameworks.python_with(suite, "torch")
-    segments = {"GPUCACHE_BACKING": "segment"}
-    cases = {"native": ("multiprocessing", {}, 1),
-             "native, GPUCACHE_BACKING=segment": ("multiprocessing", segments, 1),
-             "expandable": ("multiprocessing", EXPANDABLE, 0),
-             "kept by who gets them": ("share", {}, 1),
-             "kept by who gets them, GPUCACHE_BACKING=segment": ("share", segments, 1)}
-    frameworks.side_by_side(suite, [
-        lambda n=name, w=work, e=env, a=least: frameworks.compared(
-            suite, f"shared tensors, {n}", f"share-{w}-{n.split('=')[-1].replace(' ', '-')}",
-            [python, frameworks.script(f"work_{w}.py"), "FIGURES"], e, a, timeout=60)
-        for name, (work, env, least) in cases.items()])
+    cases = {"native": ({}, 1), "expandable": (EXPANDABLE, 0),
+             "native, GPUCACHE_BACKING=segment": ({"GPUCACHE_BACKING": "segment"}, 1)}
+    frameworks.side_by_side(suite, {
+        name: lambda n=name, e=env, a=least: frameworks.compared(
+            suite, f"shared tensors, {n}", f"share-{n.split('=')[-1]}",
+            [python, frameworks.script("work_share.py"), "FIGURES"], e, a, timeout=60)
+        for name, (env, least) in cases.items()})
 
 
 def peers():

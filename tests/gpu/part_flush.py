@@ -2,34 +2,20 @@
 """Idle memory goes back to the GPU, as another process sees it. Live memory keeps its contents."""
 import os
 import signal
-import subprocess
 import time
 
 import suite as base
+from parked import Ended, Talker, ending, program
 
 
-class Observer:
+class Observer(Talker):
     """A second process that says what the driver calls free."""
 
     def __init__(self, suite, env=None):
-        program = suite.small("observe")
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True, env=env or suite.bare_env)
-        self.free_bytes()
-
-    def ask(self, request=""):
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("the observing process ended")
-        return line
+        super().__init__([suite.small("observe")], env or suite.bare_env)
 
     def free_bytes(self):
-        self.ask()
-        return int(self.answer())
+        return int(self.do(""))
 
     def settled(self, seconds=3.0, at_least=0, patience=30.0):
         """Free memory once it has not changed for a while, and, if it comes in time, is at least
@@ -46,58 +32,38 @@ class Observer:
                 best, since = now, time.monotonic()
         return best
 
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(10)
+
+def holder(suite, env):
+    """A process under the shim that holds memory and does what it is told (park_cycle.c)."""
+    try:
+        return Talker([program(suite)], dict(env, LD_PRELOAD=suite.lib), "started")
+    except Ended as reason:
+        raise base.Skip(f"the process that holds memory: {reason}") from None
 
 
-class Holder:
-    """A process under the shim that holds memory and does what it is told (hold.c)."""
-
-    def __init__(self, suite, env):
-        program = suite.small("hold")
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True, env=dict(env, LD_PRELOAD=suite.lib))
-
-    def start(self):
-        said = self.step("start")
-        if said != "started":
-            raise base.Skip(f"the holding process said {said!r}")
-
-    def step(self, command):
-        try:
-            self.process.stdin.write(command + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            return "nothing, it has ended"
-        return self.process.stdout.readline().strip()
-
-    def end(self):
-        """What it says at the end, and its exit status."""
-        status = self.step("end")
-        return status, self.process.wait(20)
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+def fill(held):
+    """Live memory and memory to be freed, side by side, so that neither kind has chunks of its
+    own."""
+    for _ in range(2):
+        held.do("fill 250")
 
 
-def flush_seen(suite, observer, holder):
+def flush_seen(suite, observer, env):
     """Rows: what an observer sees of a holder whose cache is emptied."""
     before = observer.settled()
-    holder.start()
-    context = observer.settled()
-    live, idle = (int(n) for n in holder.step("fill").split())
-    full = observer.settled()
-    holder.step("free")
-    kept = observer.settled()
-    holder.process.send_signal(signal.SIGUSR1)
-    slack = 64 << 20
-    after = observer.settled(at_least=context - live - slack)
-    contents = holder.step("check")
-    pointers = holder.step("again")
-    status, code = holder.end()
+    with ending(holder(suite, env)) as (held,):
+        context = observer.settled()
+        fill(held)
+        full = observer.settled()
+        live, idle = map(int, held.do("drop").split())
+        kept = observer.settled()
+        held.process.send_signal(signal.SIGUSR1)
+        slack = 64 << 20
+        after = observer.settled(at_least=context - live - slack)
+        contents = held.do("check")
+        held.do("fill 250")
+        later = held.do("check")
+        said, code = held.do("end"), held.end()
     suite.row("held after free", "", base.mebibytes(context - kept), "",
               "ok" if kept <= full + slack else "FAIL: memory went back without being asked for")
     verdict = "ok" if context - after <= live + slack else (
@@ -105,8 +71,8 @@ def flush_seen(suite, observer, holder):
     suite.row(f"SIGUSR1 gives back {base.mebibytes(idle)}", "", base.mebibytes(after - kept), "",
               verdict)
     suite.row("live blocks", verdict="ok" if contents == "sound" else f"FAIL: {contents}")
-    suite.row("program goes on", verdict="ok" if pointers == "sound" and status == "ended" and
-              code == 0 else f"FAIL: {pointers}, {status}, exit {code}")
+    suite.row("program goes on", verdict="ok" if (later, said, code) == ("sound", "ended", 0) else
+              f"FAIL: {later}, {said}, exit {code}")
     suite.row("context of the program", base.mebibytes(before - context), verdict="measured")
 
 
@@ -119,10 +85,5 @@ def shared_env(suite):
 
 def flush(suite):
     env = shared_env(suite)
-    observer = Observer(suite, env)
-    holder = Holder(suite, env)
-    try:
-        flush_seen(suite, observer, holder)
-    finally:
-        holder.kill()
-        observer.close()
+    with ending(Observer(suite, env)) as (observer,):
+        flush_seen(suite, observer, env)

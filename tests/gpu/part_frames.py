@@ -13,22 +13,17 @@ import time
 
 import part_frameworks as frameworks
 import suite as base
-from parked import Ended, Parked, ending, one_gpu, parked_bytes, program, stays
+from parked import Parked, ending, one_gpu, parked_bytes, program, stays
 
 GROWS = {"XLA_FLAGS": frameworks.JAX_EXACT, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
-
-def python(suite, package):
-    return [frameworks.python_with(suite, package), frameworks.script("work_parked.py"), package]
-
-
 # Name: the command, and its environment.
 JOBS = {
-    "JAX, its allocator": (lambda suite: python(suite, "jax"), GROWS),
-    "JAX, platform allocator": (lambda suite: python(suite, "jax"),
+    "JAX, its allocator": (lambda suite: frameworks.package(suite, "jax"), GROWS),
+    "JAX, platform allocator": (lambda suite: frameworks.package(suite, "jax"),
                                 {**GROWS, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}),
-    "CuPy": (lambda suite: python(suite, "cupy"), {}),
-    "Numba": (lambda suite: python(suite, "numba"), {}),
+    "CuPy": (lambda suite: frameworks.package(suite, "cupy"), {}),
+    "Numba": (lambda suite: frameworks.package(suite, "numba"), {}),
     "CUDA graphs of C++": (lambda suite: [suite.compile_cuda("park_graphs")], {}),
 }
 
@@ -81,7 +76,7 @@ def one(suite, name, command, env, rounds):
                     said = p.do("step")
                     if said != wanted[number]:
                         wrong = wrong or f"step {number}: {said!r}, bare {wanted[number]!r}"
-            except (Ended, RuntimeError) as reason:
+            except RuntimeError as reason:
                 wrong = wrong or str(reason)
     figures = f"{base.mebibytes(statistics.median(seen.bytes))} out in " \
               f"{statistics.median(seen.outs) * 1e3:.1f} ms" if seen.bytes else ""
@@ -91,16 +86,9 @@ def one(suite, name, command, env, rounds):
 
 def park_frameworks(suite):
     rounds = 10 if suite.quick or suite.simulate else 100
-
-    def guarded(name, command, env):
-        try:
-            one(suite, name, command(suite), env, rounds)
-        except base.Skip as reason:
-            suite.row(name, verdict=f"skip: {reason}")
-        except (Ended, RuntimeError) as reason:
-            suite.row(name, verdict=f"FAIL: {str(reason).splitlines()[0]}")
-    frameworks.side_by_side(suite, [lambda n=name, c=command, e=env: guarded(n, c, e)
-                                    for name, (command, env) in JOBS.items()])
+    frameworks.side_by_side(suite, {
+        name: lambda n=name, c=command, e=env: one(suite, n, c(suite), e, rounds)
+        for name, (command, env) in JOBS.items()})
 
 
 # --- many at once

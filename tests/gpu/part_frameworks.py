@@ -116,9 +116,13 @@ def compared(suite, name, label, command, env, at_least=1, timeout=120):
     return figures
 
 
+def package(suite, name, *words):
+    """The command of work_packages.py for a package, or a reason to skip."""
+    return [python_with(suite, name), script("work_packages.py"), name, *map(str, words)]
+
+
 def cupy(suite):
-    python = python_with(suite, "cupy")
-    command = [python, script("work_cupy.py"), "FIGURES", "20" if suite.quick else "60"]
+    command = package(suite, "cupy", "FIGURES", 20 if suite.quick else 60)
     _, off = compared(suite, "pool off", "cupy", command, {}, at_least=100)
     own, over = compared(suite, "its own pool", "cupy-pool", [*command, "pool"], {})
     if off and own:
@@ -131,24 +135,34 @@ def cupy(suite):
                   "measured")
 
 
+def guarded(suite, name, job):
+    """Runs a function that adds rows. If it fails, a row of this name says so: others still
+    tell."""
+    try:
+        job()
+    except base.Skip as reason:
+        suite.row(name, verdict=f"skip: {reason}")
+    except Exception as error:
+        suite.row(name, verdict=f"FAIL: {type(error).__name__}: {error}".splitlines()[0])
+
+
 def side_by_side(suite, jobs, at_once=6):
-    """Runs functions that add rows; the rows come in the order of their names."""
+    """Runs functions that add rows, by names, guarded; the rows come in the order of their
+    names."""
     first = len(suite.rows)
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-        for future in [pool.submit(job) for job in jobs]:
+        for future in [pool.submit(guarded, suite, name, job) for name, job in jobs.items()]:
             future.result()
     suite.rows[first:] = sorted(suite.rows[first:], key=lambda row: row.name)
 
 
 def numba(suite):
-    compared(suite, "numba: arrays, kernels", "numba", [python_with(suite, "numba"),
-                                                        script("work_numba.py"), "FIGURES"],
-             {}, at_least=200)
+    compared(suite, "numba: arrays, kernels", "numba", package(suite, "numba", "FIGURES", 100), {},
+             at_least=200)
 
 
 def jax(suite, name, env, at_least):
-    command = [python_with(suite, "jax"), script("work_jax.py"), "FIGURES"]
-    compared(suite, f"jax: {name}", f"jax-{name.split()[0]}", command,
+    compared(suite, f"jax: {name}", f"jax-{name.split()[0]}", package(suite, "jax", "FIGURES", 60),
              dict(env, XLA_FLAGS=JAX_EXACT), at_least)
 
 
@@ -171,10 +185,4 @@ def languages(suite):
                                         {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"}, 0),
             "jax: growing": lambda: jax(suite, "growing allocator",
                                         {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, 0)}
-
-    def guarded(name, job):
-        try:
-            job()
-        except base.Skip as reason:
-            suite.row(name, verdict=f"skip: {reason}")
-    side_by_side(suite, [lambda n=name, j=job: guarded(n, j) for name, job in jobs.items()])
+    side_by_side(suite, jobs)

@@ -5,12 +5,12 @@ import glob
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 
 import part_frameworks as frameworks
+from parked import Talker
 from trainer import CACHE_OFF
 
 GIB = 1 << 30
@@ -23,35 +23,17 @@ def milliseconds(value):
     return f"{value * 1e3:.1f} ms"
 
 
-class Worker:
+class Worker(Talker):
     """A process of work_lend.py."""
 
     def __init__(self, python, kind, env):
         self.env = env
-        self.process = subprocess.Popen([python, frameworks.script("work_lend.py"), kind], env=env,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        if self.process.stdout.readline().strip() != "ready":
-            raise RuntimeError("a worker did not start")
-
-    def do(self, request):
-        """The words of the reply."""
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        words = self.process.stdout.readline().split()
-        if not words:
-            raise RuntimeError("a worker ended")
-        return words
+        super().__init__([python, frameworks.script("work_lend.py"), kind], env)
 
     def seconds(self, request):
         """None: there was no memory."""
-        words = self.do(request)
+        words = self.do(request).split()
         return float(words[1]) if words[0] == "done" else None
-
-    def end(self):
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
 
 
 def see_each_other(there, folder):
@@ -101,7 +83,7 @@ def take_turns(there, size, rounds):
 
 
 def share_of(worker, part):
-    return int(int(worker.do("free")[2]) * part) // (2 << 20) * (2 << 20)
+    return int(int(worker.do("free").split()[2]) * part) // (2 << 20) * (2 << 20)
 
 
 def two_processes(suite, python, kind, name, extra, bare_fails):
@@ -132,10 +114,10 @@ def latency(suite, python):
     """From the call that finds the GPU full to its success."""
     for size in SIZES_GIB:
         with workers(suite, python, "driver", 2, True) as (giver, asker):
-            free, total = (int(word) for word in giver.do("free")[1:])
+            free, total = (int(word) for word in giver.do("free").split()[1:])
             asker.seconds(f"take {2 << 20}")  # it has its context and its page
             time.sleep(0.5)
-            fill = min(free, int(giver.do("free")[1])) - (GIB // 2)
+            fill = min(free, int(giver.do("free").split()[1])) - (GIB // 2)
             if fill < size * GIB:
                 suite.row(f"{size} GiB, of another process", verdict=f"skip: {total >> 30} GiB")
                 continue

@@ -50,11 +50,7 @@ def build_nvcc(suite, name):
 
 
 def one(suite, name, build, at_least):
-    try:
-        program = build(suite, name)
-    except base.Skip as reason:
-        suite.row(name, verdict=f"skip: {reason}")
-        return
+    program = build(suite, name)
     # What NCCL may not use on every machine; others ignore it.
     env = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "NCCL_DEBUG": "WARN"}
     frameworks.compared(suite, name, f"lib-{name}", [program, "FIGURES"], env, at_least)
@@ -67,6 +63,6 @@ def one(suite, name, build, at_least):
 def libraries(suite):
     if suite.simulate:
         raise base.Skip("NVIDIA's libraries need a real GPU")
-    jobs = [(name, build_nvcc, least) for name, least in NVCC.items()]
-    jobs += [(name, build_c, least) for name, least in C.items()]
-    frameworks.side_by_side(suite, [lambda j=job: one(suite, *j) for job in jobs])
+    frameworks.side_by_side(suite, {
+        name: lambda n=name, b=build, a=least: one(suite, n, b, a)
+        for build, names in ((build_nvcc, NVCC), (build_c, C)) for name, least in names.items()})

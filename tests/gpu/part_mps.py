@@ -12,6 +12,7 @@ import time
 
 import part_flush
 import suite as base
+from parked import ending
 
 CONTROL = "nvidia-cuda-mps-control"
 START_S, STOP_S = 30, 20
@@ -93,24 +94,17 @@ def two_at_once(suite, service, name, command):
 
 def flush_beside(suite, service):
     """One client's cache is emptied while another one holds memory, whose contents stay."""
-    observer, other = part_flush.Observer(suite, service.env), part_flush.Holder(suite, service.env)
-    holder = part_flush.Holder(suite, service.env)
-    try:
-        other.start()
-        other.step("fill")
-        other.step("free")
+    with ending(part_flush.Observer(suite, service.env),
+                part_flush.holder(suite, service.env)) as (observer, other):
+        part_flush.fill(other)
+        other.do("drop")
         servers = service.ask("get_server_list")
         suite.row("served by the service", verdict="ok" if servers
                   else "FAIL: it knows no server with clients")
-        part_flush.flush_seen(suite, observer, holder)
-        said = other.step("check")
-        status = other.end()
-        suite.row("the other client", verdict="ok" if (said, *status) == ("sound", "ended", 0) else
-                  f"FAIL: {said}, {status[0]}, exit {status[1]}")
-    finally:
-        other.kill()
-        holder.kill()
-        observer.close()
+        part_flush.flush_seen(suite, observer, service.env)
+        told = other.do("check"), other.do("end"), other.end()
+        suite.row("the other client", verdict="ok" if told == ("sound", "ended", 0) else
+                  f"FAIL: {told}")
 
 
 def find_control(suite):

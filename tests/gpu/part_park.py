@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a real driver does where memory of a process leaves the GPU while the process sleeps: three
+"""What a real driver does where memory of a process leaves the GPU while the process sleeps: two
 questions, each a program of its own. Each program's header says what its answers mean."""
 import collections
-import glob
 import os
 import re
 import shlex
-import time
 
 import part_frameworks as frameworks
 import part_libraries
@@ -18,28 +16,13 @@ def last_words(result):
     return ((result.out.strip() or result.err.strip() or "no output").splitlines())[-1][:160]
 
 
-def played(suite, row, name, *arguments):
-    """A row for a program that asks the driver, bare. Its lines go to the log."""
-    env = dict(suite.bare_env)
-    if suite.simulate:
-        env["SIM_SHARED"] = f"gpucache-park-{os.getpid()}-{time.monotonic_ns()}"
-    result = suite.run([suite.small(name), *arguments], env, 100)
-    for left in glob.glob(f"/dev/shm/simulated-gpu-{env.get('SIM_SHARED', 'none')}"):
-        os.unlink(left)
+def park_pointers(suite):
+    """A program that asks the driver, bare. Its lines go to the log."""
+    result = suite.run([suite.small("park_pointers")], timeout=100)
     suite.log(result.out.rstrip())
     words = last_words(result)
-    suite.row(row, verdict=f"ok: {words}" if result.rc == 0 else
+    suite.row("calls with an address that is away", verdict=f"ok: {words}" if result.rc == 0 else
               words if result.rc == base.EXIT_SKIP else f"FAIL: {words}")
-
-
-def park_pointers(suite):
-    played(suite, "calls with an address that is away", "park_pointers")
-
-
-def park_checkpoint(suite):
-    played(suite, "checkpoint of oneself", "park_checkpoint", "self")
-    played(suite, "restore on a full device", "park_checkpoint", "full",
-           str(64 << 20 if suite.simulate else 2 << 30))
 
 
 # --- whether all work goes through the wrappers
@@ -100,24 +83,6 @@ def counting_library(suite):
     return library
 
 
-def segments_of(path):
-    """What park_work.c wrote of one process: {segment: {kind: (recorded, by wrappers)}}, excess
-    {segment: [(kind, count, function)]}, and the other lines {word: number}."""
-    segments, excess, other = {}, collections.defaultdict(list), collections.Counter()
-    segment = "start"
-    with open(path, encoding="utf-8") as file:
-        for words in (line.split() for line in file):
-            if words[0] == "segment":
-                segment = words[1]
-            elif words[0] == "excess":
-                excess[segment].append((words[1], int(words[2]), words[3]))
-            elif len(words) == 3:
-                segments.setdefault(segment, {})[words[0]] = (int(words[1]), int(words[2]))
-            else:
-                other[words[0]] += int(words[1])
-    return segments, excess, other
-
-
 # The driver fills memory of its own when it makes a context or takes code.
 OWN_MEMORY = re.compile(r"^(cuInit|cuCtxCreate|cuDevicePrimaryCtx|cuModule|cuLibrary|cuKernelGet|"
                         r"cuFuncGet|cuFuncLoad|cuLink)\w*(<-\w+)?$")
@@ -136,14 +101,11 @@ def note_segment(suite, name, kinds, excess):
               f"FAIL: {words}; excess: {routes}")
 
 
-def counted(suite, name, command, library, injected, timeout=200, env=None):
+def counted(suite, name, command, library, injected, env=None):
     """A program under the library that counts; a row for each of its segments."""
     label = os.path.join(suite.build, f"park-work-{re.sub('[^a-z]+', '-', name.lower())}")
-    for old in glob.glob(f"{label}.*"):
-        os.remove(old)
-    result = suite.run(command, {**suite.bare_env, "LD_PRELOAD": library, "INJECTED_FILE": label,
-                                 "CUDA_INJECTION64_PATH": injected, "PARK_WORK": injected,
-                                 **(env or {})}, timeout)
+    result, processes = part_profile.recorded(
+        suite, label, command, {**suite.bare_env, "LD_PRELOAD": library, **(env or {})}, injected)
     with open(f"{label}.log", "w", encoding="utf-8") as file:
         file.write(result.out + result.err)
     if result.rc == base.EXIT_SKIP:
@@ -151,8 +113,7 @@ def counted(suite, name, command, library, injected, timeout=200, env=None):
     if result.rc != 0:
         suite.row(name, verdict=f"FAIL: exit {result.rc}: {last_words(result)}")
     total = collections.Counter()
-    for path in sorted(glob.glob(f"{label}.[0-9]*")):
-        segments, excess, other = segments_of(path)
+    for segments, excess, other in processes:
         total.update(other)
         for segment, kinds in segments.items():
             note_segment(suite, name if segment == "start" else f"{name}: {segment}", kinds,
@@ -167,21 +128,13 @@ def counted(suite, name, command, library, injected, timeout=200, env=None):
 
 def seen_without_wrappers(suite, demo, injected):
     """A program without the library: everything is excess, or the count could not fail."""
-    label = os.path.join(suite.build, "park-work-bare")
-    for old in glob.glob(f"{label}.*"):
-        os.remove(old)
-    suite.run([demo, "--steps", "5", "--words", "4096"], {
-        **suite.bare_env, "INJECTED_FILE": label, "CUDA_INJECTION64_PATH": injected})
-    kinds = collections.Counter()
-    for path in glob.glob(f"{label}.[0-9]*"):
-        segments, _, other = segments_of(path)
-        if "cupti" in other:
-            raise base.Skip(f"CUPTI answers {other['cupti']} here")
-        for recorded, seen in segments.get("start", {}).values():
-            kinds.update(recorded=recorded, seen=seen)
-    suite.row("without the library", str(kinds["recorded"]), str(kinds["seen"]), "",
-              "ok: all of it is excess" if kinds["recorded"] and not kinds["seen"]
-              else "FAIL: the count cannot fail")
+    _, processes = part_profile.recorded(
+        suite, os.path.join(suite.build, "park-work-bare"),
+        [demo, "--steps", "5", "--words", "4096"], suite.bare_env, injected)
+    kinds = part_profile.kinds_of(processes).values()
+    recorded, seen = (sum(kind[n] for kind in kinds) for n in (0, 1))
+    suite.row("without the library", str(recorded), str(seen), "", "ok: all of it is excess"
+              if recorded and not seen else "FAIL: the count cannot fail")
 
 
 def onnx(suite):
@@ -212,21 +165,13 @@ def park_work(suite):
         "demo, static runtime": lambda: [demo, "--steps", "20", "--words", "4096"],
         "PyTorch": lambda: [frameworks.python_with(suite, "torch"),
                             frameworks.script("work_park.py"), *torch],
-        "JAX": lambda: [frameworks.python_with(suite, "jax"), frameworks.script("work_jax.py"),
-                        figures],
-        "CuPy": lambda: [frameworks.python_with(suite, "cupy"), frameworks.script("work_cupy.py"),
-                         figures, "5"],
-        "Numba": lambda: [frameworks.python_with(suite, "numba"),
-                          frameworks.script("work_numba.py"), figures],
+        "JAX": lambda: frameworks.package(suite, "jax", figures, 60),
+        "CuPy": lambda: frameworks.package(suite, "cupy", figures, 5),
+        "Numba": lambda: frameworks.package(suite, "numba", figures, 100),
         "ONNX Runtime": lambda: onnx(suite),
         **{f"lib{name}": lambda n=name: library_program(suite, n, figures)
            for name in part_libraries.C},
     }
-
-    def guarded(name, command):
-        try:
-            counted(suite, name, command(), library, injected, env=small)
-        except base.Skip as reason:
-            suite.row(name, verdict=f"skip: {reason}")
-    frameworks.side_by_side(suite, [lambda n=name, c=command: guarded(n, c)
-                                    for name, command in jobs.items()])
+    frameworks.side_by_side(suite, {
+        name: lambda n=name, c=command: counted(suite, n, c(), library, injected, env=small)
+        for name, command in jobs.items()})

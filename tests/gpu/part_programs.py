@@ -97,11 +97,29 @@ class Relinker:
     """Links the project's test programs again, against the machine's own libcuda and libcudart in
     place of the simulated ones. The rest of the link command stays."""
 
-    def __init__(self, suite, tree):
+    def __init__(self, suite, tree, programs, out="real"):
+        """Builds what the programs need. On the simulated driver all of it is there."""
         self.suite, self.tree = suite, tree
-        self.out = os.path.join(suite.build, "real")
+        self.out = os.path.join(suite.build, out)
         self.made = {}
         os.makedirs(self.out, exist_ok=True)
+        targets = json.loads(suite.must(["meson", "introspect", "--targets", tree],
+                                        "meson introspect"))
+        self.targets = {path: os.path.relpath(path, tree)
+                        for target in targets for path in target["filename"]}
+        if not suite.simulate:
+            paths = {self.path_of(word) for p in programs for word in p.command}
+            suite.must(["ninja", "-C", tree, *sorted(self.targets[path] for path in paths
+                                                     if path in self.targets)], "the build")
+
+    def path_of(self, word):
+        return os.path.normpath(os.path.join(self.tree, word))
+
+    def command(self, words):
+        """The same command of what was linked again; on the simulated driver, of what was built."""
+        paths = [self.path_of(word) for word in words]
+        return [word if path not in self.targets else path if self.suite.simulate
+                else self.link(self.targets[path]) for word, path in zip(words, paths)]
 
     def replace(self, word):
         """The real library for a simulated one, None to leave the word out."""
@@ -173,12 +191,6 @@ def scenes_tree(suite):
     return tree
 
 
-def targets_of(suite, tree):
-    """What the build folder can build: {path: name for ninja}."""
-    targets = json.loads(suite.must(["meson", "introspect", "--targets", tree], "meson introspect"))
-    return {path: os.path.relpath(path, tree) for target in targets for path in target["filename"]}
-
-
 def programs(suite):
     tree = suite.simulate or scenes_tree(suite)
     tests = json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
@@ -190,16 +202,8 @@ def programs(suite):
              for p in program_of(t, suite)]
     if not pairs:
         raise base.Skip("the build has no preload or misuse programs of that name")
-    targets = targets_of(suite, tree)
-    path_of = lambda word: os.path.normpath(os.path.join(tree, word))  # noqa: E731
-    if not suite.simulate:
-        wanted = {targets[path_of(w)] for p in pairs for w in p.command if path_of(w) in targets}
-        suite.must(["ninja", "-C", tree, *sorted(wanted)], "the build")
-    linker = Relinker(suite, tree)
-    found = [dataclasses.replace(p, command=[
-        w if path_of(w) not in targets else path_of(w) if suite.simulate
-        else linker.link(targets[path_of(w)])
-        for w in p.command]) for p in pairs]
+    linker = Relinker(suite, tree, pairs)
+    found = [dataclasses.replace(p, command=linker.command(p.command)) for p in pairs]
     suite.log(f"  {len(found)} programs")
     suite.run_pairs(found, jobs=max(2, min(12, (os.cpu_count() or 2) // 2)))
     fold(suite, first)

@@ -17,7 +17,7 @@ import part_frameworks as frameworks
 import part_lend
 import part_libraries
 import suite as base
-from parked import MIB, Parked, ending, one_gpu, program
+from parked import Parked, ending, one_gpu, program
 from trainer import CACHE_OFF, EXACT
 
 PAGES_MOST, PAGE_BYTES = 6, 4 << 20
@@ -141,7 +141,7 @@ def torch(suite, recorder, cache, env):
 
 
 def jax(suite, recorder):
-    command = [frameworks.python_with(suite, "jax"), frameworks.script("work_jax.py"), "/dev/null"]
+    command = frameworks.package(suite, "jax", "/dev/null", 60)
     text, owners = recorder.report("jax", recorder.record("jax", command, GROWS))
     note(suite, "JAX", text, owners, ["xla_|lib|jax"])
 
@@ -258,32 +258,22 @@ def cost(suite, recorder, cache, env, ways, pairs, steps):
         suite.row(name, "", f"{more:+.2f} %", "", verdict)
 
 
-def guarded(suite, name, job, *arguments):
-    try:
-        job(suite, *arguments)
-    except base.Skip as reason:
-        suite.row(name, verdict=f"skip: {reason}")
-    except Exception as error:  # the other programs still tell
-        suite.row(name, verdict=f"FAIL: {type(error).__name__}: {str(error).splitlines()[0]}")
-
-
 def report(suite):
     recorder = Recorder(suite)
     nccl = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "NCCL_CUMEM_ENABLE": "0"}
-    jobs = {"a program with faults": (faults, recorder),
-            "PyTorch, cache on": (torch, recorder, "on", {}),
-            "PyTorch, cache off": (torch, recorder, "off", CACHE_OFF),
-            "JAX": (jax, recorder),
-            "a program on cublas": (library, recorder, "cublas", {}),
-            "a program on nccl": (library, recorder, "nccl", nccl),
-            "a process that is parked": (parked, recorder)}
-    frameworks.side_by_side(suite, [lambda n=name, j=job: guarded(suite, n, *j)
-                                    for name, job in jobs.items()])
-    guarded(suite, "two processes that lend", lend, recorder)
+    frameworks.side_by_side(suite, {
+        "a program with faults": lambda: faults(suite, recorder),
+        "PyTorch, cache on": lambda: torch(suite, recorder, "on", {}),
+        "PyTorch, cache off": lambda: torch(suite, recorder, "off", CACHE_OFF),
+        "JAX": lambda: jax(suite, recorder),
+        "a program on cublas": lambda: library(suite, recorder, "cublas", {}),
+        "a program on nccl": lambda: library(suite, recorder, "nccl", nccl),
+        "a process that is parked": lambda: parked(suite, recorder)})
+    frameworks.guarded(suite, "two processes that lend", lambda: lend(suite, recorder))
     pairs, steps = (12, 10) if suite.quick else (24, 20)
-    guarded(suite, "what the recorder costs, cache off", cost, recorder, "off", CACHE_OFF,
-            tuple(LEVELS), pairs, steps)
+    frameworks.guarded(suite, "what the recorder costs, cache off", lambda: cost(
+        suite, recorder, "off", CACHE_OFF, tuple(LEVELS), pairs, steps))
     if not suite.quick:
-        guarded(suite, "what the recorder costs, cache on", cost, recorder, "on", {},
-                ("Python frames", *PEERS), pairs, steps)
+        frameworks.guarded(suite, "what the recorder costs, cache on", lambda: cost(
+            suite, recorder, "on", {}, ("Python frames", *PEERS), pairs, steps))
     recorder.copy_pages()

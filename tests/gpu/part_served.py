@@ -96,18 +96,6 @@ def host_room():
     return min(rooms)
 
 
-class Filler:
-    """A bare process that leaves so much of the GPU to the others."""
-
-    def __init__(self, suite, env, free_bytes, left_bytes):
-        self.talker = Talker([program(suite)], dict(suite.bare_env, **env), "started")
-        if free_bytes > left_bytes:
-            self.talker.do(f"fill {(free_bytes - left_bytes) // MIB}")
-
-    def end(self):
-        self.talker.end()
-
-
 def alone(suite, folder, env, size):
     """Seconds for each byte, out and back, of a process that has the GPU for itself: the medians of
     three after the first, which makes its staging memory."""
@@ -184,17 +172,16 @@ def turns(suite, folder, env, size, mode, each, rounds):
 def park_turns(suite):
     short = suite.quick or suite.simulate
     with one_gpu(suite) as env, tempfile.TemporaryDirectory() as folder:
-        observer = part_flush.Observer(suite, dict(suite.bare_env, **env))
-        with ending() as others:
-            try:
+        bare = dict(suite.bare_env, **env)
+        # A bare process leaves so much of the GPU to the others.
+        with ending(Talker([program(suite)], bare, "started")) as (filler,):
+            with ending(part_flush.Observer(suite, bare)) as (observer,):
                 free = observer.settled()
                 # Both may be on the host for a moment.
                 left = min(free, int(host_room() / 2.5 / PART), SHORT_BYTES if short else free,
                            GIB // 4 if suite.simulate else free)
-                others.append(Filler(suite, env, free, left))
+                filler.do(f"fill {(free - left) // MIB}")
                 size = int(observer.settled() * PART) // (2 * MIB) * (2 * MIB)
-            finally:
-                observer.close()
             fails = bare_turns(suite, env, size)
             suite.row(f"{size / GIB:.1f} GiB each, two at a time", "out of memory" if fails else
                       "both fit", verdict="ok" if fails else "FAIL: the bare processes fit")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The shim beside other tools, and with more than one GPU."""
+"""The shim beside a memory checker."""
 import os
 import re
 import shutil
@@ -59,11 +59,3 @@ def sanitizer(suite):
         verdict = f"ok: {count[1]} errors"
     suite.row("memcheck over the canary", base.seconds(bare.seconds), base.seconds(shim.seconds),
               base.ratio(shim.seconds, bare.seconds), verdict)
-
-
-def peers(suite):
-    """Two GPUs: a copy and a kernel reach the other one's blocks, allocated before and after access
-    was given, and after a flush."""
-    program = suite.small("peers")
-    env = {"SIM_DEVICES": "2"} if suite.simulate else {}
-    suite.compare("peer access", *suite.bare_and_shim([program], env=env))

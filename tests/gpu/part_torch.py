@@ -16,6 +16,7 @@ import bench_store
 import part_flush
 import part_frameworks as frameworks
 import suite as base
+from parked import ending
 from trainer import CACHE_OFF, EXACT, EXPANDABLE, Peer, train
 
 NATIVE = Peer("PyTorch native", {})
@@ -225,16 +226,13 @@ def torch_flush(suite):
     """SIGUSR1 in the middle of a training: afterwards the process takes what it takes without a
     cache."""
     python = frameworks.python_with(suite, "torch")
-    observer = part_flush.Observer(suite)
     command = [python, frameworks.script("work_torch.py"), "/dev/null", "--steps", "8", "--repeats",
                "1", "--pause", "gpt"]
-    try:
+    with ending(part_flush.Observer(suite)) as (observer,):
         bare, bare_taken, _, live = paused_run(suite, observer, command,
                                                dict(suite.bare_env, **EXACT, **CACHE_OFF), False)
         shim, taken, after, _ = paused_run(suite, observer, command,
                                            suite.shim_env(**EXACT, **CACHE_OFF), True)
-    finally:
-        observer.close()
     if bare.rc:
         raise base.Skip(f"does not run here bare: {frameworks.last_line(bare)}")
     suite.compare("SIGUSR1 half way, losses", bare, shim)

@@ -11,26 +11,6 @@ import sys
 import time
 
 
-def captured_step(model, optimizer, inputs, targets, loss_of):
-    """A training step as a CUDA graph."""
-    import torch
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            optimizer.zero_grad(set_to_none=True)
-            loss_of(model(inputs), targets).backward()
-            optimizer.step()
-    torch.cuda.current_stream().wait_stream(side)
-    optimizer.zero_grad(set_to_none=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        loss = loss_of(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-    return graph, loss
-
-
 def train(figures, steps):
     import torch
     import work_models
@@ -64,7 +44,8 @@ def train(figures, steps):
         loss.backward()
         optimizer.step()
         if i % 100 == 0:  # captures anew, while flushes come
-            captured = captured_step(other, other_optimizer, inputs, targets, loss_of)
+            captured = work_models.captured_step(other, other_optimizer, inputs, targets,
+                                                 loss_of)
         inputs.copy_(x)
         targets.copy_(y)
         captured[0].replay()

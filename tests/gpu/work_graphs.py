@@ -19,20 +19,8 @@ class Captured:
 
     def __init__(self, model, optimizer, images, labels):
         self.images, self.labels = images.clone(), labels.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                optimizer.zero_grad(set_to_none=True)
-                F.cross_entropy(model(self.images), self.labels).backward()
-                optimizer.step()
-        torch.cuda.current_stream().wait_stream(side)
-        optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(self.graph):
-            self.loss = F.cross_entropy(model(self.images), self.labels)
-            self.loss.backward()
-            optimizer.step()
+        self.graph, self.loss = work_models.captured_step(model, optimizer, self.images,
+                                                          self.labels, F.cross_entropy)
 
     def step(self, images, labels):
         self.images.copy_(images)

@@ -115,6 +115,25 @@ def training(model, optimizer, batch_of, loss_of):
     return step
 
 
+def captured_step(model, optimizer, inputs, targets, loss_of):
+    """A training step as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=True)
+            loss_of(model(inputs), targets).backward()
+            optimizer.step()
+    torch.cuda.current_stream().wait_stream(side)
+    optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    return graph, loss
+
+
 def gpt():
     """Training of a small transformer, batch and length varying."""
     host = torch.Generator().manual_seed(7)

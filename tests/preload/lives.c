@@ -95,7 +95,7 @@ static void use_one(uint32_t number)
     REQUIRE(gpu_get(&host, blocks[0], sizeof host));
     EXPECT(host == number);
     FREE_ALL(blocks, SIZES);
-    REQUIRE(context != NULL ? cuCtxDestroy(context) : gpu_reset());
+    REQUIRE(context != NULL ? (int)cuCtxDestroy(context) : gpu_reset());
     REQUIRE(gpu_open(0));
 }
 

@@ -97,6 +97,21 @@ class Base(waiting.Waiting):
         self.assertEqual(reply["state"], "refused" if code == REFUSED else "parked", reply)
         return value, reply
 
+    def parks_of_one_at_work(self, p, most, seconds, then=None):
+        """Parks a process whose threads work until there were so many parks, or for so long after
+        the first. Behind every third another request. How often it was parked."""
+        parked, begun = 0, time.monotonic()
+        while parked < most and time.monotonic() < begun + (seconds if parked else 60):
+            code, _, reply = p.ask("park wait=20")
+            self.assertIn(code, (DONE, REFUSED), reply)
+            parked += code == DONE
+            if then and parked % 3 == 0:
+                p.ask(then)
+        self.assertEqual(p.do("rest"), "right")
+        self.assertEqual(p.do("check"), "right")
+        self.assertGreater(parked, 0)
+        return parked
+
 
 class Group:
     """A memory cgroup of its own for a process. Skips the test where the machine allows none."""

@@ -36,6 +36,15 @@ def pool_of(text):
     return json.loads(text)["pools"][0]
 
 
+def threads(pid):
+    """The names of the process's threads."""
+    names = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as file:
+            names.append(file.read().strip())
+    return sorted(names)
+
+
 class Talker:
     """A program that does what the lines of its input say, and prints a line after each."""
 

@@ -366,17 +366,6 @@ class Lend(waiting.Waiting):
         if not late:
             self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
 
-    def test_a_page_of_another_version_is_left_alone(self):
-        gpu = Gpu(self)
-        giver = gpu.start()
-        giver.cache(800)
-        with open(giver.page(), "r+b") as page:
-            page.seek(8)
-            page.write(struct.pack("=I", 99))
-        asker = gpu.start()
-        self.assertEqual(asker.take(600), NO_MEMORY)
-        self.assertEqual(asker.end()["num_lend_asks"], 0)
-
     def test_pages_that_are_scribbled_or_cut_meanwhile_harm_nobody(self):
         gpu = Gpu(self)
         givers = [gpu.start(), gpu.start()]

@@ -74,13 +74,6 @@ class Program(programs.Talker):
             raise AssertionError("look was refused")
         return page
 
-    def threads(self):
-        names = []
-        for task in os.listdir(f"/proc/{self.pid}/task"):
-            with open(f"/proc/{self.pid}/task/{task}/comm", encoding="utf-8") as file:
-                names.append(file.read().strip())
-        return sorted(names)
-
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
@@ -97,15 +90,16 @@ class State(Case):
         with Program(self.folder) as program:
             program.do("1")
             self.assertEqual(page_client.pages_in(self.folder), [])
-            self.assertNotIn("gpucache", program.threads())
+            self.assertNotIn("gpucache", programs.threads(program.pid))
             with Program("none") as without:
                 without.do("alloc(64)")
                 before = without.descriptors()
-                self.assertNotIn("gpucache-bell", without.threads())
+                self.assertNotIn("gpucache-bell", programs.threads(without.pid))
             program.do("alloc(64)")
             page = program.page()
             body, gpus = page.state()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
+            self.wait_for(lambda: "gpucache-bell" in programs.threads(program.pid),
+                          "no thread at the doorbell")
             self.assertEqual(program.descriptors(), before)
             self.assertEqual(body["pid"], program.process.pid)
             self.assertEqual(page.get("pid"), program.process.pid)
@@ -148,7 +142,8 @@ class State(Case):
         with Program(self.folder) as program:
             program.do("alloc(1)")
             page = program.page()
-            self.wait_for(lambda: "gpucache-bell" in program.threads(), "no thread at the doorbell")
+            self.wait_for(lambda: "gpucache-bell" in programs.threads(program.pid),
+                          "no thread at the doorbell")
             page.put("watched_until_ns", time.monotonic_ns() + 10**15)  # beyond what is allowed
             time.sleep(0.5)
 
@@ -330,35 +325,6 @@ class Request(Case):
                 given, reply = self.ask(page, f"flush keep={keep * MIB}")
                 left = reply["gpus"][0]["async_idle_bytes"]
                 self.assertEqual((given, left), (value * MIB, keep * MIB))
-
-    def test_to_flush_is_partly_done_while_python_packages_do_not_answer(self):
-        """The main thread holds the interpreter's lock, in C, until it reads a byte."""
-        with Program(self.folder, PYTHONPATH=os.path.dirname(__file__),
-                     GPUCACHE_FRAMEWORKS="1") as program:
-            program.do("globals().update(fakes=__import__('framework_fakes'))",
-                       "globals().update(cache=fakes.Cache())", "fakes.put_torch(cache)",
-                       "cache.fill(64 << 20)")
-            page = program.page()
-            program.do("globals().update(libc=ctypes.PyDLL(None))",
-                       "sys.setswitchinterval(1000)")  # no switch between two calls
-            program.send("(libc.write(1, b'inside\\n', 7), "
-                          "libc.read(0, ctypes.create_string_buffer(1), 1))")
-            self.assertEqual(program.process.stdout.readline(), "inside\n")
-            code, value, receipt = page.ask("flush wait=0")
-            self.assertEqual((code, value), (T.PAGE_REPLY_PARTLY, 0), receipt)
-            self.assertEqual(receipt["frameworks"], "late")
-            self.assertEqual(self.ask(page, "flush wait=0 frameworks=0")[1]["frameworks"], [])
-            program.process.stdin.write("x")
-            program.process.stdin.flush()
-            program.process.stdout.readline()
-            self.wait_for(lambda: not page.state()[1][0]["reserved_bytes"], "no flush follows")
-            program.do("cache.fill(64 << 20)")
-            reply = self.wait_for(
-                lambda: (r := page.ask("flush"))[0] == T.PAGE_REPLY_DONE and r, "no answer again")
-            (torch,) = reply[2]["frameworks"]
-            self.assertEqual((torch["name"], torch["state"]), ("torch", "done"))
-            self.ask(page, "look")
-            self.assertEqual(page.state()[1][0]["reserved_bytes"], 0)
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with Program(self.folder) as program:

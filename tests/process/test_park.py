@@ -11,6 +11,7 @@ import sys
 import time
 import unittest
 
+import programs
 from parking import FOLDERS, DONE, REFUSED, MIB, Base, Group
 
 
@@ -151,7 +152,8 @@ class Park(Base):
         self.park(p)
         self.assertIn("the driver gives error 1", p.ask("wake")[2]["why"])
         p.talker.send("check")
-        self.wait_for(lambda: os.path.exists(log), "it waits without a word")
+        self.wait_for(lambda: os.path.exists(log) and os.path.getsize(log),
+                      "it waits without a word")
         with open(log, encoding="utf-8") as file:
             self.assertIn("waits for its device memory: the driver gives error 1", file.read())
 
@@ -183,27 +185,7 @@ class Park(Base):
 
     def test_threads_work_on(self):
         p = self.start("make 8 40", "work 4")
-        parked, begun = 0, time.monotonic()
-        while time.monotonic() < begun + (2 if parked else 60):
-            code, _, reply = p.ask("park wait=20")
-            self.assertIn(code, (DONE, REFUSED), reply)
-            parked += code == DONE
-            if parked % 3 == 0:
-                p.ask("flush frameworks=0 wait=0")
-        self.assertEqual(p.do("rest"), "right")
-        self.assertEqual(p.do("check"), "right")
-        self.assertGreater(parked, 0)
-
-    def test_a_reset_ends_the_context_away(self):
-        p = self.start()
-        nothing = self.free_mib()
-        p.do("make 16 20")
-        self.park(p)
-        p.do("reset")
-        self.assertGreaterEqual(self.free_mib(), nothing - 100)
-        self.assertEqual(p.do("make 16 20", "check"), "right")
-        self.park(p)
-        self.assertEqual(p.do("check"), "right")
+        self.parks_of_one_at_work(p, 1 << 30, 2, "flush frameworks=0 wait=0")
 
     def test_an_exit_loses_nothing(self):
         p = self.start()
@@ -277,12 +259,6 @@ class Park(Base):
         self.assertEqual(p.ask("set PARK=idle:90ms")[0], DONE)
         self.wait_for(lambda: refusals() > before, "it does not try anew", 1)
 
-    def test_parks_with_changes_between(self):
-        p = self.start("make 4 40")
-        for i in range(12):
-            self.park(p)
-            self.assertEqual(p.do("swap" if i % 3 else "exchange", "check"), "right")
-
 
 class Full(Base):
     """A device that is full when the memory is to come back."""
@@ -342,13 +318,6 @@ class Full(Base):
         second.do("drop")
         self.assertEqual(first.do("check"), "right")
 
-    def threads(self, p):
-        names = []
-        for task in os.listdir(f"/proc/{p.pid}/task"):
-            with open(f"/proc/{p.pid}/task/{task}/comm", encoding="ascii") as file:
-                names.append(file.read().strip())
-        return names
-
     def test_a_park_of_another_device_gives_no_memory_of_this_one(self):
         p = self.start(SIM_DEVICES="2", SIM_REALTIME="1",
                        SIM_COST_cuMemcpyDtoHAsync_v2="20000000")
@@ -356,7 +325,7 @@ class Full(Base):
         uuid = [pool["uuid"] for pool in p.state()["pools"] if pool["device"] == 0][0]
         at, sequence = p.page.put_ask("park gpu=1")
         p.page.ring()
-        self.wait_for(lambda: "gpucache-copy" in self.threads(p), "it copies nothing")
+        self.wait_for(lambda: "gpucache-copy" in programs.threads(p.pid), "it copies nothing")
         code, value, reply = p.ask(f"give gpu={uuid} bytes={200 * MIB} wait=2000")
         self.assertIn("returned_bytes", reply)
         self.assertLess(value, 64 * MIB, reply)

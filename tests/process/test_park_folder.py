@@ -171,12 +171,7 @@ class Folder(Base):
 
     def test_threads_work_on(self):
         p = self.start("make 8 20", "work 4", GPUCACHE_PARK_TO=self.folder)
-        parked, begun = 0, time.monotonic()
-        while parked < 3 and time.monotonic() < begun + 60:
-            parked += p.ask("park wait=20")[0] == DONE
-        self.assertEqual(p.do("rest"), "right")
-        self.assertEqual(p.do("check"), "right")
-        self.assertEqual(parked, 3)
+        self.assertEqual(self.parks_of_one_at_work(p, 3, 60), 3)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ test_retain.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
 import os
 import sys
 import tempfile
-import time
 import unittest
 
 import parking
@@ -210,15 +209,7 @@ class Retain(parking.Base):
             p.talker.end()
 
     def test_threads_work_on(self):
-        p = self.start("make 2 12", "work 3")
-        parked, begun = 0, time.monotonic()
-        while parked < 4 and time.monotonic() < begun + (10 if parked else 60):
-            code, _, reply = p.ask("park wait=20")
-            self.assertIn(code, (DONE, parking.REFUSED), reply)
-            parked += code == DONE
-        self.assertEqual(p.do("rest"), "right")
-        self.assertEqual(p.do("check"), "right")
-        self.assertGreater(parked, 0)
+        self.parks_of_one_at_work(self.start("make 2 12", "work 3"), 4, 10)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
+
+import programs
+import waiting
 
 NO_RECEIPT = 4  # asked by the signal
 TOOL, LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2]), sys.argv[3]
@@ -67,86 +69,50 @@ class Run(unittest.TestCase):
         self.assertIn("--idle-timeout", tool("run", "--help").stdout)
 
 
-class Flush(unittest.TestCase):
-    def start(self, *options, program=sys.executable, stderr=None, **env):
+class Flush(waiting.Waiting):
+    def start(self, program=sys.executable, stderr=None, **env):
         self.report = tempfile.NamedTemporaryFile(suffix=".json")
         self.log = tempfile.NamedTemporaryFile()
         self.addCleanup(self.report.close)  # the last: the child writes it when it ends
         self.addCleanup(self.log.close)
-        child = subprocess.Popen(
-            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", *options, "--", program,
-             "-c", PROGRAM],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
-                 "GPUCACHE_LOG": f"info:{self.log.name}", **env},
-        )
-        self.addCleanup(child.stdout.close)
-        self.addCleanup(child.wait)
-        self.addCleanup(child.stdin.close)
+        child = programs.Talker(
+            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", "--", program, "-c",
+             PROGRAM], {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
+                        "GPUCACHE_LOG": f"info:{self.log.name}", **env}, stderr=stderr)
+        self.addCleanup(child.end)
         return child
 
     def churn(self, child, line=""):
-        child.stdin.write(line + "\n")
-        child.stdin.flush()
-        self.assertEqual(child.stdout.readline(), "done\n")
+        self.assertEqual(child.do(line), "done")
 
     def served(self):
         """Has the control thread carried out what the signal asks for?"""
         with open(self.log.name, encoding="utf-8") as file:
             return "flush (signal)" in file.read()
 
-    def requests(self, child):
-        deadline = time.monotonic() + 30
-        while not self.served() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        child.stdin.close()
-        self.assertEqual(child.wait(30), 0)
+    def was_asked_once(self, child):
+        self.churn(child)
+        self.wait_for(self.served, "no flush")
+        self.assertEqual(child.finish()[0], 0)
         with open(self.report.name, encoding="utf-8") as file:
-            return json.dumps(json.load(file))
+            self.assertEqual(json.load(file)["counters"]["num_signal_requests"], 1)
 
-    def test_empties_the_cache_of_a_process_that_has_one(self):
-        child = self.start()
-        self.churn(child)
+    def refused(self, child, words):
         done = tool("flush", str(child.pid))
-        self.assertEqual(done.returncode, NO_RECEIPT, done.stderr)
-        self.assertIn(f"PID {child.pid}: asked by SIGUSR1", done.stdout)
-        self.churn(child)
-        self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(words, done.stderr)
 
     def test_does_not_run_a_handler_of_a_program_without_a_pool(self):
         child = self.start()
         self.churn(child, "own handler")
-        done = tool("flush", str(child.pid))
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("no idle device memory yet", done.stderr)
+        self.refused(child, "no idle device memory yet")
         self.churn(child, "own handler")  # "own handler ran" would be the first line
-
-    def test_runs_it_where_there_is_one(self):
-        child = self.start()
-        self.churn(child, "own handler")
-        self.churn(child)
-        self.assertEqual(tool("flush", str(child.pid)).returncode, NO_RECEIPT)
-        self.assertEqual(child.stdout.readline(), "own handler ran\n")
-        self.churn(child)
-        self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
 
     def test_says_that_a_signal_is_ignored(self):
         child = self.start()
         self.churn(child, "ignore")
         self.churn(child)
-        done = tool("flush", str(child.pid))
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("it ignores the signal", done.stderr)
-
-    def test_follows_another_signal(self):
-        child = self.start("SIGNAL=RTMIN+3")
-        self.churn(child)
-        self.assertEqual(tool("flush", str(child.pid)).returncode, NO_RECEIPT)
-        self.churn(child)
-        self.assertIn('"num_signal_requests": 1', self.requests(child).replace('":1', '": 1'))
+        self.refused(child, "it ignores the signal")
 
     def test_sends_no_signal_but_the_one_that_the_library_listens_to(self):
         rtmin = int(signal.SIGRTMIN)
@@ -160,9 +126,8 @@ class Flush(unittest.TestCase):
                 self.churn(child)
                 done = tool("flush", str(child.pid))
                 self.assertEqual((done.returncode, done.stderr), (NO_RECEIPT, ""))
-                self.assertEqual(child.stdout.readline(), f"own handler of {number}\n")
-                self.churn(child)
-                self.assertIn('"num_signal_requests": 1', self.requests(child))
+                self.assertEqual(child.read(), f"own handler of {number}")
+                self.was_asked_once(child)
 
     def test_sends_none_to_who_listens_to_none(self):
         for value in ("0", "off", "NO", "none ", "false"):
@@ -170,9 +135,7 @@ class Flush(unittest.TestCase):
                 child = self.start(GPUCACHE_SIGNAL=value)
                 self.churn(child, "all handlers")
                 self.churn(child)
-                done = tool("flush", str(child.pid))
-                self.assertEqual(done.returncode, 1)
-                self.assertIn("it listens to no signal", done.stderr)
+                self.refused(child, "it listens to no signal")
                 self.churn(child)  # "own handler of .." would be the first line
 
     def test_looks_at_programs_with_any_name(self):
@@ -181,9 +144,10 @@ class Flush(unittest.TestCase):
             os.symlink(sys.executable, odd)
             child = self.start(program=odd)
             self.churn(child)
-            self.assertEqual(tool("flush", str(child.pid)).stderr, "")
-            self.churn(child)
-            self.assertIn('"num_signal_requests": 1', self.requests(child))
+            done = tool("flush", str(child.pid))
+            self.assertEqual((done.returncode, done.stderr), (NO_RECEIPT, ""))
+            self.assertIn(f"PID {child.pid}: asked by SIGUSR1", done.stdout)
+            self.was_asked_once(child)
 
     def test_leaves_processes_alone_that_would_not_survive(self):
         child = self.start()

@@ -11,8 +11,10 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import unittest
 
 TOOL = os.path.realpath(sys.argv[1])
 sys.path.insert(0, TOOL)
@@ -182,6 +184,15 @@ class FakePage:
                 os.unlink(self.path)
 
 
+class Scratch(unittest.TestCase):
+    """With a folder, and a path in it for a trace."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "a.gct")
+
+
 class Done:
     """What a call of the tool gave."""
 
@@ -207,6 +218,22 @@ def tool(*words, **env):
         os.environ.clear()
         os.environ.update(before)
     return Done(status, out.getvalue(), err.getvalue())
+
+
+def lines_of(call):
+    """What the call gives, and how many lines of Python ran for it."""
+    count = 0
+
+    def note(_frame, event, _arg):
+        nonlocal count
+        count += event == "line"
+        return note
+    sys.settrace(note)
+    try:
+        found = call()
+    finally:
+        sys.settrace(None)
+    return found, count
 
 
 def catches(pid, number):

@@ -7,15 +7,14 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
 
-from fake import ALONE, MAPPER, MIB, PIPES, UUID, UUID_B, body, map_page, pool, wait_for
+from fake import ALONE, MIB, UUID, UUID_B, body, map_page, pool, wait_for
 from test_page import Case
 
-from gpucache import process, tables
+from gpucache import tables
 
 try:
     import pyte
@@ -108,11 +107,7 @@ class Two(Case):
 
     def setUp(self):
         super().setUp()
-        # pylint: disable-next=consider-using-with
-        self.sleeper = subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES)
-        self.addCleanup(self.sleeper.communicate)
-        self.addCleanup(self.sleeper.kill)
-        self.second = process.identity(self.sleeper.pid)
+        self.other, self.second = self.sleeper()
 
     def answer(self, words):
         if words.startswith("flush"):
@@ -126,7 +121,6 @@ class Two(Case):
         first = self.page(body(pool(), pool(1, UUID_B)), answer=self.answer)
         second = self.page(body({**pool(), "allocated_bytes": 5 << 30, "idle_bytes": MIB,
                                  "reserved_bytes": (5 << 30) + MIB}),
-                           pid=self.second[1], start=self.second[2], namespace=self.second[0],
-                           answer=self.answer)
-        map_page(self.sleeper, second)
+                           answer=self.answer, **self.second)
+        map_page(self.other, second)
         return first, second

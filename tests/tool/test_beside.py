@@ -4,12 +4,10 @@ driver.
 
 test_beside.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
 import json
-import os
-import subprocess
 import sys
 import unittest
 
-from traced import LIBRARY, MIB, SIMULATOR, Traces
+from traced import MIB, Traces
 
 from gpucache import plan, report, usage
 
@@ -137,12 +135,7 @@ with open(os.environ["GPUCACHE_TRACE"] + ".json", "w") as file:
 
 class Beside(Traces):
     def run_traced(self, script, name="t.gct"):
-        path = os.path.join(self.folder.name, name)
-        env = {**os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
-               "SIM_HAZARD": "off", "GPUCACHE_DIR": os.path.join(self.folder.name, "pages"),
-               "GPUCACHE_TRACE": path}
-        subprocess.run([sys.executable, "-c", BEGIN + script], env=env, check=True, timeout=60)
-        return path
+        return self.run_python(BEGIN + script, name)[1]
 
     def used(self, script):
         its, _ = self.read(self.run_traced(script))

@@ -221,25 +221,26 @@ class Flush(Case):
         done = tool("flush", "--all", "--wait", "60s")
         self.assertEqual((done.status, len(done.out.splitlines())), (0, number), done.err)
 
-    def test_the_keyboard_ends_a_long_wait(self):
+    def waits(self, *words, before=()):
+        """A page that does not answer, and a tool that has asked it."""
         page = self.page(answer=lambda words: None)
         # pylint: disable-next=consider-using-with
-        child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid()), "--wait", "1h"],
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        child = subprocess.Popen([*before, sys.executable, TOOL, "flush", str(os.getpid()), *words],
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
         self.addCleanup(child.kill)
         self.assertTrue(wait_for(lambda: page.asked))
+        return page, child
+
+    def test_the_keyboard_ends_a_long_wait(self):
+        _, child = self.waits("--wait", "1h")
         child.send_signal(signal.SIGINT)
         self.assertEqual(child.wait(60), 130)
 
     def test_what_ends_the_tool_withdraws_its_request(self):
         """The process is busy with another request: it must not do this one later."""
         for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
-            page = self.page(answer=lambda words: None)
-            # pylint: disable-next=consider-using-with
-            child = subprocess.Popen([sys.executable, TOOL, "flush", str(os.getpid())],
-                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.addCleanup(child.kill)
-            self.assertTrue(wait_for(lambda: page.asked))  # pylint: disable=W0640
+            page, child = self.waits()
             child.send_signal(number)
             self.assertEqual(child.wait(60), 128 + number)
             start = tables.PAGE["slots"][0]
@@ -247,13 +248,7 @@ class Flush(Case):
             page.close()
 
     def test_a_flush_goes_on_without_its_terminal_where_nohup_says_so(self):
-        page = self.page(answer=lambda words: None)
-        # pylint: disable-next=consider-using-with
-        child = subprocess.Popen(["nohup", sys.executable, TOOL, "flush", str(os.getpid()),
-                                  "--wait", "1h"], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.addCleanup(child.kill)
-        self.assertTrue(wait_for(lambda: page.asked))
+        page, child = self.waits("--wait", "1h", before=["nohup"])
         child.send_signal(signal.SIGHUP)
         page.answer = lambda words: (DONE, 0, flushed())
         start = tables.PAGE["slots"][0]
@@ -304,17 +299,6 @@ class Flush(Case):
         self.says(tool("flush", "--all", "--gpu", "9"), 1,
                   f"no process of {USER} under libgpucache on GPU 9")
         self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
-
-    def test_json(self):
-        self.serve()
-        done = tool("flush", os.getpid(), "--json")
-        self.assertEqual(done.json["returned_bytes"], 156 * MIB)
-        receipt = done.json["receipts"][0]
-        self.assertEqual((receipt["status"], receipt["pid"]), ("done", os.getpid()))
-
-    def test_arguments_without_sense(self):
-        for words in (("--keep", "2X"), ("--wait", "soon"), ("--keep",), ("--wait", "-1")):
-            self.assertEqual(tool("flush", os.getpid(), *words).status, 2, words)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import Scratch, tool
 
 import browser
 import gct
@@ -151,14 +150,12 @@ ASKS = [(40 * MIB, [ALLOCATE, EMPTY, WRAPPER, CLONE, FORWARD, CALL, TRAIN]),
         (10 * MIB, [CUBLAS, CUBLAS | 16, GEMM, ENGINE, MAIN]), (5 * MIB, [MAIN])]
 
 
-class Reports(unittest.TestCase):
+class Reports(Scratch):
     """What is said of a trace of PyTorch's, whose libraries are not here: the test has the names
     of their functions."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="frame-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
+        super().setUp()
         self.write(ASKS)
 
     def write(self, asks):

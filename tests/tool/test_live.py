@@ -144,11 +144,6 @@ class Live(Case):
             self.assertEqual(program.end(), 0)
         self.assertEqual(os.listdir(self.folder), [])
 
-    def test_keep_leaves_idle_memory(self):
-        program = Program(self).idle()
-        tool("flush", program.pid, "--keep", "1T")
-        self.assertEqual(self.figures(program.pid)["idle_bytes"], SIZE)
-
     def test_one_gpu_of_two(self):
         program = Program(self).idle()
         program.do("device 1")

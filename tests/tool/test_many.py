@@ -12,7 +12,7 @@ import time
 import unittest
 from unittest import mock
 
-from fake import MAPPER, PIPES, TOOL, FakePage, map_page, pool, tool
+from fake import TOOL, FakePage, map_page, pool, tool
 from test_page import ROOT, Case
 
 from gpucache import page as page_module
@@ -113,12 +113,8 @@ class Hostile(Files):
     def test_many_pages_of_one_user_leave_the_others_theirs(self):
         folder = self.user(12345)
         self.put(300, self.head_of(), folder)
-        # pylint: disable-next=consider-using-with
-        sleeper = subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES)
-        self.addCleanup(sleeper.communicate)
-        self.addCleanup(sleeper.kill)
-        namespace, pid, start = process.identity(sleeper.pid)
-        running = FakePage(folder, namespace=namespace, pid=pid, start=start, uid=12345)
+        sleeper, its = self.sleeper()
+        running = FakePage(folder, uid=12345, **its)
         self.addCleanup(running.close)
         map_page(sleeper, running)
         self.give(folder)
@@ -129,7 +125,7 @@ class Hostile(Files):
         self.assertEqual(done.err, f"gpucache: {folder}: 251 files are left out: at most 50 pages "
                                    "of one user are read\n")
         found = [p["pid"] for p in done.json["processes"]]
-        self.assertEqual((len(found), found[:2]), (51, sorted([honest.pid, pid])))
+        self.assertEqual((len(found), found[:2]), (51, sorted([honest.pid, sleeper.pid])))
 
     def test_names_without_end_are_not_all_read(self):
         folder = self.user(12345)
@@ -243,13 +239,9 @@ class Hostile(Files):
         self.assertEqual(found["gpus"][0]["idle_bytes"], 156 << 20)
 
     def test_a_command_without_end_is_cut(self):
-        # pylint: disable-next=consider-using-with
-        sleeper = subprocess.Popen([sys.executable, "-c", MAPPER] + ["x" * 100000] * 15, **PIPES)
-        self.addCleanup(sleeper.communicate)
-        self.addCleanup(sleeper.kill)
+        sleeper, its = self.sleeper(*["x" * 100000] * 15)
         folder = self.user(12345)
-        namespace, pid, start = process.identity(sleeper.pid)
-        page = FakePage(folder, namespace=namespace, pid=pid, start=start, uid=12345)
+        page = FakePage(folder, uid=12345, **its)
         self.addCleanup(page.close)
         map_page(sleeper, page)
         self.give(folder)

@@ -6,13 +6,12 @@ import collections
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 import unittest
 
 from fake import wait_for
-from traced import FIRST, KIND, LIBRARY, MIB, SIMULATOR, Program, Traces
+from traced import FIRST, KIND, MIB, Program, Traces
 
 from gpucache import trace, usage
 
@@ -65,7 +64,7 @@ class OutOfMemory(Traces):
         self.assertRegex(told.stdout, r"Out of memory: \S+ asked for 7.5 GiB, while .* of the GPU "
                                       r"were free and this process had 9.8 GiB live\.\n"
                                       r"It is a record of GPUCACHE_TRACE_ON=oom")
-        page = os.path.join(self.folder.name, "page.html")
+        page = self.path("page.html")
         self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
         with open(page, encoding="utf-8") as file:
             page = file.read()
@@ -92,12 +91,9 @@ class OutOfMemory(Traces):
 
     def test_whoever_asked_first_and_in_vain_has_a_name(self):
         """And is not the runtime, through which the call went."""
-        path = os.path.join(self.folder.name, "first.gct")
-        env = {**os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
-               "GPUCACHE_DIR": "none", "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_ON": "oom"}
-        done = subprocess.run([sys.executable, "-c", FIRST], env=env, text=True, timeout=60,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-        self.assertEqual(done.stdout.split(), ["0", "0", "2"])
+        said, path = self.run_python(FIRST, "first.gct", GPUCACHE_TRACE_ON="oom",
+                                     GPUCACHE_DIR="none")
+        self.assertEqual(said.split(), ["0", "0", "2"])
         its, _ = self.read(path)
         used = usage.Usage(its)
         for site in [block.site for block in used.blocks.values()] + [used.oom.site]:
@@ -115,7 +111,7 @@ class OutOfMemory(Traces):
                 break
             program.end()  # the machine stood still: anew
             for name in self.files():
-                os.unlink(os.path.join(self.folder.name, name))
+                os.unlink(self.path(name))
         self.assertEqual(self.files(), ["t.gct"])
         time.sleep(1.1)
         program.do("take a 30000000000 ordered")
@@ -184,7 +180,7 @@ class OutOfMemory(Traces):
         program = self.program()
         program.do("take a 1000000")
         self.await_page(program)
-        path = os.path.join(self.folder.name, "live.gct")
+        path = self.path("live.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         program.do("take b 2000000")

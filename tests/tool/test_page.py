@@ -16,7 +16,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MIB, FakePage, body, pool, tool
+from fake import MAPPER, MIB, PIPES, FakePage, body, pool, tool
 
 from gpucache import page as page_module
 from gpucache import flush, process, setting, signals, tables  # noqa: F401
@@ -47,6 +47,15 @@ class Case(unittest.TestCase):
         self.addCleanup(made.close)
         return made
 
+    def sleeper(self, *words):
+        """A process that sleeps (map_page gives it its page), and what names its page."""
+        # pylint: disable-next=consider-using-with
+        child = subprocess.Popen([sys.executable, "-c", MAPPER, *words], **PIPES)
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        namespace, pid, start = process.identity(child.pid)
+        return child, {"namespace": namespace, "pid": pid, "start": start}
+
     def pids(self):
         return [p["pid"] for p in tool("ps", "--json").json["processes"]]
 
@@ -55,13 +64,6 @@ class Case(unittest.TestCase):
 
 
 class Reading(Case):
-    def test_a_page_of_this_process_is_found(self):
-        self.page(age_s=0)
-        found = tool("ps", "--json").json["processes"][0]
-        self.assertEqual(found["pid"], os.getpid())
-        self.assertEqual(found["status"], "running")
-        self.assertEqual(found["gpus"][0]["idle_bytes"], 156 * MIB)
-
     def test_no_descriptor_stays_open(self):
         """top and metrics look again and again, for days."""
         page = self.page()
@@ -341,19 +343,6 @@ class Stale(Case):
         old = self.dead(pid=4194301, age_s=90000, boot_id=other)
         self.assertEqual(self.pids(), [])
         self.assertFalse(os.path.exists(old.path))
-
-    def test_ten_thousand_of_them(self):
-        page = self.dead(age_s=3600)
-        with open(page.path, "rb") as file:
-            head = file.read(4096)
-        for pid in range(10_000):
-            name = f"{page.namespace}-{4200000 + pid}-1{tables.PAGE_SUFFIX}"
-            with open(os.path.join(self.folder, name), "wb") as file:
-                file.write(head)
-                file.truncate(tables.PAGE_BYTES)
-        self.page()
-        self.assertEqual(self.pids(), [os.getpid()])
-        self.assertEqual(len(os.listdir(self.folder)), 1)
 
 
 class Who(Case):

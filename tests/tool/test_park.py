@@ -13,7 +13,7 @@ import unittest
 from fake import MIB, UUID, UUID_B, body, pool, tool
 from test_page import USER, Case
 
-from gpucache import many, picture, tables, top
+from gpucache import picture, tables, top
 
 DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 REFUSED, BAD = tables.PAGE_REPLY_REFUSED, tables.PAGE_REPLY_BAD
@@ -156,9 +156,6 @@ class Asked(Case):
             for verb, code in ("park", DONE), ("park", PARTLY), ("wake", REFUSED):
                 status, _, err = self.told(verb, code, reply)
                 self.assertEqual(status, code != DONE, err)
-
-    def test_words_are_process_ids_or_names(self):
-        self.assertEqual(many.split(["12", "train*", "7"]), ([12, 7], ["train*"]))
 
 
 class Shown(Case):

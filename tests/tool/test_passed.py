@@ -8,7 +8,7 @@ import random
 import sys
 import unittest
 
-from fake import tool  # noqa: F401 # pylint: disable=unused-import # finds the package
+from fake import lines_of
 
 import gct
 from gpucache import beside, trace, usage
@@ -125,19 +125,8 @@ class Records(unittest.TestCase):
                                        *[[("CONTEXT_END", 0)]] * n]}.items():
             counts = []
             for number in 500, 2000:
-                count = 0
-
-                def note(_frame, event, _arg):
-                    nonlocal count
-                    count += event == "line"
-                    return note
-                rows = itertools.chain(*each(number))
-                sys.settrace(note)
-                try:
-                    used(*rows)
-                finally:
-                    sys.settrace(None)
-                counts.append(count)
+                rows = list(itertools.chain(*each(number)))
+                counts.append(lines_of(lambda: used(*rows))[1])  # pylint: disable=W0640
             self.assertLess((counts[1] - counts[0]) / 1500, 400, name)
 
 

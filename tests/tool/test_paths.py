@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from traced import FIRST, LIBRARY, PROGRAM, SIMULATOR, Traces
+from traced import FIRST, PROGRAM, Traces
 
 from gpucache import trace, usage
 
@@ -129,10 +129,7 @@ class Paths(Traces):
 
     def test_through_a_runtime(self):
         """Its own frames are none of the path: neither where it asks the driver, nor where not."""
-        path = os.path.join(self.folder.name, "a.gct")
-        subprocess.run([sys.executable, "-c", FIRST], text=True, timeout=60, check=True, env={
-            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
-            "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_STACKS": "8"}, stdout=subprocess.DEVNULL)
+        _, path = self.run_python(FIRST, "a.gct", GPUCACHE_TRACE_STACKS="8")
         its, events = self.read(path)
         paths = self.paths(its, events, "ALLOC", "ALLOC_FAST", "ALLOC_FAILED")
         self.assertEqual([len(path) for path in paths[:2]], [8, 8])
@@ -166,13 +163,12 @@ class Paths(Traces):
 
     def test_a_forked_process_has_callers_alone(self):
         """A thread of its parent may have held the loader's lock."""
-        path = os.path.join(self.folder.name, "a.gct")
+        path = self.path("a.gct")
         child = "import os, sys\nif os.fork():\n    sys.exit(os.wait()[1])\n" + PROGRAM
-        done = subprocess.run([sys.executable, "-c", child], input="take a 1000000\nend\n", env={
-            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
-            "GPUCACHE_TRACE": path,
-            "GPUCACHE_TRACE_STACKS": "8"}, text=True, timeout=60, check=True,
-            stdout=subprocess.PIPE)
+        done = subprocess.run([sys.executable, "-c", child], text=True, timeout=60,
+                              input="take a 1000000\nend\n", check=True, stdout=subprocess.PIPE,
+                              env={**self.under, "GPUCACHE_TRACE": path,
+                                   "GPUCACHE_TRACE_STACKS": "8"})
         self.assertEqual(done.stdout, "ready\ndone\n")
         its, events = self.read(path)
         self.assertEqual([len(path) for path in self.paths(its, events, "ALLOC")], [1])
@@ -185,12 +181,12 @@ class PythonFrames(Traces):
         """What the program said, and its trace."""
         for name in os.listdir(self.folder.name):
             if name.endswith(".gct"):
-                os.unlink(os.path.join(self.folder.name, name))
-        path = os.path.join(self.folder.name, "f.gct")
-        done = subprocess.run([python, "-c", FRAMES], text=True, timeout=60, check=False, env={
-            **os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
-            "GPUCACHE_TRACE": path, "GPUCACHE_TRACE_STACKS": value, "PYTHONIOENCODING": "utf-8",
-            "PYTHONUTF8": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                os.unlink(self.path(name))
+        path = self.path("f.gct")
+        done = subprocess.run([python, "-c", FRAMES], text=True, timeout=60, check=False,
+                              capture_output=True, env={
+                                  **self.under, "GPUCACHE_TRACE": path, "PYTHONUTF8": "1",
+                                  "GPUCACHE_TRACE_STACKS": value, "PYTHONIOENCODING": "utf-8"})
         self.assertEqual(done.returncode, 0, done.stderr)
         its, events = self.read(path)
         self.assertEqual((its.num_lost, its.num_torn, its.num_unknown), (0, 0, 0))

@@ -36,7 +36,7 @@ class Picture(Two):
                     self.assertLessEqual(len(lines), height, case)
                     self.assertLessEqual(max(map(len, lines)), width, case)
                     if height > 1 and width >= 20:
-                        self.assertRegex("\n".join(lines), rf"(^|\n)▌ *{self.second[1]} .*5 GiB",
+                        self.assertRegex("\n".join(lines), rf"(^|\n)▌ *{self.other.pid} .*5 GiB",
                                          case)
                     if height > 2 and width >= 20:
                         self.assertIn("2 processes" if height > 12 else "", lines[0], case)

@@ -11,11 +11,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import Scratch, tool
 
 import gct
 from gct import GPU, MIB
@@ -41,12 +40,16 @@ SPIKE = [GPU, alloc(0, 0), alloc(SECOND // 2, 1), alloc(SECOND // 2, 2),
 SPIKE_NS = 20 * SECOND
 
 
-class Traces(unittest.TestCase):
+class Traces(Scratch):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="replay-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
+        super().setUp()
+        gct.write(self.path, SPIKE, SPIKE_NS)
         self.assertTrue(replay.program(), "gpucache-replay is not beside the tool")
+
+    def record(self, scene, ends_well=True):
+        """A trace of the recorder's own in the place of that one."""
+        os.unlink(self.path)
+        subprocess.run([WRITER, scene, self.path], timeout=100, check=ends_well)
 
     def run_it(self, *settings, seconds=60, gpu=0):
         return subprocess.run([replay.program(), str(seconds), str(gpu), self.path, *settings],
@@ -65,12 +68,10 @@ class Traces(unittest.TestCase):
 
 class Program(Traces):
     def test_what_it_says_of_the_trace(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         self.assertEqual(self.replay("")[0], {"events": 6, "peak_live": 3 * BLOCK,
                                               "gpu_bytes": 16 << 30, "gpus": 1})
 
     def test_limits_on_idle_memory_lower_the_mean(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         _, (free_, none, most, brief, long, segment) = self.replay(
             "", "MAX_IDLE=0", "MAX_IDLE=110M", "IDLE_TIMEOUT=1s", "IDLE_TIMEOUT=10s",
             "BACKING=segment")
@@ -87,7 +88,6 @@ class Program(Traces):
         self.assertGreater(none["busy_ns"], none["driver_ns"])
 
     def test_the_least_limit_serves_and_less_does_not(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         _, (least,) = self.replay("MAX_RESERVED=least")
         self.assertEqual((least["state"], least["failed"]), ("done", 0))
         self.assertTrue(3 * BLOCK <= least["max_reserved"] <= 3 * BLOCK + 12 * MIB, least)
@@ -99,20 +99,18 @@ class Program(Traces):
                          (1, SECOND // 2, BLOCK))
 
     def test_the_least_limit_is_below_what_was_held(self):
-        subprocess.run([WRITER, "program", self.path], timeout=100, check=True)
+        self.record("program")
         _, (as_is, least) = self.replay("", "MAX_RESERVED=least", gpu=16 << 30)
         self.assertGreater(as_is["peak"], 332 * MIB)
         self.assertTrue(322 * MIB <= least["max_reserved"] <= 326 * MIB, least)
 
     def test_a_gpu_that_is_too_small(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         _, rows = self.replay("", "MAX_RESERVED=least", "BACKING=segment", gpu=2 * BLOCK + 20 * MIB)
         for row in rows:
             self.assertEqual((row["failed"], row["first_failed_ns"]), (1, SECOND // 2))
             self.assertLessEqual(row["peak"], 2 * BLOCK + 20 * MIB)
 
     def test_what_goes_to_the_driver_counts(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         _, (row,) = self.replay("MAX_BLOCK=1M")
         self.assertEqual((row["failed"], row["peak"]), (0, 3 * BLOCK))
         self.assertAlmostEqual(row["mean"] / BLOCK, 1, delta=0.01)
@@ -152,12 +150,10 @@ class Program(Traces):
         self.assertEqual((head["events"], head["peak_live"]), (2, 2 * BLOCK))
 
     def test_there_is_no_time(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         rows = self.replay("", "MAX_RESERVED=least", seconds=0)[1]
         self.assertEqual([row["state"] for row in rows], ["late"] * 2)
 
     def test_settings_that_are_none(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         for words, why in (("MAX_IDLE=much", "not understood"), ("LOG=warn", "no such option"),
                            ("MAX_IDEL=0", "no such option"), ("MAX_IDLE", "NAME=VALUE"),
                            ("BACKING=driver", "no pool"), ("MAX_IDLE=" + "9" * 300, "too long")):
@@ -169,8 +165,7 @@ class Program(Traces):
 
     def test_the_recorders_own_traces(self):
         for scene, peak in (("program", 322 * MIB), ("threads", None), ("killed", 30000 * 512)):
-            pathlib.Path(self.path).unlink(missing_ok=True)
-            subprocess.run([WRITER, scene, self.path], timeout=100, check=False)
+            self.record(scene, scene != "killed")
             head, (row,) = self.replay("", gpu=80 << 30)
             self.assertEqual((row["state"], row["failed"]), ("done", 0), scene)
             if peak:
@@ -179,6 +174,7 @@ class Program(Traces):
 
 class BadFiles(Traces):
     def test_foreign_old_and_missing_ones(self):
+        os.unlink(self.path)
         self.assertIn("cannot be opened", self.run_it("").stderr)
         pathlib.Path(self.path).write_bytes(b"something else" * 1000)
         self.assertIn("no trace of libgpucache", self.run_it("").stderr)
@@ -198,10 +194,9 @@ class BadFiles(Traces):
             self.assertEqual([row["state"] for row in rows], ["done"] * 3)
 
     def test_no_contents_end_it_badly(self):
-        subprocess.run([WRITER, "threads", self.path], timeout=100, check=True)
-        whole = pathlib.Path(self.path).read_bytes()[:4096 + (256 << 10)]
-        gct.write(self.path, SPIKE, SPIKE_NS)
         small = pathlib.Path(self.path).read_bytes()
+        self.record("threads")
+        whole = pathlib.Path(self.path).read_bytes()[:4096 + (256 << 10)]
         dice = random.Random(5)
         for number in range(60):
             data = bytearray(small if number % 2 else whole)
@@ -225,7 +220,6 @@ class Reports(Traces):
         return pathlib.Path(self.path + ".html").read_text(encoding="utf-8")
 
     def test_the_table_and_its_price(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         said = self.report()
         rows = dict(re.findall(r"(?m)^(\S+|the defaults|as recorded)  +(\d.*)$",
                                said.partition("What other settings would have done")[2]))
@@ -238,7 +232,6 @@ class Reports(Traces):
         self.assertRegex(said, r"MAX_RESERVED=3\d\dM is the least that serves all requests")
 
     def test_the_page(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         page = self.page()
         section = page.partition('id="what-if"')[2].partition("</section>")[0]
         self.assertEqual(section.count("<tr>"), 9)
@@ -257,7 +250,6 @@ class Reports(Traces):
         self.assertIn("no limit serves all", page)
 
     def test_without_the_program_a_line_says_so(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         with unittest.mock.patch.object(replay, "program", lambda: None):
             self.assertIn("gpucache-replay is not beside this tool", self.report())
             page = self.page()
@@ -265,12 +257,10 @@ class Reports(Traces):
         self.assertNotIn("would have held", page)
 
     def test_a_program_that_fails_is_no_fault_of_the_report(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         with unittest.mock.patch.object(replay, "program", lambda: "/bin/false"):
             self.assertIn("Nothing was replayed", self.report())
 
     def test_without_time_the_report_says_so(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         with unittest.mock.patch.object(replay, "SECONDS", 0):
             self.assertIn("there was no time to replay it", self.report())
 
@@ -286,7 +276,7 @@ class Reports(Traces):
 
     def test_whoever_is_killed_leaves_nothing_behind(self):
         """The processes in which it replays have its pipe."""
-        subprocess.run([WRITER, "large:500000", self.path], timeout=100, check=True)
+        self.record("large:500000")
         with subprocess.Popen([replay.program(), "60", "0", self.path, "MAX_RESERVED=least"],
                               stdout=subprocess.PIPE) as program:
             program.stdout.readline()
@@ -303,7 +293,6 @@ class Reports(Traces):
                 raise
 
     def test_what_takes_too_long_is_left_out(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         slow = self.path + ".sh"
         pathlib.Path(slow).write_text(
             f"#!/bin/sh\n'{replay.program()}' 9 0 \"$3\" ''\nprintf '{{\"setting\": 1'\n"
@@ -321,7 +310,6 @@ class Reports(Traces):
         self.assertIn("memory of 2 GPUs", self.report())
 
     def test_other_formats_replay_nothing(self):
-        gct.write(self.path, SPIKE, SPIKE_NS)
         with unittest.mock.patch.object(replay, "Replay", None):
             for ending in "json", "csv", "folded":
                 self.report("-o", f"{self.path}.{ending}")

@@ -18,7 +18,7 @@ import unittest.mock
 from fake import tool
 
 import gct
-from gpucache import batch, report, symbols, tables, trace, usage
+from gpucache import report, symbols, tables, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20

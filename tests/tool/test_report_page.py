@@ -17,7 +17,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import lines_of, tool
 
 import browser
 from gpucache import block_map, report, site, tables, text, together, trace, usage
@@ -156,19 +156,10 @@ class Figures(Pages):
 
     def lines(self, number):
         """Lines of Python that run for so many events, with few columns."""
-        path, count = os.path.join(self.folder, "counted.gct"), 0
+        path = os.path.join(self.folder, "counted.gct")
         subprocess.run([WRITER, f"large:{number}", path], timeout=100, check=True)
-
-        def note(_frame, event, _arg):
-            nonlocal count
-            count += event == "line"
-            return note
         with unittest.mock.patch.object(usage, "COLUMNS", 40), trace.Trace(path) as its:
-            sys.settrace(note)
-            try:
-                usage.Usage(its)
-            finally:
-                sys.settrace(None)
+            _, count = lines_of(lambda: usage.Usage(its))
         os.unlink(path)
         return count
 

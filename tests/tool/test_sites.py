@@ -7,11 +7,10 @@ import io
 import os
 import random
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import Scratch, lines_of, tool
 
 import gct
 from gpucache import block_map, report, report_page, site, trace, usage
@@ -21,28 +20,18 @@ LINES_MOST = 120  # of Python, for an event: some 90 are
 PAGE_MOST = 20 * MIB
 
 
-class Sites(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="sites-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
-
+class Sites(Scratch):
     def lines(self, number, objects):
         """Lines of Python that run for a page of so many call sites, and events."""
-        events, count = gct.write_sites(self.path, gct.site_events(number, 3), objects), 0
+        events = gct.write_sites(self.path, gct.site_events(number, 3), objects)
 
-        def note(_frame, event, _arg):
-            nonlocal count
-            count += event == "line"
-            return note
+        def write():
+            its = report.Report(self.path)
+            report_page.write(its, io.StringIO())
+            return its
         with unittest.mock.patch.object(usage, "COLUMNS", 1000):
-            sys.settrace(note)
-            try:
-                its = report.Report(self.path)
-                report_page.write(its, io.StringIO())
-            finally:
-                sys.settrace(None)
-            its.close()
+            its, count = lines_of(write)
+        its.close()
         return count, events
 
     def test_an_event_takes_as_many_lines_with_more_call_sites(self):

@@ -11,13 +11,15 @@ import threading
 import time
 import unittest
 
-from fake import MAPPER, PIPES, TOOL, map_page, tool, wait_for
+from fake import TOOL, map_page, tool, wait_for
 from test_page import Case
 
 from gpucache import ask as ask_module
+from gpucache import page as page_module
 from gpucache import tables
 
 DONE = tables.PAGE_REPLY_DONE
+SLOTS = [tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES for i in range(tables.PAGE_SLOTS)]
 
 
 class Slots(Case):
@@ -33,31 +35,25 @@ class Slots(Case):
         self.assertGreaterEqual(time.monotonic() - started, 0.3)
 
     def test_a_stopped_process_is_told_so(self):
-        with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES) as sleeper:
-            try:
-                start = ask_module.process.start_ticks(sleeper.pid)
-                page = self.page(pid=sleeper.pid, start=start)
-                map_page(sleeper, page)
+        sleeper, its = self.sleeper()
+        page = self.page(**its)
+        map_page(sleeper, page)
 
-                def numbers():
-                    return [page.get("ask_sequence", tables.PAGE_SLOT,
-                                     tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES)
-                            for i in range(tables.PAGE_SLOTS)]
-                sleeper.send_signal(signal.SIGSTOP)
-                wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
-                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped: "
-                          "ask again when it goes on")
-                sleeper.send_signal(signal.SIGCONT)
+        def numbers():
+            return [page.get("ask_sequence", tables.PAGE_SLOT, start) for start in SLOTS]
+        sleeper.send_signal(signal.SIGSTOP)
+        wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
+        self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped: ask again "
+                  "when it goes on")
+        sleeper.send_signal(signal.SIGCONT)
 
-                def kill():  # once it is asked
-                    wait_for(lambda: numbers() != before)
-                    sleeper.kill()
-                before, killer = numbers(), threading.Thread(target=kill)
-                killer.start()
-                self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it has ended")
-                killer.join()
-            finally:
-                sleeper.kill()
+        def kill():  # once it is asked
+            wait_for(lambda: numbers() != before)
+            sleeper.kill()
+        before, killer = numbers(), threading.Thread(target=kill)
+        killer.start()
+        self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it has ended")
+        killer.join()
 
     def test_many_askers_at_once_get_their_own_reply(self):
         page = self.page(answer=lambda words: (DONE, int(words.split("=")[-1]), {}))
@@ -85,61 +81,45 @@ class Slots(Case):
         self.assertEqual(failures, [])
         self.assertEqual(len(page.asked), 160)
 
-    def test_a_request_that_somebody_left_is_not_taken_for_the_own(self):
-        page = self.page()
-        for i in range(tables.PAGE_SLOTS):
-            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
-            page.put("ask_sequence", 5, tables.PAGE_SLOT, start)
+    def put(self, page, name, value):
+        """A field of the first slot."""
+        page.put(name, value, tables.PAGE_SLOT, SLOTS[0])
+
+    def reply(self, page, number, value):
+        self.put(page, "reply_value", value)
+        self.put(page, "reply_sequence", number)
+
+    def asker(self, number):
+        """A page whose slots were all left with this number, and what a thread is told that asks
+        now."""
+        page, asked = self.page(), []
+        for start in SLOTS:
+            page.put("ask_sequence", number, tables.PAGE_SLOT, start)
             page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
-        asked = []
 
-        def asker():
-            with ask_module.Line(ask_module_page()) as line:
+        def ask():
+            with ask_module.Line(page_module.find(os.getpid())[0]) as line:
                 asked.append(line.ask("flush keep=1", 20).value)
-
-        def ask_module_page():
-            return sys.modules["gpucache.page"].find(os.getpid())[0]
-        thread = threading.Thread(target=asker)
+        thread = threading.Thread(target=ask)
         thread.start()
-        start = tables.PAGE["slots"][0]
-        self.assertTrue(wait_for(lambda: page.get("ask_sequence", tables.PAGE_SLOT, start) == 6))
-        page.put("reply_value", 111, tables.PAGE_SLOT, start)
-        page.put("reply_sequence", 5, tables.PAGE_SLOT, start)  # the reply to the other
-        time.sleep(0.1)
-        self.assertEqual(asked, [])
-        page.put("reply_value", 222, tables.PAGE_SLOT, start)
-        page.put("reply_sequence", 6, tables.PAGE_SLOT, start)
-        thread.join()
-        self.assertEqual(asked, [222])
+        self.assertTrue(wait_for(lambda: page.get("ask_bytes", tables.PAGE_SLOT, SLOTS[0])))
+        return page, asked, thread
 
-    def test_the_reply_to_one_of_several_that_were_left_is_not_taken_for_the_own(self):
-        """Each slot was left twice: the process is still busy with the request before the last."""
-        page = self.page()
-        for i in range(tables.PAGE_SLOTS):
-            start = tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES
-            page.put("ask_sequence", 6, tables.PAGE_SLOT, start)
-            page.put("reply_sequence", 4, tables.PAGE_SLOT, start)
-        asked, start = [], tables.PAGE["slots"][0]
-
-        def asker():
-            found = sys.modules["gpucache.page"].find(os.getpid())[0]
-            with ask_module.Line(found) as line:
-                asked.append(line.ask("flush keep=1", 20).value)
-        thread = threading.Thread(target=asker)
-        thread.start()
-        try:
-            self.assertTrue(wait_for(lambda: page.get("ask_bytes", tables.PAGE_SLOT, start)))
-            for number in 5, 6:  # the replies to the others
-                page.put("reply_value", 111, tables.PAGE_SLOT, start)
-                page.put("reply_sequence", number, tables.PAGE_SLOT, start)
-                time.sleep(0.1)
-            self.assertEqual(asked, [])
-        finally:
-            page.put("reply_value", 222, tables.PAGE_SLOT, start)
-            page.put("reply_sequence", page.get("ask_sequence", tables.PAGE_SLOT, start),
-                     tables.PAGE_SLOT, start)
-            thread.join()
-        self.assertEqual(asked, [222])
+    def test_replies_to_requests_that_somebody_left_are_not_taken_for_the_own(self):
+        """6: each slot was left twice, and the process is still busy with the one before the
+        last."""
+        for last in 5, 6:
+            page, asked, thread = self.asker(last)
+            try:
+                for number in range(5, last + 1):  # the replies to the others
+                    self.reply(page, number, 111)
+                    time.sleep(0.1)
+                self.assertEqual(asked, [])
+            finally:
+                self.reply(page, page.get("ask_sequence", tables.PAGE_SLOT, SLOTS[0]), 222)
+                thread.join()
+            self.assertEqual(asked, [222])
+            page.close()
 
     def test_all_slots_taken(self):
         page = self.page()
@@ -151,8 +131,7 @@ class Slots(Case):
                  "print('taken', flush=True); sys.stdin.read()", page.path],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
             self.assertEqual(other.stdout.readline(), b"taken\n")
-            found = sys.modules["gpucache.page"].find(os.getpid())[0]
-            with ask_module.Line(found) as line:
+            with ask_module.Line(page_module.find(os.getpid())[0]) as line:
                 with self.assertRaisesRegex(Exception, "8 others are asking it"):
                     line.ask("look", 0.1)
             other.stdin.close()

@@ -10,10 +10,9 @@ import pickle
 import re
 import struct
 import sys
-import tempfile
 import unittest
 
-from fake import tool
+from fake import Scratch, lines_of, tool
 
 import browser
 import gct
@@ -90,12 +89,10 @@ def whole():
             "allocator_settings": {"expandable_segments": False}, "external_annotations": []}
 
 
-class Tensors(unittest.TestCase):
+class Tensors(Scratch):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="tensors-")
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
-        self.pickle = os.path.join(folder.name, "a.pickle")
+        super().setUp()
+        self.pickle = self.path.replace(".gct", ".pickle")
         gct.write(self.path, EVENTS, 100)
 
     def report(self, found, *more):
@@ -159,9 +156,15 @@ class Tensors(unittest.TestCase):
         """The trace and the snapshot of a real program with expandable segments."""
         told = json.loads(pathlib.Path(__file__).with_name("expandable.json").read_text(
             encoding="utf-8"))
-        gct.write(self.path, told["events"], 9 * 10**6)
+        context, *rest = told["events"]
+        gct.write(self.path, [context, *(
+            (2 * 10**6 + n, *row) for n in range(14) for row in (
+                ("PASSED", n + 1, 20 * MIB, VMM),
+                ("PASSED_MAP", told["address"] + n * 20 * MIB, n + 1))), *rest], 9 * 10**6)
+        weights, *others = told["stacks"]
+        activations = [*weights[:-2], ["activations", "/me/snap.py", 6], weights[-1]]
         stacks = [[its for its in stack if not only_cpp or not its[1].endswith(".py")]
-                  for stack in told["stacks"]]
+                  for stack in (weights, activations, *others)]
         return self.report({"segments": [segment(told["address"], *(
             block(size, state, *((name, file, line) for name, file, line in stacks[stack]))
             for number, size, state, stack in told["blocks"] for _ in range(number)))]}, *more)
@@ -217,22 +220,13 @@ class Tensors(unittest.TestCase):
         self.assertRegex(done.out, rf"\n *3 MiB +0x{PLACE + 9 * MIB:x} +3 MiB +0 B +3 MiB load ")
 
     def test_many_parts_and_many_mappings_take_little(self):
-        number, count = 400, 0
+        number = 400
         self.mapped(*((10 + n, *row) for n in range(number) for row in (
             ("PASSED", n + 1, 4096, VMM), ("PASSED_MAP", PLACE + 8192 * n, n + 1))))
         parts = [block(4096) for _ in range(2 * number)]
         pathlib.Path(self.pickle).write_bytes(pickle.dumps({"segments": [segment(PLACE, *parts)]}))
-
-        def note(_frame, event, _arg):
-            nonlocal count
-            count += event == "line"
-            return note
         with trace.Trace(self.path) as its:
-            sys.settrace(note)
-            try:
-                found = tensors.Tensors(its, self.pickle)
-            finally:
-                sys.settrace(None)
+            found, count = lines_of(lambda: tensors.Tensors(its, self.pickle))
         self.assertEqual(len(found.found), number)
         self.assertLess(count, 300 * number)
 
@@ -382,17 +376,7 @@ class Tensors(unittest.TestCase):
         path = frames(*[("f", f"/torch/{n}.py", n) for n in range(2000)])
         parts = [{**block(4096), "frames": path} for _ in range(2000)]
         pathlib.Path(self.pickle).write_bytes(pickle.dumps({"segments": [segment(BASE, *parts)]}))
-        count = 0
-
-        def note(_frame, event, _arg):
-            nonlocal count
-            count += event == "line"
-            return note
-        sys.settrace(note)
-        try:
-            found = tensors.read(self.pickle)
-        finally:
-            sys.settrace(None)
+        found, count = lines_of(lambda: tensors.read(self.pickle))
         self.assertEqual(len(found[0].parts), 2000)
         self.assertLess(count, 200_000)
 

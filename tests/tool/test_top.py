@@ -56,14 +56,14 @@ class Top(Two):
                           "ALLOCS", "HITS", "LIVE, LATELY", "MAX", "NAME"])
         rows = [line[1:].split() for line in lines if re.match(r"[ ▌] *[0-9]+ +\w+ +[01] ", line)]
         self.assertEqual([row[:5] for row in rows],
-                         [[str(self.second[1]), process.user_name(os.getuid()), "0", "5", "GiB"],
+                         [[str(self.other.pid), process.user_name(os.getuid()), "0", "5", "GiB"],
                           [str(os.getpid()), process.user_name(os.getuid()), "0", "32", "MiB"],
                           [str(os.getpid()), process.user_name(os.getuid()), "1", "32", "MiB"]])
         self.assertEqual([line[0] for line in lines if re.match(r"[ ▌] *[0-9]+ +\w+ +[01] ", line)],
                          ["▌", " ", " "])
         self.assertIn("f flush  F all  l limit  s sort  r reverse  / find  ? help  q quit", text)
         # The box of the chosen process.
-        self.assertRegex(text, rf"┌ {self.second[1]} ")
+        self.assertRegex(text, rf"┌ {self.other.pid} ")
         self.assertIn("flush now   1 MiB back at most: 1 MiB idle and 0 B cached by packages", text)
         screen.press("q")
         self.assertEqual(screen.end(), 0)
@@ -77,7 +77,7 @@ class Top(Two):
         screen = Terminal("top", "--interval", "200ms")
         screen.until(r"RESERVED▼")
         screen.press("f")
-        screen.until(rf"PID {self.second[1]} GPU 0: 156 MiB returned in 11 ms, 32 MiB live")
+        screen.until(rf"PID {self.other.pid} GPU 0: 156 MiB returned in 11 ms, 32 MiB live")
         self.assertRegex(second.asked[0], rf"^flush wait=\d+ gpu={UUID}$")
         screen.press("s")
         screen.until(r"LIVE▼")
@@ -161,7 +161,7 @@ class Top(Two):
                 self.assertRegex(text, r"\n *" + heads.replace(" ", " +"), text)
                 self.assertIn("5 GiB", text)
             else:
-                screen.until(f"{self.second[1]}")
+                screen.until(f"{self.other.pid}")
             screen.press("q")
             self.assertEqual(screen.end(), 0)
 
@@ -176,7 +176,7 @@ class Top(Two):
         screen.press("/no such\r")
         screen.until(r"only /no such(.*\n)*No process is so")
         screen.press("/\r")
-        screen.until(rf"{self.second[1]} ")
+        screen.until(rf"{self.other.pid} ")
         screen.press("g")
         screen.until(r"^2 processes, only GPU 0")
         screen.press("gg")

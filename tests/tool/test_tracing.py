@@ -122,7 +122,7 @@ class Tracing(Traces):
         self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
         used = usage.Usage(trace.Trace(program.path))
         self.assertGreaterEqual(used.whole[0][-1][1], used.reserved)
-        page = os.path.join(self.folder.name, "page.html")
+        page = self.path("page.html")
         self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
         with open(page, encoding="utf-8") as file:
             self.assertIn('id="lanes"', file.read())
@@ -164,18 +164,14 @@ class Tracing(Traces):
         """Is behind the trace, in its order of time."""
         program = Program(self)
         program.do("take a 100000000")
-        path = os.path.join(self.folder.name, "live.gct")
-        os.symlink(NVML, os.path.join(self.folder.name, "libnvidia-ml.so.1"))
-        env = {**os.environ, "GPUCACHE_DIR": os.path.join(self.folder.name, "pages"),
-               "LD_LIBRARY_PATH": self.folder.name,
-               "NVML_PROCESSES": f"0:{program.pid}:1000000000,0:1:7"}
+        path = self.path("live.gct")
+        os.symlink(NVML, self.path("libnvidia-ml.so.1"))
         self.await_page(program)
-        with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "2.5", "-o", path],
-                              env=env, text=True) as tool:
-            while not os.path.exists(path) and tool.poll() is None:
-                time.sleep(0.01)
-            program.do("take b 700000000")
-            self.assertEqual(tool.wait(60), 0)
+        asker = self.asker(program, path, 2.5, LD_LIBRARY_PATH=self.folder.name,
+                           NVML_PROCESSES=f"0:{program.pid}:1000000000,0:1:7")
+        program.do("take b 700000000")
+        asker.communicate(timeout=60)
+        self.assertEqual(asker.returncode, 0)
         program.end()
         its, events = self.read(path)
         self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
@@ -218,7 +214,7 @@ class Tracing(Traces):
         lender = self.program(**env)
         for line in "take a 400000000", "take b 300000000", "give b":
             lender.do(line)
-        asks = os.path.join(self.folder.name, "asks.gct")
+        asks = self.path("asks.gct")
         other = Program(self, GPUCACHE_TRACE=asks, **env)
         self.await_page(lender)
         other.do("take a 550000000")
@@ -227,7 +223,7 @@ class Tracing(Traces):
         lender.do("touch a")
         lender.end()
         other.end()
-        page = os.path.join(self.folder.name, "page.html")
+        page = self.path("page.html")
         for paths in (lender.path, asks), (asks, lender.path):
             done = self.tool("report", *paths, "-o", page)
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -250,22 +246,17 @@ class Tracing(Traces):
         program.do("take a 100000000")
         program.do("take small 3000")
         program.do("threads 2 50")
-        path = os.path.join(self.folder.name, "live.gct")
+        path = self.path("live.gct")
         self.await_page(program)
-        with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", path],
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
-                                  **os.environ,
-                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")}) as tool:
-            while not os.path.exists(path) and tool.poll() is None:
-                time.sleep(0.01)
-            # The state that tells of it was written after all that the trace begins with.
-            self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
-            program.do("take b 7000000")
-            program.do("give small")
-            program.do("threads 2 100")
-            tool.send_signal(signal.SIGINT)
-            said, complaints = tool.communicate(timeout=60)
-            self.assertEqual((tool.returncode, complaints), (0, ""))
+        asker = self.asker(program, path)
+        # The state that tells of it was written after all that the trace begins with.
+        self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
+        program.do("take b 7000000")
+        program.do("give small")
+        program.do("threads 2 100")
+        asker.send_signal(signal.SIGINT)
+        said, complaints = asker.communicate(timeout=60)
+        self.assertEqual((asker.returncode, complaints), (0, ""))
         self.assertIn(f"gpucache report {path} shows it", said)
         program.do("take c 1000000")
         program.end()
@@ -280,12 +271,11 @@ class Tracing(Traces):
         done = self.tool("trace", program.pid, "--seconds", "1")
         self.assertEqual(done.returncode, 1)
 
-    def asker(self, program, path):
+    def asker(self, program, path, seconds=60, **env):
         """A tool that records the program; it has begun."""
-        asker = subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", path],
-                                 text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
-                                     **os.environ,
-                                     "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")})
+        asker = subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", str(seconds),
+                                  "-o", path], text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env={**self.outside, **env})
         self.addCleanup(asker.kill)
         while not os.path.exists(path) and asker.poll() is None:
             time.sleep(0.01)
@@ -294,7 +284,7 @@ class Tracing(Traces):
 
     def test_nobody_ends_the_trace_of_another(self):
         """Neither one from the start, nor one that another shell asked for."""
-        live, other = (os.path.join(self.folder.name, name) for name in ("live.gct", "other.gct"))
+        live, other = (self.path(name) for name in ("live.gct", "other.gct"))
         for program in self.program(), Program(self):
             program.do("take a 1000000")
             time.sleep(0.5)
@@ -323,7 +313,7 @@ class Tracing(Traces):
         program = Program(self)
         program.do("take a 1000000")
         time.sleep(0.5)
-        live, other = (os.path.join(self.folder.name, name) for name in ("live.gct", "other.gct"))
+        live, other = (self.path(name) for name in ("live.gct", "other.gct"))
         asker = self.asker(program, live)
         program.do("take b 2000000")
         self.assertEqual(self.tool("set", program.pid, f"TRACE={other}").returncode, 0)
@@ -339,17 +329,13 @@ class Tracing(Traces):
         program = Program(self)
         program.do("take a 100000000")
         self.await_page(program)
-        path = os.path.join(self.folder.name, "live.gct")
-        os.symlink(NVML, os.path.join(self.folder.name, "libnvidia-ml.so.1"))
-        with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", path],
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
-                                  **os.environ, "LD_LIBRARY_PATH": self.folder.name,
-                                  "NVML_SLOW_MS": "50000",
-                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")}) as tool:
-            self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
-            tool.send_signal(signal.SIGINT)
-            _, complaints = tool.communicate(timeout=60)
-            self.assertEqual((tool.returncode, complaints), (0, ""))
+        path = self.path("live.gct")
+        os.symlink(NVML, self.path("libnvidia-ml.so.1"))
+        asker = self.asker(program, path, LD_LIBRARY_PATH=self.folder.name, NVML_SLOW_MS="50000")
+        self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
+        asker.send_signal(signal.SIGINT)
+        _, complaints = asker.communicate(timeout=60)
+        self.assertEqual((asker.returncode, complaints), (0, ""))
         self.assertEqual(self.stat(program)["options"]["TRACE"], "none")
         program.end()
 
@@ -357,7 +343,7 @@ class Tracing(Traces):
         program = Program(self)
         program.do("take a 100000000")
         self.await_page(program)
-        path = os.path.join(self.folder.name, "there")
+        path = self.path("there")
         with open(path, "w", encoding="utf-8"):
             pass
         for words, sentence in (((program.pid, "-o", path), "it is there already"),

@@ -147,13 +147,6 @@ class Set(Case):
         self.assertEqual(tool("set", os.getpid(), "LOG=debug:/tmp/\udcff").status, 0)
         self.assertEqual(page.asked, ["set LOG=debug:/tmp/\udcff"])
 
-    def test_json(self):
-        self.page(answer=lambda words: (DONE, 0, {"options": [
-            {"name": "LOG", "old": "warn", "new": "debug"}]}))
-        done = tool("set", os.getpid(), "log=debug", "--json")
-        self.assertEqual(done.status, 0)
-        self.assertEqual(done.json["results"][0]["changes"][0]["new"], "debug")
-
 
 class Completion(Case):
     def test_a_shell_is_offered_verbs_options_and_processes(self):

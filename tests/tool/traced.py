@@ -88,14 +88,10 @@ class Program:
     """A program under the library. traced: from the start."""
 
     def __init__(self, case, **options):
-        self.folder = case.folder.name
-        self.path = os.path.join(self.folder, "t.gct")
-        self.report = os.path.join(self.folder, "report.json")
-        env = {**os.environ, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
-               "SIM_HAZARD": "off", "GPUCACHE_DIR": os.path.join(self.folder, "pages"),
-               "GPUCACHE_STATS": "exit-json:" + self.report, **options}
+        self.path, self.report = case.path("t.gct"), case.path("report.json")
+        env = {**case.under, "GPUCACHE_STATS": "exit-json:" + self.report, **options}
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
-                                        cwd=self.folder, stdin=subprocess.PIPE,
+                                        cwd=case.folder.name, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         case.addCleanup(self.process.kill)
         case.assertEqual(self.process.stdout.readline(), "ready\n")
@@ -123,6 +119,13 @@ class Traces(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="tracing-")
         self.addCleanup(self.folder.cleanup)
+        # Of tools, and of programs under the library
+        self.outside = {**os.environ, "GPUCACHE_DIR": self.path("pages")}
+        self.under = {**self.outside, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
+                      "SIM_HAZARD": "off"}
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
 
     def read(self, path):
         its = trace.Trace(path)
@@ -130,8 +133,7 @@ class Traces(unittest.TestCase):
         return its, list(its.events())
 
     def program(self, **options):
-        path = os.path.join(self.folder.name, "t.gct")
-        return Program(self, **{"GPUCACHE_TRACE": path, **options})
+        return Program(self, **{"GPUCACHE_TRACE": self.path("t.gct"), **options})
 
     def await_page(self, program):
         """Until the tool finds the program's page, which comes soon after the first allocation."""
@@ -139,6 +141,12 @@ class Traces(unittest.TestCase):
 
     def tool(self, *words):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={
-                                  **os.environ,
-                                  "GPUCACHE_DIR": os.path.join(self.folder.name, "pages")})
+                              capture_output=True, env=self.outside)
+
+    def run_python(self, words, trace_name, **options):
+        """What a Python program under the library said, which has ended well; and its trace."""
+        path = self.path(trace_name)
+        done = subprocess.run([sys.executable, "-c", words], text=True, timeout=60, check=True,
+                              capture_output=True, env={**self.under, "GPUCACHE_TRACE": path,
+                                                        **options})
+        return done.stdout, path

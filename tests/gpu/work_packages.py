@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A program of a Python package that is parked from outside between its steps. What it keeps on
-the GPU changes with each step. It says "ready" and answers each line of its input with checksums.
+"""Steps of a Python package, which print checksums. What it keeps on the GPU changes with each.
 
-work_parked.py jax|cupy|numba"""
+work_packages.py jax|cupy|numba                        says "ready" and does a step for each line of
+                                                       its input
+work_packages.py jax|cupy|numba FIGURES STEPS [pool]   so many steps; the file gets their seconds.
+                                                       CuPy has its pool only if it is named"""
+import json
 import sys
+import time
 
 import numpy as np
 
@@ -14,7 +18,8 @@ def jax():
     import jax as package
     import jax.numpy as jnp
     if package.default_backend() != "gpu":
-        sys.exit("jax has no GPU backend")
+        print("jax has no GPU backend")
+        sys.exit(77)
 
     @package.jit
     def work(weights, inputs):
@@ -35,14 +40,17 @@ def jax():
 
 def cupy():
     import cupy as package
+    if sys.argv[2:] and "pool" not in sys.argv:
+        package.cuda.set_allocator(None)
     kept = [package.arange(SIDE * SIDE, dtype=package.float32).reshape(SIDE, SIDE) / SIDE ** 2]
 
     def step(i):
         n = (1 << 18) + 4099 * (i * 13 % 64)
         a = package.arange(n, dtype=package.float64) * 1.000001 % 977
         b = package.cumsum(package.sort(a[::-1].copy()).astype(package.int64))
+        c = package.fft.fft(a.astype(package.complex64)[:1 << 16])
         kept[0] = package.tanh(kept[0] @ kept[0].T / SIDE + i % 7 / 10 - 0.3)
-        return int(b[-1]), float(kept[0].sum()).hex()
+        return int(b[-1]), float(package.abs(c).max()).hex(), float(kept[0].sum()).hex()
     return step
 
 
@@ -74,9 +82,18 @@ def numba():
 def main():
     step = {"jax": jax, "cupy": cupy, "numba": numba}[sys.argv[1]]()
     step(0)
-    print("ready", flush=True)
-    for number, _ in enumerate(sys.stdin, 1):
-        print(number, *step(number), flush=True)
+    if not sys.argv[2:]:
+        print("ready", flush=True)
+        for number, _ in enumerate(sys.stdin, 1):
+            print(number, *step(number), flush=True)
+        return
+    for number in 1, 2:  # of each shape that is compiled
+        step(number)
+    start = time.perf_counter()
+    for number in range(int(sys.argv[3])):
+        print(number, *step(number))
+    with open(sys.argv[2], "w") as file:
+        json.dump({"seconds": time.perf_counter() - start}, file)
 
 
 main()
