@@ -356,8 +356,7 @@ static int launch_with(CUstream stream, CUlaunchAttribute attribute, CUdeviceptr
                              .attrs = &attribute,
                              .numAttrs = 1};
 
-    return (int)call_cuLaunchKernelEx(&config, fill, (void *[]){&block, &words, &value},
-                                      NULL);
+    return (int)call_cuLaunchKernelEx(&config, fill, (void *[]){&block, &words, &value}, NULL);
 }
 
 static void section_domains(void)
