@@ -68,11 +68,11 @@ def pool(device=0, uuid=UUID, **figures):
     return found
 
 
-def flushed_one(uuid):
+def flushed(**figures):
     """The receipt of a flush of one GPU."""
-    return {"gpus": [{"uuid": uuid, "device": 0, "returned_bytes": 0, "idle_bytes": 0,
-                      "pending_bytes": 0, "allocated_bytes": 0, "partly_live_bytes": 0}],
-            "ns": 1, "frameworks": []}
+    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
+             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
+    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
 
 
 def body(*pools, **more):

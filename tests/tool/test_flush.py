@@ -12,7 +12,7 @@ import threading
 import unittest
 import unittest.mock
 
-from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
+from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool, wait_for
 from test_page import USER, Case
 
 from gpucache import ask as ask_module
@@ -20,12 +20,6 @@ from gpucache import tables
 
 DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 REFUSED = tables.PAGE_REPLY_REFUSED
-
-
-def flushed(**figures):
-    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
-             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
-    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
 
 
 class Flush(Case):

@@ -28,14 +28,10 @@ class OutOfMemory(Traces):
     def test_who_holds_what(self):
         """Of blocks that the rings have no more, too."""
         program = self.program(GPUCACHE_MAX_BLOCK="6G")
-        program.do("take old 3000000000")
-        program.do("take small 3000")
-        program.do("take gone 4000000")
-        program.do("take native 7000000000")
+        program.do("take old 3000000000", "take small 3000", "take gone 4000000",
+                   "take native 7000000000")
         program.do("churn 30000")  # 2.7 rings
-        program.do("threads 2 5000")
-        program.do("give gone")
-        program.do("take new 500000000")
+        program.do("threads 2 5000", "give gone", "take new 500000000")
         self.assertEqual(self.files(), [])
         program.do("take large 8000000000")
         self.assertEqual(self.files(), ["t.gct"])
@@ -132,9 +128,7 @@ class OutOfMemory(Traces):
         program = self.program()
         program.do("take a 1000000")
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
-        program.do("threads 2 3000")
-        program.do("take b 20000000000")
-        program.do("take c 1000000")
+        program.do("threads 2 3000", "take b 20000000000", "take c 1000000")
         said = program.end()
         self.assertRegex(said, r"^gpucache: warning: out of memory: GPUCACHE_TRACE_ON=oom: there "
                                r"is no record in \S+: there is no room for the file: File too "
@@ -151,8 +145,7 @@ class OutOfMemory(Traces):
 
     def test_a_forked_child_writes_nothing(self):
         program = self.program()
-        program.do("take a 1000000")
-        program.do("fork 20000000000")
+        program.do("take a 1000000", "fork 20000000000")
         self.assertEqual((program.end(), self.files()), ("", []))
 
     def test_other_processes(self):
@@ -183,8 +176,7 @@ class OutOfMemory(Traces):
         path = self.path("live.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        program.do("take b 2000000")
-        program.do("take c 20000000000")
+        program.do("take b 2000000", "take c 20000000000")
         program.end()
         self.assertEqual(self.files(), ["live.gct", "t.gct"])
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])

@@ -113,9 +113,7 @@ class Paths(Traces):
 
     def test_of_each_allocation(self):
         program = self.program(GPUCACHE_TRACE_STACKS="16", GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 1000000")
-        program.do("threads 3 200")
-        program.do("take failed 5000000000")
+        program.do("take a 1000000", "threads 3 200", "take failed 5000000000")
         program.end()
         its, events = self.read(program.path)
         self.assertEqual((its.num_lost, its.num_torn, its.num_unknown), (0, 0, 0))
@@ -140,9 +138,7 @@ class Paths(Traces):
 
     def test_only_what_is_rare_has_one_without_the_option(self):
         program = self.program(GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 1000000")
-        program.do("take other 7000000 ordered")
-        program.do("take failed 5000000000")
+        program.do("take a 1000000", "take other 7000000 ordered", "take failed 5000000000")
         program.end()
         its, events = self.read(program.path)
         self.assertEqual([len(path) for path in self.paths(its, events, "ALLOC", "FREE")], [1])

@@ -161,10 +161,11 @@ class Tensors(Scratch):
             (2 * 10**6 + n, *row) for n in range(14) for row in (
                 ("PASSED", n + 1, 20 * MIB, VMM),
                 ("PASSED_MAP", told["address"] + n * 20 * MIB, n + 1))), *rest], 9 * 10**6)
-        weights, *others = told["stacks"]
+        weights, *others = ([*told["innermost"], *stack] for stack in told["stacks"])
         activations = [*weights[:-2], ["activations", "/me/snap.py", 6], weights[-1]]
         stacks = [[its for its in stack if not only_cpp or not its[1].endswith(".py")]
-                  for stack in (weights, activations, *others)]
+                  for stack in (weights, activations,
+                                *([*stack, *told["outermost"]] for stack in others), [])]
         return self.report({"segments": [segment(told["address"], *(
             block(size, state, *((name, file, line) for name, file, line in stacks[stack]))
             for number, size, state, stack in told["blocks"] for _ in range(number)))]}, *more)

@@ -22,10 +22,7 @@ from gpucache import trace, usage
 class Tracing(Traces):
     def test_each_allocation_and_each_free_is_there_once(self):
         program = self.program()
-        program.do("take a 100000000")
-        program.do("take b 3000")
-        program.do("threads 4 300")
-        program.do("give b")
+        program.do("take a 100000000", "take b 3000", "threads 4 300", "give b")
         self.assertEqual(program.do("wrong 0x1234000"), "1 done\n")
         self.assertEqual(program.end(), "")
         its, events = self.read(program.path)
@@ -59,8 +56,7 @@ class Tracing(Traces):
 
     def test_what_the_library_does_is_there(self):
         program = self.program(GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 300000000")
-        program.do("give a")
+        program.do("take a 300000000", "give a")
         while not catches(program.pid, signal.SIGUSR1):
             time.sleep(0.01)
         self.await_page(program)
@@ -146,9 +142,7 @@ class Tracing(Traces):
 
     def test_a_forked_child_adds_nothing(self):
         program = self.program()
-        program.do("take a 1000000")
-        program.do("fork")
-        program.do("take b 2000000")
+        program.do("take a 1000000", "fork", "take b 2000000")
         program.end()
         _, events = self.read(program.path)
         self.assertEqual([e.b for e in events if e.kind in usage.ALLOCS], [1_000_000, 2_000_000])
@@ -188,8 +182,7 @@ class Tracing(Traces):
 
     def test_owners_of_live_memory_while_it_records(self):
         program = self.program(GPUCACHE_TRACE="here-%p.gct")
-        for line in "take a 100000000", "take b 7000000", "take c 9000000", "give c":
-            program.do(line)
+        program.do("take a 100000000", "take b 7000000", "take c 9000000", "give c")
         self.await_page(program)
         said = self.tool("stat", "--owners", "--json", program.pid)
         self.assertEqual((said.returncode, said.stderr), (0, ""))
@@ -212,8 +205,7 @@ class Tracing(Traces):
         env = {"SIM_SHARED": name, "SIM_CAPACITY": "1G", "SIM_DEVICES": "1",
                "GPUCACHE_SHARE": "10s"}
         lender = self.program(**env)
-        for line in "take a 400000000", "take b 300000000", "give b":
-            lender.do(line)
+        lender.do("take a 400000000", "take b 300000000", "give b")
         asks = self.path("asks.gct")
         other = Program(self, GPUCACHE_TRACE=asks, **env)
         self.await_page(lender)
@@ -243,17 +235,13 @@ class Tracing(Traces):
 
     def test_a_process_that_runs(self):
         program = Program(self)
-        program.do("take a 100000000")
-        program.do("take small 3000")
-        program.do("threads 2 50")
+        program.do("take a 100000000", "take small 3000", "threads 2 50")
         path = self.path("live.gct")
         self.await_page(program)
         asker = self.asker(program, path)
         # The state that tells of it was written after all that the trace begins with.
         self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
-        program.do("take b 7000000")
-        program.do("give small")
-        program.do("threads 2 100")
+        program.do("take b 7000000", "give small", "threads 2 100")
         asker.send_signal(signal.SIGINT)
         said, complaints = asker.communicate(timeout=60)
         self.assertEqual((asker.returncode, complaints), (0, ""))

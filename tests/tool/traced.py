@@ -97,12 +97,14 @@ class Program:
         case.assertEqual(self.process.stdout.readline(), "ready\n")
         self.case, self.pid = case, self.process.pid
 
-    def do(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        said = self.process.stdout.readline()
-        self.case.assertIn("done", said, self.process.poll() is not None and
-                           self.process.stderr.read())
+    def do(self, *lines):
+        """What the last line gave."""
+        for line in lines:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            said = self.process.stdout.readline()
+            self.case.assertIn("done", said, self.process.poll() is not None and
+                               self.process.stderr.read())
         return said
 
     def end(self, status=0):
