@@ -60,14 +60,6 @@ class Told(Case):
         self.assertIn("580.159.04, CUDA 13.0, /lib/libcuda.so.1", facts["driver"])
         self.assertTrue(tool("doctor").out.endswith("\nnothing to warn of\n"))
 
-    def test_a_machine_without_a_driver(self):
-        self.answer("driver", {"library": "", "version": "", "cuda": 0})
-        self.warned("the loader finds no libcuda.so.1")
-
-    def test_a_driver_that_is_too_old(self):
-        self.answer("driver", {**PLAIN, "cuda": 11080})
-        self.warned("the driver is older than CUDA 12")
-
     def test_a_gpu_with_parts_and_one_that_takes_no_work(self):
         rows = (("0", "NVIDIA H200", "143771 MiB", "9.0", "Enabled", "Default"),
                 ("1", "NVIDIA T4", "15360 MiB", "7.5", "[N/A]", "Prohibited"))
@@ -108,20 +100,29 @@ class Told(Case):
         self.assertEqual(remedies, {f"scripts/install again; or {fault.remedy(module)}"
                                     for module in ("rich", "argcomplete")})
 
-    def test_preloads_that_are_not_there_or_in_the_wrong_order(self):
-        self.answer("preloads", ["/none/libx.so"])
-        self.warned("/none/libx.so is preloaded and is not there: each program says so")
-        self.answer("preloads", ["libgpucache.so", "libasan.so.8"])
-        self.warned("libasan.so.8 stands behind libgpucache.so")
-        self.answer("preloads", ["libvgpu.so", "libgpucache.so"])
-        self.warned("libvgpu.so hooks allocations as well: not tried together")
-
-    def test_options_that_the_library_would_refuse(self):
-        self.warned("GPUCACHE_MAX_IDEL: there is no option GPUCACHE_MAX_IDEL; the nearest is "
-                    "MAX_IDLE", GPUCACHE_MAX_IDEL="1G")
-        self.warned("GPUCACHE turns the library off", GPUCACHE="off")
-        self.warned("PyTorch is set to cudaMallocAsync, which bypasses the pool",
-                    PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    def test_what_is_not_in_order(self):
+        for name, value, what in (
+                ("driver", {"library": "", "version": "", "cuda": 0},
+                 "the loader finds no libcuda.so.1"),
+                ("driver", {**PLAIN, "cuda": 11080}, "the driver is older than CUDA 12"),
+                ("preloads", ["/none/libx.so"],
+                 "/none/libx.so is preloaded and is not there: each program says so"),
+                ("preloads", ["libgpucache.so", "libasan.so.8"],
+                 "libasan.so.8 stands behind libgpucache.so"),
+                ("preloads", ["libvgpu.so", "libgpucache.so"],
+                 "libvgpu.so hooks allocations as well: not tried together"),
+                ("is_wsl", True, "this is WSL, where the library was not tried"),
+                ("c_library", "musl", "the C library is musl, for which there is no driver for "
+                 "CUDA: the library loads and does nothing")):
+            with unittest.mock.patch.object(host, name, lambda *_, value=value: value):
+                self.warned(what)
+        for name, value, what in (
+                ("GPUCACHE_MAX_IDEL", "1G", "GPUCACHE_MAX_IDEL: there is no option "
+                 "GPUCACHE_MAX_IDEL; the nearest is MAX_IDLE"),
+                ("GPUCACHE", "off", "GPUCACHE turns the library off"),
+                ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync",
+                 "PyTorch is set to cudaMallocAsync, which bypasses the pool")):
+            self.warned(what, **{name: value})
 
     def test_folders_of_pages_that_the_library_would_refuse(self):
         self.page()
@@ -133,14 +134,6 @@ class Told(Case):
                     "lends no memory", GPUCACHE_DIR="none")
         self.warned("nobody can make a file in /proc/none: ps does not see what is started here",
                     GPUCACHE_DIR="/proc/none/pages")
-
-    def test_systems_where_the_library_was_not_tried(self):
-        self.answer("is_wsl", True)
-        self.warned("this is WSL, where the library was not tried")
-        self.answer("is_wsl", False)
-        self.answer("c_library", "musl")
-        self.warned("the C library is musl, for which there is no driver for CUDA: the library "
-                    "loads and does nothing")
 
     def test_words_of_others_do_no_harm(self):
         self.answer("preloads", ["/none/\033[2J\udcff"])

@@ -18,7 +18,7 @@ import unittest.mock
 from fake import Scratch, tool
 
 import gct
-from gpucache import report, symbols, tables, trace, usage
+from gpucache import report, symbols, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -316,6 +316,15 @@ class Paths(unittest.TestCase):
                          (["middle", "loads"], ["middle", "middle", "trains"], 1))
 
 
+def used_of(*rows, span_ns=100):
+    """rows: (ns, kind, a, b, site, aux), without the last of them."""
+    events = []
+    for row in rows:
+        ns, kind, first, second, site, aux = (*row, *(0, 1, 0)[len(row) - 3:])
+        events.append(trace.Event(ns, trace.KIND[kind], first, second, aux, site, 1, 1, ""))
+    return usage.Usage(gct.Given(events, span_ns))
+
+
 class Words(Scratch):
     def test_bad_files_and_arguments(self):
         os.mkfifo(self.path)
@@ -357,31 +366,22 @@ class Words(Scratch):
 
     def test_a_free_of_another_thread_with_an_older_clock(self):
         """The same address again before its free: the block is not lost."""
-        used = usage.Usage.__new__(usage.Usage)
-        events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
-                  trace.Event(20, usage.ALLOCS[0], 512, 200, 0, 2, 0, 1, ""),
-                  trace.Event(21, usage.FREE, 512, 0, 0, 1, 0, 2, "")]
-        used.__init__(gct.Given(events))
+        used = used_of((10, "ALLOC", 512, 100, 1), (20, "ALLOC", 512, 200, 2), (21, "FREE", 512))
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
     def test_several_frees_of_other_threads_with_older_clocks(self):
-        alloc = usage.ALLOCS[0]
-        events = [trace.Event(ns, kind, 512, size, 0, 1, 0, 1, "") for ns, kind, size in (
-            (10, alloc, 100), (20, alloc, 200), (21, alloc, 300), (22, usage.FREE, 0),
-            (23, usage.FREE, 0))]
-        used = usage.Usage(gct.Given(events))
+        rows = [(10, "ALLOC", 512, 100), (20, "ALLOC", 512, 200), (21, "ALLOC", 512, 300),
+                (22, "FREE", 512), (23, "FREE", 512)]
+        used = used_of(*rows)
         self.assertEqual((used.live, used.blocks[512].bytes, used.num_unknown_frees), (300, 300, 0))
-        used = usage.Usage(gct.Given([*events, events[-1]._replace(ns=24)]))
+        used = used_of(*rows, (24, "FREE", 512))
         self.assertEqual((used.live, used.blocks, used.num_unknown_frees), (0, {}, 0))
 
     def test_columns_without_events_have_what_was_left(self):
         """A peak is no longer than it was."""
-        events = [trace.Event(100, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
-                  trace.Event(5000, usage.ALLOCS[0], 1024, 700, 0, 2, 0, 1, ""),
-                  trace.Event(5001, usage.FREE, 1024, 0, 0, 1, 0, 1, ""),
-                  trace.Event(5002, usage.ALLOCS[0], 2048, 1, 0, 3, 0, 1, ""),
-                  trace.Event(30000, usage.FREE, 512, 0, 0, 1, 0, 1, "")]
-        used = usage.Usage(gct.Given(events, 40000))
+        used = used_of((100, "ALLOC", 512, 100, 1), (5000, "ALLOC", 1024, 700, 2),
+                       (5001, "FREE", 1024), (5002, "ALLOC", 2048, 1, 3), (30000, "FREE", 512),
+                       span_ns=40000)
         found = [(column.ns // used.column_ns, column.held) for column in used.columns]
         self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
                                  (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
@@ -391,41 +391,30 @@ class Words(Scratch):
         self.assertEqual(used.live_time(), 100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
 
     def test_what_the_driver_served_is_held_but_not_idle(self):
-        kind = trace.KIND
-        events = [trace.Event(0, kind["SEGMENT"], 1 << 30, 500, 9, 0, 1, 1, ""),
-                  trace.Event(0, kind["ALLOC_DRIVER"], 512, 300, 9, 1, 0, 1, ""),
-                  trace.Event(50, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
-                  trace.Event(50, kind["SEGMENT_FREE"], 1 << 30, 0, 9, 0, 1, 1, "")]
-        used = usage.Usage(gct.Given(events))
+        used = used_of((0, "SEGMENT", 1 << 30, 500, 0, 9), (0, "ALLOC_DRIVER", 512, 300, 1, 9),
+                       (50, "FREE", 512), (50, "SEGMENT_FREE", 1 << 30, 0, 0, 9))
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
     @unittest.skipUnless("PARK" in trace.KIND, "this library does not park")
     def test_parks_are_told_as_flushes_are(self):
-        events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
-                  trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
         its = report.Report.__new__(report.Report)
-        its.usage, its.symbols = usage.Usage(gct.Given(events)), {0: ""}
+        its.usage = used_of((10, "PARK", 3 * MIB, 777, 0), (20, "WAKE", 2 * MIB, 888, 0))
+        its.symbols = {0: ""}
         self.assertEqual([its.mark(mark) for mark in its.usage.marks],
                          [("parked", "3 MiB went to the host"),
                           ("woken", "2 MiB came back from the host")])
 
     def test_a_free_that_failed_is_none(self):
-        events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
-                  trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
-                  trace.Event(21, trace.KIND["FREE_FAILED"], 512, 1, 0, 1, 0, 1, "")]
-        used = usage.Usage(gct.Given(events))
+        used = used_of((10, "ALLOC", 512, 100), (20, "FREE", 512), (21, "FREE_FAILED", 512, 1))
         self.assertEqual((used.live, used.live_time()), (100, 100 * 90))
         self.assertEqual((used.sites[1].num_allocs, used.sites[1].num_frees,
                           used.sites[1].num_before), (1, 0, 0))
-        self.assertTrue(tables.TRACE_KINDS)
 
     def test_what_came_while_the_trace_began_is_held_once(self):
         """It is in a record of its own and in the list of what was held at the start."""
         def held(*rows):
-            events = [trace.Event(ns, trace.KIND[kind], a, b, 0, 0, 1, 1, "")
-                      for ns, (kind, a, b) in enumerate(rows)]
-            used = usage.Usage(gct.Given(events))
+            used = used_of(*((ns, *row, 0) for ns, row in enumerate(rows)))
             return used.reserved, used.reserved_peak
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64), ("HELD", 0x80000, 512),
                               ("HELD", 1 << 20, 64)), (576, 576))
