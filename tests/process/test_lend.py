@@ -12,13 +12,13 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import page_client  # noqa: E402
 import programs  # noqa: E402
 import waiting  # noqa: E402
 
@@ -48,18 +48,11 @@ class Gpu:
     """A GPU that several processes share, with a folder for their pages and reports."""
 
     def __init__(self, test, capacity="1G"):
-        self.name = f"lend-{os.getpid()}-{random.randrange(1 << 30)}"
-        self.folder = tempfile.mkdtemp()
+        self.name, self.folder = test.shared_gpu(0o666), test.scratch()  # any user may join
         self.pages = os.path.join(self.folder, "pages")
         self.capacity = capacity
         self.processes = []
-        shared = f"/dev/shm/simulated-gpu-{self.name}"
-        # Any user may join.
-        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o666))
-        os.chmod(shared, 0o666)
         os.chmod(self.folder, 0o755)
-        test.addCleanup(shutil.rmtree, self.folder)
-        test.addCleanup(os.unlink, shared)
         test.addCleanup(self.end)
 
     def environ(self, **options):
@@ -73,12 +66,7 @@ class Gpu:
         return process
 
     def shows(self, pid):
-        """The page of the process, or None."""
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.pages):
-                if name.split("-")[1] == str(pid) and name.endswith(".page"):
-                    return os.path.join(self.pages, name)
-        return None
+        return page_client.page_of(self.pages, pid)
 
     def end(self):
         for process in self.processes:

@@ -4,12 +4,10 @@
 test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -59,12 +57,10 @@ class Program(programs.Talker):
 
     def page_path(self):
         end = time.monotonic() + 30
-        while time.monotonic() < end:
-            for path in page_client.pages_in(self.folder):
-                if re.search(rf"/\d+-{self.pid}-\d+\.page$", path):
-                    return path
+        while not (path := page_client.page_of(self.folder, self.pid)):
+            assert time.monotonic() < end, "no page"
             time.sleep(0.01)
-        raise AssertionError("no page")
+        return path
 
     def page(self):
         """The page, with the present state, until the program ends."""
@@ -80,9 +76,7 @@ class Program(programs.Talker):
 
 class Case(waiting.Waiting):
     def setUp(self):
-        self.scratch = tempfile.TemporaryDirectory()
-        self.folder = os.path.join(self.scratch.name, "pages")
-        self.addCleanup(self.scratch.cleanup)
+        self.folder = os.path.join(self.scratch(), "pages")
 
 
 class State(Case):
@@ -218,7 +212,7 @@ class State(Case):
 
 class Folder(Case):
     def test_that_the_user_named_and_that_does_not_serve_is_told_once(self):
-        target = os.path.join(self.scratch.name, "target")
+        target = self.folder + "-target"
         os.mkdir(target, 0o700)
         os.symlink(target, self.folder)
         for tail in "", "/", "/.", "/.//":
@@ -270,7 +264,7 @@ class Folder(Case):
 
     @unittest.skipIf(os.geteuid(), "only root can become another user")
     def test_is_closed_to_other_users(self):
-        os.chmod(self.scratch.name, 0o755)
+        os.chmod(os.path.dirname(self.folder), 0o755)
         with Program(self.folder) as program:
             program.do("alloc(1)")
             path = program.page_path()

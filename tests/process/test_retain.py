@@ -24,10 +24,6 @@ class Retain(parking.Base):
         gpu = self.park(p)[1]["gpus"][0]
         return gpu["copied_bytes"], gpu["live_bytes"]
 
-    def wake(self, p, words="wake"):
-        code, _, reply = p.ask(words)
-        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
-
     def test_what_is_unchanged_is_not_copied(self):
         p = self.start("make 16 20")
         copied, live = self.copied(p)

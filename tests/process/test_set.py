@@ -5,7 +5,6 @@ test_set.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
 import os
 import sys
-import tempfile
 import time
 import unittest
 
@@ -49,9 +48,7 @@ def end():
 
 class Case(waiting.Waiting):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
+        self.folder = self.scratch()
 
     def start(self, **options):
         """A program with one small block on device 0, so that its page is there. Its packages are

@@ -6,7 +6,6 @@ too.
 
 test_start.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 
-import argparse
 import os
 import resource
 import subprocess
@@ -48,13 +47,8 @@ def processor_ns(command, env):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("library")
-    parser.add_argument("folders")
-    parser.add_argument("program")
-    options = parser.parse_args()
-    library, true = os.path.abspath(options.library), ["/bin/true"]
-    faults = []
+    library, folders, program = os.path.abspath(sys.argv[1]), *sys.argv[2:]
+    faults, true = [], ["/bin/true"]
 
     times_ns = {"bare": [], "preloaded": []}
     for _ in range(60):
@@ -67,23 +61,13 @@ def main():
     if shim_ns - bare_ns > MOST_NS:
         faults.append(f"a start takes {(shim_ns - bare_ns) / 1e6:.2f} ms longer")
 
-    seconds = {}
-    for kind, env in (("bare", environment()), ("preloaded", environment(library))):
+    env = environment(library, LD_LIBRARY_PATH=folders, SIM_HAZARD="abort")
+    for number, command in (PROCESSES, true), (GPU_PROCESSES, [program]):
         start = time.monotonic()
-        bad = [rc for rc in start_all(true, env, PROCESSES) if rc != 0]
-        seconds[kind] = time.monotonic() - start
+        bad = [rc for rc in start_all(command, env, number) if rc != 0]
+        print(f"{number} of {command[0]} at once: {time.monotonic() - start:.2f} s")
         if bad:
-            faults.append(f"{kind}: {len(bad)} of {PROCESSES} failed: {bad[:5]}")
-    print(
-        f"{PROCESSES} at once: {seconds['bare']:.2f} s bare, {seconds['preloaded']:.2f} s preloaded"
-    )
-
-    env = environment(library, LD_LIBRARY_PATH=options.folders, SIM_HAZARD="abort")
-    start = time.monotonic()
-    bad = [rc for rc in start_all([options.program], env, GPU_PROCESSES) if rc != 0]
-    print(f"{GPU_PROCESSES} that allocate: {time.monotonic() - start:.2f} s")
-    if bad:
-        faults.append(f"{len(bad)} of {GPU_PROCESSES} that allocate failed: {bad[:5]}")
+            faults.append(f"{len(bad)} of {number} of {command[0]} failed: {bad[:5]}")
     print("\n".join(faults))
     return 1 if faults else 0
 
