@@ -56,11 +56,9 @@ class Base(waiting.Waiting):
     def setUp(self):
         self.pages = os.path.join(self.scratch(), "pages")
         self.gpu = self.shared_gpu()
-        env = {name: value for name, value in os.environ.items()
-               if not name.startswith(("GPUCACHE", "LD_"))}
-        self.other = programs.Talker([PARKER], {**env, "LD_LIBRARY_PATH": FOLDERS,
-                                                "SIM_SHARED": self.gpu, "SIM_DEVICES": "1",
-                                                **self.capacity()}, stderr=None)
+        self.other = programs.Talker([PARKER], programs.bare(
+            LD_LIBRARY_PATH=FOLDERS, SIM_SHARED=self.gpu, SIM_DEVICES="1", **self.capacity()),
+                                     stderr=None)
         self.addCleanup(self.other.end)
         self.other.do("info")
 

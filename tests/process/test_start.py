@@ -12,28 +12,18 @@ import subprocess
 import sys
 import time
 
+import programs
+
 PROCESSES = 500
 GPU_PROCESSES = 40
 # A start bare takes about 1 ms; the loader maps one library more, which was seen to take 0.06 ms.
 MOST_NS = 400_000
 
 
-def environment(library=None, **more):
-    env = {
-        k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE") and k != "LD_PRELOAD"
-    }
-    env.update(more)
-    if library:
-        env["LD_PRELOAD"] = library
-    return env
-
-
 def start_all(command, env, count):
     """Starts them without waiting for any, and returns the exit statuses."""
-    children = [
-        subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        for _ in range(count)
-    ]
+    children = [subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL) for _ in range(count)]
     return [child.wait(120) for child in children]
 
 
@@ -52,8 +42,8 @@ def main():
 
     times_ns = {"bare": [], "preloaded": []}
     for _ in range(60):
-        times_ns["bare"].append(processor_ns(true, environment()))
-        times_ns["preloaded"].append(processor_ns(true, environment(library)))
+        times_ns["bare"].append(processor_ns(true, programs.bare()))
+        times_ns["preloaded"].append(processor_ns(true, programs.bare(library)))
     # The least: interrupts and cold caches of a busy machine add to it, and nothing takes from it.
     bare_ns, shim_ns = (min(times_ns[kind]) for kind in ("bare", "preloaded"))
     print(f"one start: {bare_ns / 1e6:.2f} ms of processor time bare, "
@@ -61,7 +51,7 @@ def main():
     if shim_ns - bare_ns > MOST_NS:
         faults.append(f"a start takes {(shim_ns - bare_ns) / 1e6:.2f} ms longer")
 
-    env = environment(library, LD_LIBRARY_PATH=folders, SIM_HAZARD="abort")
+    env = programs.bare(library, LD_LIBRARY_PATH=folders, SIM_HAZARD="abort")
     for number, command in (PROCESSES, true), (GPU_PROCESSES, [program]):
         start = time.monotonic()
         bad = [rc for rc in start_all(command, env, number) if rc != 0]

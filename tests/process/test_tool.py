@@ -65,8 +65,9 @@ class Flush(waiting.Waiting):
         self.addCleanup(self.log.close)
         child = programs.Talker(
             [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", "--", program,
-             *programs.python(MORE)[1:]], {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
-                        "GPUCACHE_LOG": f"info:{self.log.name}", **env}, stderr=stderr)
+             *programs.python(MORE)[1:]],
+            {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
+             "GPUCACHE_LOG": f"info:{self.log.name}", **env}, stderr=stderr)
         self.addCleanup(child.end)
         return child
 

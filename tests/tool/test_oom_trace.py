@@ -60,10 +60,7 @@ class OutOfMemory(Traces):
         self.assertRegex(told.stdout, r"Out of memory: \S+ asked for 7.5 GiB, while .* of the GPU "
                                       r"were free and this process had 9.8 GiB live\.\n"
                                       r"It is a record of GPUCACHE_TRACE_ON=oom")
-        page = self.path("page.html")
-        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
-        with open(page, encoding="utf-8") as file:
-            page = file.read()
+        page = self.page_of(program.path)
         self.assertIn("<h1>Out of memory", page)
         self.assertNotIn("at exit", page)
 

@@ -118,10 +118,7 @@ class Tracing(Traces):
         self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
         used = usage.Usage(trace.Trace(program.path))
         self.assertGreaterEqual(used.whole[0][-1][1], used.reserved)
-        page = self.path("page.html")
-        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
-        with open(page, encoding="utf-8") as file:
-            self.assertIn('id="lanes"', file.read())
+        self.assertIn('id="lanes"', self.page_of(program.path))
 
     def test_a_free_in_the_order_of_a_stream(self):
         """Of a block of the pool, of one that the driver served, and of other memory, which is no
@@ -215,12 +212,8 @@ class Tracing(Traces):
         lender.do("touch a")
         lender.end()
         other.end()
-        page = self.path("page.html")
         for paths in (lender.path, asks), (asks, lender.path):
-            done = self.tool("report", *paths, "-o", page)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            with open(page, encoding="utf-8") as file:
-                data = json.loads(re.search(r'id="data">(.*?)</script>', file.read())[1])
+            data = json.loads(re.search(r'id="data">(.*?)</script>', self.page_of(*paths))[1])
             marks = {path: [mark[2].partition(":")[0] for mark in lane["marks"]]
                      for path, lane in zip(paths, data["lanes"])}
             self.assertIn("lent", marks[lender.path])

@@ -145,6 +145,14 @@ class Traces(unittest.TestCase):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
                               capture_output=True, env=self.outside)
 
+    def page_of(self, *paths):
+        """The page of a report."""
+        page = self.path("page.html")
+        done = self.tool("report", *paths, "-o", page)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(page, encoding="utf-8") as file:
+            return file.read()
+
     def run_python(self, words, trace_name, **options):
         """What a Python program under the library said, which has ended well; and its trace."""
         path = self.path(trace_name)
