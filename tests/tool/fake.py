@@ -2,6 +2,7 @@
 """A page of live state as a process under the library would have it. A test writes it, and a thread
 answers requests. Also calls of the tool inside of this process."""
 import contextlib
+import glob
 import io
 import json
 import mmap
@@ -218,6 +219,13 @@ def tool(*words, **env):
         os.environ.clear()
         os.environ.update(before)
     return Done(status, out.getvalue(), err.getvalue())
+
+
+def pythons():
+    """This Python, and those of pyenv, that are 3.8 or newer."""
+    found = {*glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python")), sys.executable}
+    return [path for path in sorted(found) if not subprocess.run(
+        [path, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], check=False).returncode]
 
 
 def lines_of(call):

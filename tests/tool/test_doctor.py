@@ -2,7 +2,6 @@
 """What doctor says of a machine and of a process, with and without a GPU, and its warnings.
 
 test_doctor.py TOOL"""
-import glob
 import os
 import struct
 import subprocess
@@ -11,7 +10,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MAPPER, PIPES, TOOL, map_page, tool
+from fake import MAPPER, PIPES, TOOL, map_page, pythons, tool
 from test_page import Case
 
 from gpucache import doctor, fault, host, process, tables
@@ -241,12 +240,7 @@ class Machine(Case):
 
 class Anywhere(Case):
     def test_each_python_without_a_terminal_a_home_or_letters(self):
-        found = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
-        tried = 0
-        for python in sorted({*found, sys.executable}):
-            if subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"],
-                              check=False).returncode:
-                continue
+        for python in pythons():
             done = subprocess.run([python, TOOL, "doctor"], stdin=subprocess.DEVNULL, timeout=60,
                                   capture_output=True, check=False,
                                   env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONUTF8": "0",
@@ -257,8 +251,6 @@ class Anywhere(Case):
             lines = done.stdout.decode().splitlines()
             names = {line[:doctor.NAMES].split(" ")[0] for line in lines}
             self.assertLessEqual(set(FACTS) - {"GPU"}, names)
-            tried += 1
-        self.assertGreaterEqual(tried, 1)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from gpucache import trace, usage
 class OutOfMemory(Traces):
     """GPUCACHE_TRACE_ON=oom: a file, and a line, when an allocation fails."""
 
-    def program(self, **options):
-        return super().program(**{"GPUCACHE_TRACE_ON": "oom", **options})
+    def program(self, *lines, **options):
+        return super().program(*lines, **{"GPUCACHE_TRACE_ON": "oom", **options})
 
     def files(self):
         return sorted(name for name in os.listdir(self.folder.name) if "gct" in name)
@@ -66,8 +66,7 @@ class OutOfMemory(Traces):
 
     def test_a_thread_goes_on_in_the_ring_of_one_that_ended(self):
         """What it has no more, the file has of no thread."""
-        program = self.program()
-        program.do("churn 30000")
+        program = self.program("churn 30000")
         tasks = f"/proc/{program.pid}/task"
         before = len(os.listdir(tasks))
         for _ in range(2):
@@ -115,15 +114,13 @@ class OutOfMemory(Traces):
         self.assertEqual(usage.Usage(its).oom.b, 30_000_000_000)
 
     def test_without_a_name(self):
-        program = Program(self, GPUCACHE_TRACE_ON="oom")
-        program.do("take a 20000000000")
+        program = Program(self, "take a 20000000000", GPUCACHE_TRACE_ON="oom")
         program.end()
         self.assertEqual(self.files(), [f"gpucache-oom-{program.pid}.gct"])
 
     def test_without_room(self):
         """The failed file is gone, the program goes on, and it is said once."""
-        program = self.program()
-        program.do("take a 1000000")
+        program = self.program("take a 1000000")
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
         program.do("threads 2 3000", "take b 20000000000", "take c 1000000")
         said = program.end()
@@ -141,21 +138,18 @@ class OutOfMemory(Traces):
         self.assertEqual(os.path.getsize(program.path), 4)
 
     def test_a_forked_child_writes_nothing(self):
-        program = self.program()
-        program.do("take a 1000000", "fork 20000000000")
+        program = self.program("take a 1000000", "fork 20000000000")
         self.assertEqual((program.end(), self.files()), ("", []))
 
     def test_other_processes(self):
-        other = Program(self)
-        other.do("take a 5000000000")
+        other = Program(self, "take a 5000000000")
         self.await_page(other)
 
         def has_it():
             found = json.loads(self.tool("stat", "--json", other.pid).stdout)
             return found["gpus"][0]["reserved_bytes"] >= 5_000_000_000
         self.assertTrue(wait_for(has_it))
-        program = self.program(GPUCACHE_SHARE="0")
-        program.do("take a 20000000000")
+        program = self.program("take a 20000000000", GPUCACHE_SHARE="0")
         self.assertRegex(program.end(), rf"process {other.pid} \(python\S*\) \S+ GiB\n")
         other.end()
         its, _ = self.read(program.path)
@@ -167,8 +161,7 @@ class OutOfMemory(Traces):
 
     def test_a_trace_in_between(self):
         """gpucache trace: afterwards the process waits for the end of memory as before."""
-        program = self.program()
-        program.do("take a 1000000")
+        program = self.program("take a 1000000")
         self.await_page(program)
         path = self.path("live.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)

@@ -146,8 +146,7 @@ class Paths(Traces):
         self.assertEqual([self.is_deep(path, 16) for path in rare], [True, True], rare)
 
     def test_it_can_change(self):
-        program = self.program()
-        program.do("take first 1000000")
+        program = self.program("take first 1000000")
         for frames in 5, 0:
             done = self.tool("set", program.pid, f"GPUCACHE_TRACE_STACKS={frames}")
             self.assertEqual(done.returncode, 0, done.stderr)

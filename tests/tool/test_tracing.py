@@ -21,8 +21,7 @@ from gpucache import trace, usage
 
 class Tracing(Traces):
     def test_each_allocation_and_each_free_is_there_once(self):
-        program = self.program()
-        program.do("take a 100000000", "take b 3000", "threads 4 300", "give b")
+        program = self.program("take a 100000000", "take b 3000", "threads 4 300", "give b")
         self.assertEqual(program.do("wrong 0x1234000"), "1 done\n")
         self.assertEqual(program.end(), "")
         its, events = self.read(program.path)
@@ -55,8 +54,7 @@ class Tracing(Traces):
         return json.loads(self.tool("stat", "--json", program.pid).stdout)
 
     def test_what_the_library_does_is_there(self):
-        program = self.program(GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 300000000", "give a")
+        program = self.program("take a 300000000", "give a", GPUCACHE_MAX_RESERVED="1G")
         while not catches(program.pid, signal.SIGUSR1):
             time.sleep(0.01)
         self.await_page(program)
@@ -104,10 +102,8 @@ class Tracing(Traces):
 
     def test_the_whole_gpu_is_there(self):
         """What is not free, of a second program too."""
-        other = Program(self, GPUCACHE_TRACE="none")
-        other.do("take a 500000000")
-        program = self.program()
-        program.do("take a 300000000")
+        other = Program(self, "take a 500000000", GPUCACHE_TRACE="none")
+        program = self.program("take a 300000000")
         self.assertTrue(wait_for(lambda: self.of_kind("GPU", self.read(program.path)[1])))
         time.sleep(1.2)
         program.end()
@@ -138,23 +134,20 @@ class Tracing(Traces):
         self.assertEqual(used.beside.kinds["num_async_allocs"].num_calls, 1)
 
     def test_a_forked_child_adds_nothing(self):
-        program = self.program()
-        program.do("take a 1000000", "fork", "take b 2000000")
+        program = self.program("take a 1000000", "fork", "take b 2000000")
         program.end()
         _, events = self.read(program.path)
         self.assertEqual([e.b for e in events if e.kind in usage.ALLOCS], [1_000_000, 2_000_000])
 
     def test_a_program_without_a_file_to_write_goes_on(self):
-        program = Program(self, GPUCACHE_TRACE="/proc/nowhere/x.gct")
-        program.do("take a 1000000")
+        program = Program(self, "take a 1000000", GPUCACHE_TRACE="/proc/nowhere/x.gct")
         said = program.end()
         self.assertRegex(said, r"^gpucache: warning: GPUCACHE_TRACE=/proc/nowhere/x.gct: there is "
                                r"no trace: .*\n$")
 
     def test_what_nvml_says_of_a_process_that_runs(self):
         """Is behind the trace, in its order of time."""
-        program = Program(self)
-        program.do("take a 100000000")
+        program = Program(self, "take a 100000000")
         path = self.path("live.gct")
         os.symlink(NVML, self.path("libnvidia-ml.so.1"))
         self.await_page(program)
@@ -227,8 +220,7 @@ class Tracing(Traces):
             self.assertIn("lend", own)
 
     def test_a_process_that_runs(self):
-        program = Program(self)
-        program.do("take a 100000000", "take small 3000", "threads 2 50")
+        program = Program(self, "take a 100000000", "take small 3000", "threads 2 50")
         path = self.path("live.gct")
         self.await_page(program)
         asker = self.asker(program, path)
@@ -291,8 +283,7 @@ class Tracing(Traces):
 
     def test_a_trace_that_another_one_followed(self):
         """Whoever asked for the first says so, and leaves the other one alone."""
-        program = Program(self)
-        program.do("take a 1000000")
+        program = Program(self, "take a 1000000")
         time.sleep(0.5)
         live, other = (self.path(name) for name in ("live.gct", "other.gct"))
         asker = self.asker(program, live)
@@ -307,8 +298,7 @@ class Tracing(Traces):
                          [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
 
     def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
-        program = Program(self)
-        program.do("take a 100000000")
+        program = Program(self, "take a 100000000")
         self.await_page(program)
         path = self.path("live.gct")
         os.symlink(NVML, self.path("libnvidia-ml.so.1"))
@@ -321,8 +311,7 @@ class Tracing(Traces):
         program.end()
 
     def test_what_cannot_be_recorded_gets_a_sentence(self):
-        program = Program(self)
-        program.do("take a 100000000")
+        program = Program(self, "take a 100000000")
         self.await_page(program)
         path = self.path("there")
         with open(path, "w", encoding="utf-8"):

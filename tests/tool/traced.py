@@ -85,9 +85,9 @@ for mib in 3, 5, 1 << 20:
 
 
 class Program:
-    """A program under the library. traced: from the start."""
+    """A program under the library, which has done these lines."""
 
-    def __init__(self, case, **options):
+    def __init__(self, case, *lines, **options):
         self.path, self.report = case.path("t.gct"), case.path("report.json")
         env = {**case.under, "GPUCACHE_STATS": "exit-json:" + self.report, **options}
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
@@ -96,9 +96,11 @@ class Program:
         case.addCleanup(self.process.kill)
         case.assertEqual(self.process.stdout.readline(), "ready\n")
         self.case, self.pid = case, self.process.pid
+        self.do(*lines)
 
     def do(self, *lines):
         """What the last line gave."""
+        said = ""
         for line in lines:
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
@@ -134,8 +136,8 @@ class Traces(unittest.TestCase):
         self.addCleanup(its.close)
         return its, list(its.events())
 
-    def program(self, **options):
-        return Program(self, **{"GPUCACHE_TRACE": self.path("t.gct"), **options})
+    def program(self, *lines, **options):
+        return Program(self, *lines, **{"GPUCACHE_TRACE": self.path("t.gct"), **options})
 
     def await_page(self, program):
         """Until the tool finds the program's page, which comes soon after the first allocation."""
@@ -153,10 +155,10 @@ class Traces(unittest.TestCase):
         with open(page, encoding="utf-8") as file:
             return file.read()
 
-    def run_python(self, words, trace_name, **options):
+    def run_python(self, words, trace_name, python=sys.executable, **options):
         """What a Python program under the library said, which has ended well; and its trace."""
         path = self.path(trace_name)
-        done = subprocess.run([sys.executable, "-c", words], text=True, timeout=60, check=True,
+        done = subprocess.run([python, "-c", words], text=True, timeout=60, check=True,
                               capture_output=True, env={**self.under, "GPUCACHE_TRACE": path,
                                                         **options})
         return done.stdout, path
