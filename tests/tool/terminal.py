@@ -87,9 +87,9 @@ class Terminal:
             os.waitpid(self.pid, 0)
         return os.WEXITSTATUS(status[0]) if status and os.WIFEXITED(status[0]) else -1
 
-    def quit(self):
+    def quit(self, key="q"):
         """The exit status."""
-        self.press("q")
+        self.press(key)
         return self.end()
 
     def end(self):

@@ -42,8 +42,8 @@ class Case(unittest.TestCase):
         self.addCleanup(setattr, page_module, "PLACES", page_module.PLACES)
         page_module.PLACES = (self.folder + "/none",)
 
-    def page(self, *args, **more):
-        made = FakePage(self.folder, *args, **more)
+    def page(self, *args, folder=None, **more):
+        made = FakePage(folder or self.folder, *args, **more)
         self.addCleanup(made.close)
         return made
 
@@ -409,8 +409,7 @@ class Who(Case):
     def test_root_sees_all_that_ask_for_it(self):
         folder = self.folder + "/gpucache-12345"
         os.mkdir(folder, 0o700)
-        page = FakePage(folder, uid=12345)
-        self.addCleanup(page.close)
+        page = self.page(folder=folder, uid=12345)
         os.chown(page.path, 12345, 12345)
         os.chown(folder, 12345, 12345)
         page_module.PLACES = (self.folder,)

@@ -39,17 +39,6 @@ class Records(unittest.TestCase):
                          sum(block.bytes for block in found.blocks.values()), found.live)
         return kinds
 
-    def test_memory_that_is_given_up_twice_is_gone(self):
-        """The second call fails, so that what it named never was there again."""
-        for name in "array", "host", "vmm":
-            self.assertEqual(self.live(
-                ("PASSED", HANDLE, 64, name), ("PASSED_FREE", HANDLE), ("PASSED_FREE", HANDLE),
-                ("FREE_FAILED", HANDLE, 1)), {}, name)
-        for free in itertools.product(("FREE", "FREE_ASYNC"), repeat=2):
-            self.assertEqual(self.live(
-                ("PASSED", BASE, 64, "async"), (free[0], BASE), (free[1], BASE),
-                ("FREE_FAILED", BASE, 1)), {}, free)
-
     def test_a_block_that_is_freed_twice_is_gone(self):
         for free in itertools.product(("FREE", "FREE_ASYNC"), repeat=2):
             found = used(("ALLOC", BASE, 64), (free[0], BASE), (free[1], BASE),
@@ -63,12 +52,6 @@ class Records(unittest.TestCase):
             self.assertEqual((found.live, found.reserved), (64, 64))
             found = used(*begin, ("FREE", BASE))
             self.assertEqual((found.live, found.reserved, found.mean_idle()), (0, 0, 0))
-
-    def test_the_pool_may_get_the_address_of_memory_that_is_gone(self):
-        rows = [("PASSED", BASE, 64, "async"), ("FREE_ASYNC", BASE), ("ALLOC", BASE, 32),
-                ("FREE", BASE), ("FREE_FAILED", BASE, 1)]
-        found = used(*rows)
-        self.assertEqual((found.live, list(found.blocks), found.beside.live), (32, [BASE], 0))
 
     def test_orders_of_records(self):
         one = ("PASSED", HANDLE, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE), ("PASSED_FREE", HANDLE)

@@ -119,8 +119,7 @@ class Top(Two):
         page.close()
         screen.until(r"0 processes")
         screen.press("fl\x1b[A")  # there is none to flush
-        screen.press("\x03")
-        self.assertIn(screen.end(), (0, 130))
+        self.assertIn(screen.quit("\x03"), (0, 130))
 
     def test_more_processes_than_lines(self):
         for number in range(1, 61):
