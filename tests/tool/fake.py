@@ -20,7 +20,8 @@ import unittest
 TOOL = os.path.realpath(sys.argv[1])
 sys.path.insert(0, TOOL)
 
-from gpucache import ask, cached, cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
+from gpucache import ask, cached, cli, process  # noqa: E402 # pylint: disable=C0413
+from gpucache import state, tables, trace  # noqa: E402 # pylint: disable=C0413
 
 # A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP: tests of
 # these signals inherit it.
@@ -191,7 +192,17 @@ class Scratch(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
+        self.folder = folder.name
+        self.path = os.path.join(self.folder, "a.gct")
+
+    def trace(self, path=None):
+        its = trace.Trace(path or self.path)
+        self.addCleanup(its.close)
+        return its
+
+    def read(self, path=None):
+        its = self.trace(path)
+        return its, list(its.events())
 
 
 class Done:

@@ -23,7 +23,7 @@ class OutOfMemory(Traces):
         return super().program(*lines, **{"GPUCACHE_TRACE_ON": "oom", **options})
 
     def files(self):
-        return sorted(name for name in os.listdir(self.folder.name) if "gct" in name)
+        return sorted(name for name in os.listdir(self.folder) if "gct" in name)
 
     def test_who_holds_what(self):
         """Of blocks that the rings have no more, too."""
@@ -103,7 +103,7 @@ class OutOfMemory(Traces):
                 break
             program.end()  # the machine stood still: anew
             for name in self.files():
-                os.unlink(self.path(name))
+                os.unlink(self.file(name))
         self.assertEqual(self.files(), ["t.gct"])
         time.sleep(1.1)
         program.do("take a 30000000000 ordered")
@@ -163,7 +163,7 @@ class OutOfMemory(Traces):
         """gpucache trace: afterwards the process waits for the end of memory as before."""
         program = self.program("take a 1000000")
         self.await_page(program)
-        path = self.path("live.gct")
+        path = self.file("live.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         program.do("take b 2000000", "take c 20000000000")

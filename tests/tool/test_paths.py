@@ -158,7 +158,7 @@ class Paths(Traces):
 
     def test_a_forked_process_has_callers_alone(self):
         """A thread of its parent may have held the loader's lock."""
-        path = self.path("a.gct")
+        path = self.file("a.gct")
         child = "import os, sys\nif os.fork():\n    sys.exit(os.wait()[1])\n" + PROGRAM
         done = subprocess.run([sys.executable, "-c", child], text=True, timeout=60,
                               input="take a 1000000\nend\n", check=True, stdout=subprocess.PIPE,
@@ -174,10 +174,10 @@ class PythonFrames(Traces):
 
     def frames_of(self, python, value):
         """What the program said, and its trace."""
-        for name in os.listdir(self.folder.name):
+        for name in os.listdir(self.folder):
             if name.endswith(".gct"):
-                os.unlink(self.path(name))
-        path = self.path("f.gct")
+                os.unlink(self.file(name))
+        path = self.file("f.gct")
         done = subprocess.run([python, "-c", FRAMES], text=True, timeout=60, check=False,
                               capture_output=True, env={
                                   **self.under, "GPUCACHE_TRACE": path, "PYTHONUTF8": "1",

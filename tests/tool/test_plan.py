@@ -35,8 +35,7 @@ class Plans(Scratch):
     def setUp(self):
         super().setUp()
         self.early, self.late, self.next_day, self.empty = (
-            os.path.join(os.path.dirname(self.path), name)
-            for name in ("early", "late", "next", "empty"))
+            os.path.join(self.folder, name) for name in ("early", "late", "next", "empty"))
         gct.write(self.early, peak_at(1), 10 * SECOND, START)
         gct.write(self.late, peak_at(5), 10 * SECOND, START + SECOND // 2)
         gct.write(self.next_day, peak_at(5), 10 * SECOND, START + 86400 * SECOND)

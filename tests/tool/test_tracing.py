@@ -83,7 +83,7 @@ class Tracing(Traces):
         self.assertEqual(told, {
             "GPUCACHE_MAX_IDLE=3G", "GPUCACHE_SHARE=2s", "GPUCACHE_PARK=off",
             f"GPUCACHE_TRACE={program.path}", f"GPUCACHE_STATS=exit-json:{program.report}",
-            f"GPUCACHE_DIR={os.path.join(self.folder.name, 'pages')}"})
+            f"GPUCACHE_DIR={os.path.join(self.folder, 'pages')}"})
         self.assertEqual([e.text for e in events if e.kind == KIND["OPTION"] and not e.aux],
                          ["GPUCACHE_MAX_IDLE=64M"])
         said = self.tool("report", program.path).stdout
@@ -148,10 +148,10 @@ class Tracing(Traces):
     def test_what_nvml_says_of_a_process_that_runs(self):
         """Is behind the trace, in its order of time."""
         program = Program(self, "take a 100000000")
-        path = self.path("live.gct")
-        os.symlink(NVML, self.path("libnvidia-ml.so.1"))
+        path = self.file("live.gct")
+        os.symlink(NVML, self.file("libnvidia-ml.so.1"))
         self.await_page(program)
-        asker = self.asker(program, path, 2.5, LD_LIBRARY_PATH=self.folder.name,
+        asker = self.asker(program, path, 2.5, LD_LIBRARY_PATH=self.folder,
                            NVML_PROCESSES=f"0:{program.pid}:1000000000,0:1:7")
         program.do("take b 700000000")
         asker.communicate(timeout=60)
@@ -196,7 +196,7 @@ class Tracing(Traces):
                "GPUCACHE_SHARE": "10s"}
         lender = self.program(**env)
         lender.do("take a 400000000", "take b 300000000", "give b")
-        asks = self.path("asks.gct")
+        asks = self.file("asks.gct")
         other = Program(self, GPUCACHE_TRACE=asks, **env)
         self.await_page(lender)
         other.do("take a 550000000")
@@ -221,7 +221,7 @@ class Tracing(Traces):
 
     def test_a_process_that_runs(self):
         program = Program(self, "take a 100000000", "take small 3000", "threads 2 50")
-        path = self.path("live.gct")
+        path = self.file("live.gct")
         self.await_page(program)
         asker = self.asker(program, path)
         # The state that tells of it was written after all that the trace begins with.
@@ -257,7 +257,7 @@ class Tracing(Traces):
 
     def test_nobody_ends_the_trace_of_another(self):
         """Neither one from the start, nor one that another shell asked for."""
-        live, other = (self.path(name) for name in ("live.gct", "other.gct"))
+        live, other = (self.file(name) for name in ("live.gct", "other.gct"))
         for program in self.program(), Program(self):
             program.do("take a 1000000")
             time.sleep(0.5)
@@ -285,7 +285,7 @@ class Tracing(Traces):
         """Whoever asked for the first says so, and leaves the other one alone."""
         program = Program(self, "take a 1000000")
         time.sleep(0.5)
-        live, other = (self.path(name) for name in ("live.gct", "other.gct"))
+        live, other = (self.file(name) for name in ("live.gct", "other.gct"))
         asker = self.asker(program, live)
         program.do("take b 2000000")
         self.assertEqual(self.tool("set", program.pid, f"TRACE={other}").returncode, 0)
@@ -300,9 +300,9 @@ class Tracing(Traces):
     def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
         program = Program(self, "take a 100000000")
         self.await_page(program)
-        path = self.path("live.gct")
-        os.symlink(NVML, self.path("libnvidia-ml.so.1"))
-        asker = self.asker(program, path, LD_LIBRARY_PATH=self.folder.name, NVML_SLOW_MS="50000")
+        path = self.file("live.gct")
+        os.symlink(NVML, self.file("libnvidia-ml.so.1"))
+        asker = self.asker(program, path, LD_LIBRARY_PATH=self.folder, NVML_SLOW_MS="50000")
         self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
         asker.send_signal(signal.SIGINT)
         _, complaints = asker.communicate(timeout=60)
@@ -313,7 +313,7 @@ class Tracing(Traces):
     def test_what_cannot_be_recorded_gets_a_sentence(self):
         program = Program(self, "take a 100000000")
         self.await_page(program)
-        path = self.path("there")
+        path = self.file("there")
         with open(path, "w", encoding="utf-8"):
             pass
         for words, sentence in (((program.pid, "-o", path), "it is there already"),
