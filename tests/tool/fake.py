@@ -232,6 +232,13 @@ def tool(*words, **env):
     return Done(status, out.getvalue(), err.getvalue())
 
 
+def well(*words, **env):
+    """The same of a call that has to end well."""
+    done = tool(*words, **env)
+    assert (done.status, done.err) == (0, ""), (words, done.status, done.err)
+    return done
+
+
 def pythons():
     """This Python, and those of pyenv, that are 3.8 or newer."""
     found = {*glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python")), sys.executable}

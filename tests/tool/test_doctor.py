@@ -10,7 +10,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MAPPER, PIPES, TOOL, map_page, pythons, tool
+from fake import MAPPER, PIPES, TOOL, map_page, pythons, tool, well
 from test_page import Case
 
 from gpucache import doctor, fault, host, process, tables
@@ -42,8 +42,7 @@ class Told(Case):
         self.addCleanup(patch.stop)
 
     def told(self, *words, **env):
-        done = tool("doctor", "--json", *words, **env)
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("doctor", "--json", *words, **env)
         return {row["name"]: row["text"] for row in done.json["facts"]}, \
             {row["what"]: row["remedy"] for row in done.json["warnings"]}
 

@@ -12,7 +12,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, tool, wait_for
+from fake import MIB, TOOL, tool, wait_for, well
 from test_page import Case
 
 FAKES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "process")
@@ -94,12 +94,10 @@ class Live(Case):
             self.assertEqual(its["options"]["MAX_IDLE"], "2G")
             self.assertEqual(its["status"], "running")
         one, *others = programs
-        done = tool("flush", one.pid)
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", one.pid)
         self.assertRegex(done.out, rf"^PID {one.pid} GPU 0: 64 MiB returned in \d.*, 32 MiB live\n")
         self.assertEqual(self.figures(one.pid)["idle_bytes"], 0)
-        done = tool("flush", "--all", "--json")
-        self.assertEqual(done.status, 0, done.err)
+        done = well("flush", "--all", "--json")
         self.assertEqual(done.json["returned_bytes"], 2 * SIZE)
         # Packages that are late are asked again: the last flush may have found nothing.
         self.assertRegex(tool("stat", others[0].pid).out,
@@ -124,8 +122,7 @@ class Live(Case):
         program = Program(self).idle()
         program.send("two_sizes(3000)")
         for _ in range(20):
-            done = tool("flush", program.pid)
-            self.assertEqual(done.status, 0, done.err)
+            done = well("flush", program.pid)
             self.assertEqual(tool("ps").status, 0)
         program.read()
         self.assertEqual(program.finish()[0], 0)
@@ -173,8 +170,7 @@ class Live(Case):
         self.assertEqual(tool("ps", "--json").json["processes"], [])
         program.process.wait()
         self.assertEqual(tool("ps", "--json").json["processes"], [])
-        done = tool("stat", program.pid)
-        self.assertEqual(done.status, 0, done.err)
+        done = well("stat", program.pid)
         self.assertIn("It has ended. This is its last state", done.out)
         self.assertRegex(done.out, r"idle +64 MiB")
         self.says(tool("flush", program.pid), 1, f"PID {program.pid}: no such process")
@@ -276,8 +272,7 @@ class Live(Case):
         found = wait_for(lambda: tool("ps", "--json").json["processes"])[0]
         self.assertEqual((found["status"], found["namespace_pid"]), ("running", 1))
         self.assertNotEqual(found["pid"], 1)
-        done = tool("flush", found["pid"])
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", found["pid"])
         self.assertIn("64 MiB returned", done.out)
 
 

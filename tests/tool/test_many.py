@@ -12,7 +12,7 @@ import time
 import unittest
 from unittest import mock
 
-from fake import TOOL, map_page, pool, tool
+from fake import TOOL, map_page, pool, tool, well
 from test_page import ROOT, Case
 
 from gpucache import page as page_module
@@ -250,15 +250,13 @@ class Clocks(Case):
         return self.page(answer=answer)
 
     def all_is_well(self, page):
-        done = tool("ps", "--json")
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("ps", "--json")
         (found,) = done.json["processes"]
         self.assertEqual((found["pid"], found["status"]), (os.getpid(), "running"))
         self.assertGreaterEqual(found["age_ns"], 0)
         self.assertTrue(os.path.exists(page.path))
         for words in ("stat", os.getpid()), ("flush", os.getpid()):
-            done = tool(*words)
-            self.assertEqual((done.status, done.err), (0, ""), words)
+            done = well(*words)
 
     def test_the_time_of_day_jumps(self):
         page = self.served()

@@ -16,7 +16,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool
+from fake import MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool, well
 from test_page import Case
 
 from gpucache import gpu, machine, process, tables
@@ -122,8 +122,7 @@ class Parts(Case):
         self.page(body(pool(uuid=MIG_UUID)), answer=answer)
         with nvml({"GPU-other": {}, WHOLE: {"parts": {2: MIG_UUID}}}):
             for wanted in "1:2", MIG_UUID, MIG_UUID.lower(), MIG_UUID[4:], MIG_UUID[:10]:
-                done = tool("flush", os.getpid(), "--gpu", wanted)
-                self.assertEqual((done.status, done.err), (0, ""), wanted)
+                done = well("flush", os.getpid(), "--gpu", wanted)
                 self.assertIn(f"gpu={MIG_UUID}", asked[-1])
                 self.assertIn("GPU 1:2:", done.out)
             number = len(asked)

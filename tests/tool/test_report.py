@@ -15,7 +15,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from fake import Scratch, tool
+from fake import Scratch, tool, well
 
 import gct
 from gpucache import report, symbols, trace, usage
@@ -83,8 +83,7 @@ class Program(unittest.TestCase):
         self.assertEqual(self.usage.num_unknown_frees, 400)
 
     def test_the_text(self):
-        said = tool("report", self.path)
-        self.assertEqual((said.status, said.err), (0, ""))
+        said = well("report", self.path)
         for words in (f"{WRITER} program", "GPU 0 a GPU", "Live memory peaked at 322 MiB",
                       "of the time", "What did it need?", "Does it leak?", "Live at the peak",
                       "Freed and asked for again", "Live at the end",

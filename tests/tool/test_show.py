@@ -13,7 +13,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for
+from fake import MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for, well
 from test_page import Case
 
 from gpucache import cached, process, tables
@@ -165,8 +165,7 @@ class Show(Case):
                                       "gpus": [{"device": 0, "cached_bytes": 1 << 70}]}]}):
             page.cached = told
             for words in ("ps",), ("ps", "--json"), ("stat", os.getpid()):
-                done = tool(*words)
-                self.assertEqual((done.status, done.err), (0, ""), told)
+                done = well(*words)
                 self.assertNotIn("\x1b", done.out)
 
     def test_what_needs_a_package_names_it(self):
