@@ -123,6 +123,13 @@ def whole_pages_in(tables, folder):
             os.path.getsize(path) == tables.PAGE_BYTES]
 
 
+def page_of(folder, pid):
+    """The page of the process; None: it is not there yet."""
+    return next((path for path in pages_in(folder)
+                 if os.path.basename(path).split("-")[1:2] == [str(pid)] and
+                 path.endswith(".page")), None)
+
+
 def pages_in(folder):
     try:
         return sorted(os.path.join(folder, name) for name in os.listdir(folder))

@@ -3,9 +3,7 @@
 LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
 import contextlib
 import os
-import random
 import sys
-import tempfile
 import time
 
 import page_client
@@ -28,7 +26,7 @@ class Process:
         test.addCleanup(self.talker.end)
         self.pid = self.talker.pid
         self.do("make 1 1", "drop")
-        self.path = test.wait_for(lambda: self.find_page(pages), "no page")
+        self.path = test.wait_for(lambda: page_client.page_of(pages, self.pid), "no page")
         self.page = page_client.Page(T, self.path)
         test.addCleanup(self.page.close)
         test.wait_for(lambda: self.page.state()[0]["pools"], "no pool")
@@ -40,12 +38,6 @@ class Process:
             if line.split()[0] not in ("check", "copies", "poked", "rest", "info", "rss", "peek"):
                 assert said == "done", said
         return said
-
-    def find_page(self, pages):
-        for path in page_client.whole_pages_in(T, pages):
-            if os.path.basename(path).split("-")[1] == str(self.pid):
-                return path
-        return None
 
     def ask(self, words, wait_s=60):
         return self.page.ask(words, wait_s)
@@ -62,18 +54,11 @@ class Process:
 
 class Base(waiting.Waiting):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.pages = os.path.join(scratch.name, "pages")
-        self.gpu = f"park-{os.getpid()}-{random.randrange(1 << 30)}"
-        shared = f"/dev/shm/simulated-gpu-{self.gpu}"
-        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
-        self.addCleanup(os.unlink, shared)
-        env = {name: value for name, value in os.environ.items()
-               if not name.startswith(("GPUCACHE", "LD_"))}
-        self.other = programs.Talker([PARKER], {**env, "LD_LIBRARY_PATH": FOLDERS,
-                                                "SIM_SHARED": self.gpu, "SIM_DEVICES": "1",
-                                                **self.capacity()}, stderr=None)
+        self.pages = os.path.join(self.scratch(), "pages")
+        self.gpu = self.shared_gpu()
+        self.other = programs.Talker([PARKER], programs.bare(
+            LD_LIBRARY_PATH=FOLDERS, SIM_SHARED=self.gpu, SIM_DEVICES="1", **self.capacity()),
+                                     stderr=None)
         self.addCleanup(self.other.end)
         self.other.do("info")
 
@@ -96,6 +81,12 @@ class Base(waiting.Waiting):
         self.assertEqual(got, code, reply)
         self.assertEqual(reply["state"], "refused" if code == REFUSED else "parked", reply)
         return value, reply
+
+    def wake(self, p, words="wake"):
+        """How many bytes came back."""
+        code, value, reply = p.ask(words)
+        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
+        return value
 
     def parks_of_one_at_work(self, p, most, seconds, then=None):
         """Parks a process whose threads work until there were so many parks, or for so long after

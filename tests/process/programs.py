@@ -10,12 +10,18 @@ import tempfile
 PIPE = subprocess.PIPE
 
 
+def bare(library="", **more):
+    """Without an option of the library; what is preloaded is this alone."""
+    env = {name: value for name, value in os.environ.items()
+           if not name.startswith(("GPUCACHE", "LD_"))}
+    return {**env, **({"LD_PRELOAD": library} if library else {}), **more}
+
+
 def environ(library, folders, **options):
     """Under the library and the simulated driver, with no other option than these and the folder of
     pages."""
-    env = {name: value for name, value in os.environ.items()
-           if not name.startswith("GPUCACHE") or name == "GPUCACHE_DIR"}
-    return {**env, "LD_PRELOAD": library, "LD_LIBRARY_PATH": folders, **options}
+    pages = {name: os.environ[name] for name in ("GPUCACHE_DIR",) if name in os.environ}
+    return bare(library, LD_LIBRARY_PATH=folders, **{**pages, **options})
 
 
 def reported(command, env, how="exit", **options):

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from test_page import MIB, Case, Program, T
+from test_page import MIB, Case, T
 
 
 class Cached(Case):
@@ -31,11 +31,10 @@ waiter = threading.Thread(target=wait, daemon=True)
 """
 
     def with_packages(self, *lines):
-        program = Program(self.folder, PYTHONPATH=os.path.dirname(os.path.abspath(__file__)),
-                          GPUCACHE_FRAMEWORKS="1", SIM_DEVICES="2")
-        program.do("globals().update(fakes=__import__('framework_fakes'))",
-                   "globals().update(cache=fakes.Cache())", *lines)
-        return program
+        return self.running("globals().update(fakes=__import__('framework_fakes'))",
+                            "globals().update(cache=fakes.Cache())", *lines, SIM_DEVICES="2",
+                            PYTHONPATH=os.path.dirname(os.path.abspath(__file__)),
+                            GPUCACHE_FRAMEWORKS="1")
 
     def cached(self, page, code=T.PAGE_REPLY_DONE, words="cached wait=10000"):
         """Package -> what it tells."""
@@ -45,8 +44,7 @@ waiter = threading.Thread(target=wait, daemon=True)
 
     def test_tells_what_packages_keep(self):
         with self.with_packages("fakes.put_torch(cache, used=1 << 20)", "cache.fill(64 << 20)") \
-                as program:
-            page = program.page()
+                as (program, page):
             torch = self.cached(page)["torch"]
             self.assertEqual((torch["state"], torch["age_ns"], torch["gpus"]),
                              ("done", 0, [{"device": 0, "cached_bytes": 64 * MIB}]))
@@ -72,20 +70,16 @@ waiter = threading.Thread(target=wait, daemon=True)
             self.assertEqual(program.do("cache.looks"), looks)
 
     def test_of_a_program_without_packages_or_with_the_option_off_is_empty(self):
-        with Program(self.folder, GPUCACHE_FRAMEWORKS="1") as program:
-            program.do("alloc(1)")
-            page = program.page()
+        with self.running("alloc(1)", GPUCACHE_FRAMEWORKS="1") as (_, page):
             self.assertEqual(self.cached(page), {})
-        with self.with_packages("fakes.put_torch(cache)", "cache.fill(1 << 20)") as program:
-            page = program.page()
+        with self.with_packages("fakes.put_torch(cache)", "cache.fill(1 << 20)") as (program, page):
             page.ask("set FRAMEWORKS=0")
             self.assertEqual((self.cached(page), program.do("cache.looks")), ({}, "0"))
 
     def test_asks_no_package_while_a_thread_waits_for_the_gpu(self):
         """PyTorch's lock may be held then, and the interpreter's would be held meanwhile."""
         with self.with_packages("fakes.put_torch(cache)", "cache.fill(64 << 20)",
-                                f"exec({self.WAITER!r}, globals())") as program:
-            page = program.page()
+                                f"exec({self.WAITER!r}, globals())") as (program, page):
             self.assertEqual(self.cached(page)["torch"]["age_ns"], 0)
             waits = "cuda.simCallCount(b'cuCtxSynchronize')"
             before = program.do(waits)
@@ -104,8 +98,8 @@ waiter = threading.Thread(target=wait, daemon=True)
     def test_waits_for_no_lock_of_the_interpreter(self):
         """The main thread holds it, in C, until it reads a byte. Old figures have their age, and
         other requests are served."""
-        with self.with_packages("fakes.put_torch(cache)", "cache.fill(64 << 20)") as program:
-            page = program.page()
+        with self.with_packages("fakes.put_torch(cache)", "cache.fill(64 << 20)") \
+                as (program, page):
             self.cached(page)
             program.do("globals().update(libc=ctypes.PyDLL(None))", "sys.setswitchinterval(1000)")
             program.send("(libc.write(1, b'inside\\n', 7), "
@@ -129,8 +123,7 @@ waiter = threading.Thread(target=wait, daemon=True)
 
     def test_leaves_nothing_in_the_program(self):
         with self.with_packages("fakes.put_torch(cache)", "cache.fill(1 << 20)",
-                                "globals().update(gc=__import__('gc'))") as program:
-            page = program.page()
+                                "globals().update(gc=__import__('gc'))") as (program, page):
             self.cached(page)
             count = "(gc.collect(), len(gc.get_objects()), threading.active_count())[1:]"
             before = eval(program.do(count))

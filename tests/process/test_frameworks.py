@@ -109,8 +109,11 @@ class Frameworks(unittest.TestCase):
             self.assertLess(time.monotonic(), end, f"no {text!r} in: {self.logged(child)}")
             time.sleep(0.005)
 
+    def each_ends_well(self, name, **env):
+        self.each(lambda python: self.ends_well(self.scene(python, name, **env)))
+
     def test_acts(self):
-        self.each(lambda python: self.ends_well(self.scene(python, "acts")))
+        self.each_ends_well("acts")
 
     def test_an_idle_program_gives_its_cache_back(self):
         def play(python):
@@ -138,34 +141,27 @@ class Frameworks(unittest.TestCase):
         self.each(play)
 
     def test_forked_children_find_no_lock_taken(self):
-        self.each(lambda python: self.ends_well(self.scene(python, "forks")))
+        self.each_ends_well("forks")
 
     def test_a_fork_ends_no_wait_for_another(self):
-        self.each(lambda python: self.ends_well(self.scene(python, "forks_together")))
+        self.each_ends_well("forks_together")
 
     def test_children_are_forked_in_no_moment_that_would_hang_them(self):
-        self.each(lambda python: self.ends_well(
-            self.scene(python, "forks_near", LD_PRELOAD=f"{LIBRARY}:{LONG_NEAR}")))
+        self.each_ends_well("forks_near", LD_PRELOAD=f"{LIBRARY}:{LONG_NEAR}")
 
     def test_no_fork_is_held_up_while_allocations_are_traced(self):
-        self.each(lambda python: self.ends_well(
-            self.scene(python, "forks_traced", PYTHONTRACEMALLOC="1")))
+        self.each_ends_well("forks_traced", PYTHONTRACEMALLOC="1")
 
     def test_the_end_of_tracing_is_not_disturbed(self):
-        self.each(lambda python: self.ends_well(self.scene(python, "stops_tracing")))
+        self.each_ends_well("stops_tracing")
 
     def test_no_end_of_an_interpreter_is_disturbed(self):
-        def play(python):
-            for delay, before in ("0", ""), ("150", "yes"), ("400", ""):
-                self.ends_well(self.scene(python, "ends", DELAY_US=delay, SLOW_US="50",
-                                          BEFORE=before))
-        self.each(play)
+        for delay, before in ("0", ""), ("150", "yes"), ("400", ""):
+            self.each_ends_well("ends", DELAY_US=delay, SLOW_US="50", BEFORE=before)
 
     def test_the_end_waits_for_a_package_that_is_at_work(self):
-        def play(python):
-            for before in "", "yes":
-                self.ends_well(self.scene(python, "ends", SLOW_US="300000", BEFORE=before))
-        self.each(play)
+        for before in "", "yes":
+            self.each_ends_well("ends", SLOW_US="300000", BEFORE=before)
 
     def test_off(self):
         self.ends_well(self.scene(PYTHONS[0], "off", GPUCACHE_FRAMEWORKS="0"))

@@ -12,13 +12,13 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import page_client  # noqa: E402
 import programs  # noqa: E402
 import waiting  # noqa: E402
 
@@ -48,18 +48,11 @@ class Gpu:
     """A GPU that several processes share, with a folder for their pages and reports."""
 
     def __init__(self, test, capacity="1G"):
-        self.name = f"lend-{os.getpid()}-{random.randrange(1 << 30)}"
-        self.folder = tempfile.mkdtemp()
+        self.name, self.folder = test.shared_gpu(0o666), test.scratch()  # any user may join
         self.pages = os.path.join(self.folder, "pages")
         self.capacity = capacity
         self.processes = []
-        shared = f"/dev/shm/simulated-gpu-{self.name}"
-        # Any user may join.
-        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o666))
-        os.chmod(shared, 0o666)
         os.chmod(self.folder, 0o755)
-        test.addCleanup(shutil.rmtree, self.folder)
-        test.addCleanup(os.unlink, shared)
         test.addCleanup(self.end)
 
     def environ(self, **options):
@@ -67,18 +60,15 @@ class Gpu:
                 "SIM_CAPACITY": self.capacity, "SIM_DEVICES": "1",
                 "GPUCACHE_DIR": self.pages, "GPUCACHE_SHARE": SHARE, **options}
 
-    def start(self, **options):
+    def start(self, idle_mib=0, **options):
         process = Process(self, **options)
         self.processes.append(process)
+        if idle_mib:
+            process.cache(idle_mib)
         return process
 
     def shows(self, pid):
-        """The page of the process, or None."""
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.pages):
-                if name.split("-")[1] == str(pid) and name.endswith(".page"):
-                    return os.path.join(self.pages, name)
-        return None
+        return page_client.page_of(self.pages, pid)
 
     def end(self):
         for process in self.processes:
@@ -153,9 +143,7 @@ class Lend(waiting.Waiting):
     def pair(self, giving=None, **asking):
         """A process with 800 MiB of a GPU idle, and one that has nothing so far."""
         gpu = Gpu(self)
-        giver = gpu.start(**(giving or {}))
-        giver.cache(800)
-        return giver, gpu.start(**asking)
+        return gpu.start(800, **(giving or {})), gpu.start(**asking)
 
     def test_a_program_gets_what_another_one_has_idle(self):
         for backing in ("arena", "segment"):
@@ -207,8 +195,7 @@ class Lend(waiting.Waiting):
         for kind in ("create", "async", "managed", "array"):
             with self.subTest(kind=kind):
                 gpu = Gpu(self)
-                giver = gpu.start()
-                giver.cache(900)
+                giver = gpu.start(900)
                 asker = gpu.start()
                 for _ in range(8):
                     self.assertEqual(asker.do(f"other {kind}"), [0])
@@ -249,9 +236,7 @@ class Lend(waiting.Waiting):
 
     def test_two_that_ask_each_other_at_once_both_end(self):
         gpu = Gpu(self)
-        both = [gpu.start(), gpu.start()]
-        for process in both:
-            process.cache(480)
+        both = [gpu.start(480), gpu.start(480)]
         for _ in range(10):
             for process in both:  # together they fit
                 process.send(f"take {500 * MIB} {500 * MIB}")
@@ -267,8 +252,7 @@ class Lend(waiting.Waiting):
 
     def test_twenty_that_ask_at_once_are_all_served(self):
         gpu = Gpu(self, "2G")
-        giver = gpu.start()
-        giver.cache(2000)
+        giver = gpu.start(2000)
         # On a slow machine the twenty alone take a second.
         askers = [gpu.start(GPUCACHE_SHARE="20s") for _ in range(20)]
         for asker in askers:
@@ -286,10 +270,7 @@ class Lend(waiting.Waiting):
 
     def test_a_stopped_peer_costs_a_moment_once(self):
         gpu = Gpu(self)
-        stopped, other = gpu.start(), gpu.start()
-        stopped.cache(600)
-        other.cache(300)
-        asker = gpu.start()
+        stopped, _, asker = gpu.start(600), gpu.start(300), gpu.start()
         os.kill(stopped.pid, signal.SIGSTOP)
         self.assertEqual(asker.take(350), 0)
         self.assertEqual(asker.take(600), NO_MEMORY)
@@ -302,9 +283,7 @@ class Lend(waiting.Waiting):
 
     def test_a_peer_that_is_killed_holds_nobody_up(self):
         gpu = Gpu(self)
-        killed, other = gpu.start(), gpu.start()
-        killed.cache(600)
-        other.cache(300)
+        killed, _ = gpu.start(600), gpu.start(300)
         asker = gpu.start(GPUCACHE_SHARE="2s")
         self.assertEqual(asker.take(20), 0)
         os.kill(killed.pid, signal.SIGSTOP)
@@ -318,8 +297,7 @@ class Lend(waiting.Waiting):
     @unittest.skipUnless(others_enter(LENDER), "other users may not enter the folder of the build")
     def test_another_users_memory_is_not_asked_for(self):
         gpu = Gpu(self)
-        giver = gpu.start()
-        giver.cache(800)
+        giver = gpu.start(800)
         os.chmod(gpu.pages, 0o777)  # so that it could see the page
         asker = gpu.start(user=65534, GPUCACHE_STATS="off")
         self.assertEqual(asker.take(600), NO_MEMORY)
@@ -332,8 +310,7 @@ class Lend(waiting.Waiting):
         """Memory idle in a stream-ordered pool of one process serves another's request. The one
         with most idle memory is asked, of whatever kind."""
         gpu = Gpu(self)
-        holder, other, asker = gpu.start(), gpu.start(), gpu.start()
-        other.cache(64)
+        holder, other, asker = gpu.start(), gpu.start(64), gpu.start()
         self.assertEqual(holder.do(f"async {800 * MIB}"), [0])
         holder.await_page()
         self.wait_for(lambda: holder.async_idle() >= 800 * MIB, "nothing idle")
@@ -368,10 +345,7 @@ class Lend(waiting.Waiting):
 
     def test_pages_that_are_scribbled_or_cut_meanwhile_harm_nobody(self):
         gpu = Gpu(self)
-        givers = [gpu.start(), gpu.start()]
-        for giver in givers:
-            giver.cache(400)
-        asker = gpu.start()
+        *givers, asker = gpu.start(400), gpu.start(400), gpu.start()
         done = threading.Event()
         pages = [giver.page() for giver in givers]
 

@@ -14,12 +14,11 @@ What meets there, in the letters of shim/framework/README.md, for each of the tw
  6. So each main thread has its reply long before its bound; it returns, and lets A and G go.
  7. Then F goes on: it takes G, then A, and what the package kept follows by a second flush."""
 import os
-import random
 import sys
-import tempfile
 import time
 import unittest
 
+import page_client
 import programs
 import waiting
 
@@ -95,19 +94,12 @@ def taken(line):
 
 class Locks(waiting.Waiting):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
-        gpu = f"locks-{os.getpid()}-{random.randrange(1 << 30)}"
-        shared = f"/dev/shm/simulated-gpu-{gpu}"
-        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
-        self.addCleanup(os.unlink, shared)
-        folder = os.path.join(scratch.name, "pages")
+        self.folder, gpu = self.scratch(), self.shared_gpu()
+        folder = os.path.join(self.folder, "pages")
         self.both = [start(self, gpu, folder) for _ in range(2)]
-        for number, python in enumerate(self.both, 1):
+        for python in self.both:
             python.do("idle(64)")
-            self.wait_for(lambda n=number: os.path.isdir(folder) and len(
-                [name for name in os.listdir(folder) if name.endswith(".page")]) == n, "no page")
+            self.wait_for(lambda p=python: page_client.page_of(folder, p.pid), "no page")
 
     def test_both_get_the_error_where_neither_has_enough_and_the_caches_follow(self):
         """Own idle memory, free memory and the other's idle memory are less than 600 MiB. The rest

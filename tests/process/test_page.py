@@ -3,13 +3,12 @@
 
 test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
+import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
@@ -59,12 +58,10 @@ class Program(programs.Talker):
 
     def page_path(self):
         end = time.monotonic() + 30
-        while time.monotonic() < end:
-            for path in page_client.pages_in(self.folder):
-                if re.search(rf"/\d+-{self.pid}-\d+\.page$", path):
-                    return path
+        while not (path := page_client.page_of(self.folder, self.pid)):
+            assert time.monotonic() < end, "no page"
             time.sleep(0.01)
-        raise AssertionError("no page")
+        return path
 
     def page(self):
         """The page, with the present state, until the program ends."""
@@ -80,9 +77,18 @@ class Program(programs.Talker):
 
 class Case(waiting.Waiting):
     def setUp(self):
-        self.scratch = tempfile.TemporaryDirectory()
-        self.folder = os.path.join(self.scratch.name, "pages")
-        self.addCleanup(self.scratch.cleanup)
+        self.folder = os.path.join(self.scratch(), "pages")
+
+    @contextlib.contextmanager
+    def running(self, *lines, **options):
+        """A program that has done these lines, and its page."""
+        with Program(self.folder, **options) as program:
+            program.do(*lines)
+            yield program, program.page()
+
+    def leaves_nothing(self, program):
+        self.assertEqual(program.finish(), (0, ""))
+        self.assertEqual(os.listdir(self.folder), [])
 
 
 class State(Case):
@@ -116,21 +122,16 @@ class State(Case):
             self.assertEqual(pool["uuid"].replace("-", "")[3:], gpus[0]["uuid"].hex())
             self.assertEqual(gpus[0]["allocated_bytes"], 64 * MIB)
             self.assertGreater(pool["total_bytes"], 64 * MIB)
-            self.assertEqual(program.finish(), (0, ""))
-            self.assertEqual(os.listdir(self.folder), [])
+            self.leaves_nothing(program)
 
     def test_of_a_part_of_a_gpu_has_the_uuid_of_the_part(self):
-        with Program(self.folder, SIM_MIG="1") as program:
-            program.do("alloc(1)")
-            page = program.page()
+        with self.running("alloc(1)", SIM_MIG="1") as (_, page):
             body, gpus = page.state()
             self.assertRegex(body["pools"][0]["uuid"], r"^MIG(-[0-9a-f]+){5}$")
             self.assertEqual(gpus[0]["uuid"][:9], b"partition")
 
     def test_is_a_second_old_at_most_while_somebody_looks(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            page = program.page()
+        with self.running("alloc(1)") as (program, page):
             page.put("watched_until_ns", time.monotonic_ns() + 9 * 10**9)
             page.ring()
             program.do("alloc(32)")
@@ -139,9 +140,7 @@ class State(Case):
             self.wait_for(lambda: page.state()[1][0]["allocated_bytes"] == 34 * MIB, "old", 8)
 
     def test_is_not_written_again_while_nothing_changes_and_nobody_looks(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            page = program.page()
+        with self.running("alloc(1)") as (program, page):
             self.wait_for(lambda: "gpucache-bell" in programs.threads(program.pid),
                           "no thread at the doorbell")
             page.put("watched_until_ns", time.monotonic_ns() + 10**15)  # beyond what is allowed
@@ -154,9 +153,7 @@ class State(Case):
             self.wait_for(rests, "states of nothing new", 30)
 
     def test_tells_of_the_last_flush_and_who_asked_for_it(self):
-        with Program(self.folder) as program:
-            program.do("alloc(64)", "free(1)")
-            page = program.page()
+        with self.running("alloc(64)", "free(1)") as (program, page):
             self.assertEqual(page.state()[0]["flush"]["count"], 0)
             os.kill(program.process.pid, signal.SIGUSR1)
             body = self.wait_for(lambda: page.state()[0]["flush"]["count"] == 1 and page.state()[0],
@@ -179,8 +176,7 @@ class State(Case):
             shutil.rmtree(self.folder)
             program.process.send_signal(signal.SIGUSR1)
             self.wait_for(lambda: page_client.pages_in(self.folder), "no page", 8)
-            self.assertEqual(program.finish(), (0, ""))
-            self.assertEqual(os.listdir(self.folder), [])
+            self.leaves_nothing(program)
 
     def test_that_somebody_cut_off_comes_back_as_soon_as_its_folder_serves(self):
         with Program(self.folder) as program:
@@ -197,8 +193,7 @@ class State(Case):
             self.wait_for(lambda: os.path.getsize(path) == T.PAGE_BYTES, "no page", 30)
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], 64 * MIB)
-            self.assertEqual(program.finish(), (0, ""))
-            self.assertEqual(os.listdir(self.folder), [])
+            self.leaves_nothing(program)
 
     def test_of_a_process_that_becomes_another_program_is_replaced(self):
         with Program(self.folder) as program:
@@ -212,13 +207,12 @@ class State(Case):
             self.assertEqual(os.listdir(self.folder), [os.path.basename(first)])
             page = program.page()
             self.assertEqual(page.state()[1][0]["allocated_bytes"], MIB)
-            self.assertEqual(program.finish(), (0, ""))
-            self.assertEqual(os.listdir(self.folder), [])
+            self.leaves_nothing(program)
 
 
 class Folder(Case):
     def test_that_the_user_named_and_that_does_not_serve_is_told_once(self):
-        target = os.path.join(self.scratch.name, "target")
+        target = self.folder + "-target"
         os.mkdir(target, 0o700)
         os.symlink(target, self.folder)
         for tail in "", "/", "/.", "/.//":
@@ -270,7 +264,7 @@ class Folder(Case):
 
     @unittest.skipIf(os.geteuid(), "only root can become another user")
     def test_is_closed_to_other_users(self):
-        os.chmod(self.scratch.name, 0o755)
+        os.chmod(os.path.dirname(self.folder), 0o755)
         with Program(self.folder) as program:
             program.do("alloc(1)")
             path = program.page_path()
@@ -287,9 +281,8 @@ class Request(Case):
         return answer[1:]
 
     def test_flush_gives_a_receipt(self):
-        with Program(self.folder, SIM_DEVICES="2") as program:
-            program.do("alloc(64)", "alloc(32)", "alloc(16)", "free(1)")
-            page = program.page()
+        with self.running("alloc(64)", "alloc(32)", "alloc(16)", "free(1)", SIM_DEVICES="2") \
+                as (program, page):
             uuid = page.state()[0]["pools"][0]["uuid"]
             value, receipt = self.ask(page, "flush")
             self.assertEqual(value, 64 * MIB)
@@ -327,9 +320,7 @@ class Request(Case):
                 self.assertEqual((given, left), (value * MIB, keep * MIB))
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
-        with Program(self.folder) as program:
-            program.do("alloc(64)", "free(1)")
-            page = program.page()
+        with self.running("alloc(64)", "free(1)") as (_, page):
             for text in ("", " ", "Flush", "flush\n", "flush\0", "flush x", "flush x=1",
                          "look gpu=0", "cached gpu=0", "flush keep=", "flush keep=-1",
                          "flush keep=1M", "flush wait=10001",
@@ -345,9 +336,7 @@ class Request(Case):
             self.assertEqual((body["flush"]["count"], gpus[0]["idle_bytes"]), (0, 64 * MIB))
 
     def test_to_flush_waits_for_the_end_of_a_capture_and_look_does_not(self):
-        with Program(self.folder) as program:
-            program.do("alloc(64)", "free(1)", "capture(True)")
-            page = program.page()
+        with self.running("alloc(64)", "free(1)", "capture(True)") as (program, page):
             with self.assertRaises(TimeoutError):
                 page.ask("flush", 0.5)
             self.ask(page, "look")
@@ -356,9 +345,7 @@ class Request(Case):
             self.wait_for(lambda: page.state()[1][0]["idle_bytes"] == 0, "no flush")
 
     def test_to_flush_begins_a_millisecond_after_the_last_one_at_the_soonest(self):
-        with Program(self.folder) as program:
-            program.do("alloc(1)")
-            page = program.page()
+        with self.running("alloc(1)") as (_, page):
             took_ms = []
             for _ in range(30):
                 start = time.monotonic()

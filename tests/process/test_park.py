@@ -54,10 +54,8 @@ class Park(Base):
     def test_a_request_wakes(self):
         p = self.start("make 16 20")
         self.park(p)
-        code, value, reply = p.ask("wake")
-        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
-        self.assertGreater(value, 16 * MIB)
-        self.assertEqual(p.ask("wake")[:2], (DONE, 0))
+        self.assertGreater(self.wake(p), 16 * MIB)
+        self.assertEqual(self.wake(p), 0)
         self.assertEqual(p.do("check"), "right")
         self.assertEqual(p.state()["counters"]["num_wakes"], 1)
 
@@ -67,9 +65,7 @@ class Park(Base):
         at, sequence = p.page.put_ask("park")
         p.page.ring()
         self.wait_for(lambda: self.free_mib() > full, "nothing goes away")
-        code, value, reply = p.ask("wake")
-        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
-        self.assertGreater(value, 100 * MIB)
+        self.assertGreater(self.wake(p), 100 * MIB)
         self.assertEqual(p.page.await_reply(at, sequence, 60)[0], DONE)
         self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
         self.assertEqual(p.do("check"), "right")

@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import programs
+import waiting
 
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -45,11 +45,9 @@ def write(path, text):
         file.write(text)
 
 
-class Reports(unittest.TestCase):
+class Reports(waiting.Waiting):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
+        self.folder = self.scratch()
 
     def test_a_file_that_cannot_be_written_is_named(self):
         for name, value, what in (("GPUCACHE_STATS", "exit", "report"),
@@ -70,34 +68,28 @@ class Reports(unittest.TestCase):
 
     def test_the_name_is_the_one_of_the_start(self):
         name = os.path.basename(PROGRAM)
-        titled = [PROGRAM, "exit titled"]
-        with tempfile.TemporaryDirectory() as folder:
-            link = os.path.join(folder, "trainer")
-            os.symlink(os.path.abspath(PROGRAM), link)
-            script = os.path.join(folder, "serve")
-            with open(script, "w", encoding="utf-8") as file:
-                file.write(f"#!{link} exit titled\n")
-            os.chmod(script, 0o700)
-            self.assertEqual(self.run_titled(titled)["program"], name)
-            self.assertEqual(self.run_titled([link, "exit titled"])["program"], "trainer")
-            self.assertEqual(self.run_titled([script])["program"], "serve")
-            # What was started, and the file that runs.
-            for command, names in ((titled, [name]), ([link, "exit titled"], ["trainer", name]),
-                                   ([script], ["serve", name])):
-                for each in names:
-                    self.assertIsNotNone(self.run_titled(command, GPUCACHE_ONLY=each), each)
-                    self.assertIsNone(self.run_titled(command, GPUCACHE_SKIP=f"x,{each[:3]}*"))
-                self.assertIsNone(self.run_titled(command, GPUCACHE_ONLY="ENGINE*,worker*,8"))
-                self.assertIsNotNone(self.run_titled(command, GPUCACHE_SKIP="ENGINE*,8,*orker*"))
+        link, script = (os.path.join(self.folder, each) for each in ("trainer", "serve"))
+        os.symlink(os.path.abspath(PROGRAM), link)
+        write(script, f"#!{link} exit titled\n")
+        os.chmod(script, 0o700)
+        # What was started, and the file that runs.
+        for command, names in (([PROGRAM, "exit titled"], [name]),
+                               ([link, "exit titled"], ["trainer", name]),
+                               ([script], ["serve", name])):
+            self.assertEqual(self.run_titled(command)["program"], names[0])
+            for each in names:
+                self.assertIsNotNone(self.run_titled(command, GPUCACHE_ONLY=each), each)
+                self.assertIsNone(self.run_titled(command, GPUCACHE_SKIP=f"x,{each[:3]}*"))
+            self.assertIsNone(self.run_titled(command, GPUCACHE_ONLY="ENGINE*,worker*,8"))
+            self.assertIsNotNone(self.run_titled(command, GPUCACHE_SKIP="ENGINE*,8,*orker*"))
 
     def test_figures_have_no_decimal_comma_of_the_locale(self):
-        with tempfile.TemporaryDirectory() as folder:
-            if shutil.which("localedef") is None or subprocess.run(
-                    ["localedef", "-i", "de_DE", "-f", "UTF-8", f"{folder}/de_DE.UTF-8"],
-                    check=False, capture_output=True).returncode > 1:
-                self.skipTest("no locale of de_DE (localedef)")
-            done = run("exit locale", LOCPATH=folder, LC_ALL="de_DE.UTF-8", GPUCACHE_LOG="info",
-                       GPUCACHE_STATS="exit")
+        if shutil.which("localedef") is None or subprocess.run(
+                ["localedef", "-i", "de_DE", "-f", "UTF-8", f"{self.folder}/de_DE.UTF-8"],
+                check=False, capture_output=True).returncode > 1:
+            self.skipTest("no locale of de_DE (localedef)")
+        done = run("exit locale", LOCPATH=self.folder, LC_ALL="de_DE.UTF-8", GPUCACHE_LOG="info",
+                   GPUCACHE_STATS="exit")
         self.assertEqual(done.returncode, 5, done.stderr)
         self.assertRegex(done.stderr, r"flush \(.*\): gave back \d+\.0 MiB in \d+\.\d ms")
         self.assertNotRegex(done.stderr, r"\d,\d\d? [A-Za-z]")
@@ -169,9 +161,7 @@ class Reports(unittest.TestCase):
     def test_ends_that_run_none_write_none(self):
         for way, status in (("_exit", 5), ("abort", -signal.SIGABRT), ("kill", -signal.SIGKILL)):
             with self.subTest(way):
-                rc, err, text = end_by(way)
-                self.assertEqual((rc, text), (status, None))
-                self.assertEqual(err, "")
+                self.assertEqual(end_by(way), (status, "", None))
 
     def test_while_it_runs_a_file_has_its_state_also_after_it_was_killed(self):
         def start(path):
@@ -190,11 +180,7 @@ class Reports(unittest.TestCase):
         self.addCleanup(os.close, reader)
         program = {name: start(path[name]) for name in names}
         program["stderr"] = start("")
-        end = time.monotonic() + 60
-        written = names[:4]
-        while not all(read(path[name]).endswith("\n") for name in written):
-            self.assertLess(time.monotonic(), end, "no file")
-            time.sleep(0.05)
+        self.wait_for(lambda: all(read(path[name]).endswith("\n") for name in names[:4]), "no file")
         self.assertIn("still running then", read(path["text"]))
         self.assertEqual(read(os.path.join(self.folder, "target")), "", "nothing behind a link")
         self.assertEqual(os.read(reader, 9), b"", "nobody opened the pipe")
@@ -217,9 +203,7 @@ class Reports(unittest.TestCase):
     def test_a_forked_child_leaves_it_to_its_parent(self):
         for way in ("child exit", "child exit, bare fork"):
             with self.subTest(way):
-                rc, _, text = end_by(way)
-                self.assertEqual(rc, 7)
-                self.assertIsNone(text)
+                self.assertEqual(end_by(way)[::2], (7, None))
         rc, _, text = end_by("child exit, then exit")
         self.assertEqual(rc, 5)
         json.loads(text)

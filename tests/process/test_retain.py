@@ -5,7 +5,6 @@
 test_retain.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
 import os
 import sys
-import tempfile
 import unittest
 
 import parking
@@ -23,10 +22,6 @@ class Retain(parking.Base):
         """What a park copies, and what the host has then."""
         gpu = self.park(p)[1]["gpus"][0]
         return gpu["copied_bytes"], gpu["live_bytes"]
-
-    def wake(self, p, words="wake"):
-        code, _, reply = p.ask(words)
-        self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
 
     def test_what_is_unchanged_is_not_copied(self):
         p = self.start("make 16 20")
@@ -143,14 +138,13 @@ class Retain(parking.Base):
 
     def test_of_a_file_no_copy_is_retained(self):
         p = self.start("make 8 20")
-        with tempfile.TemporaryDirectory() as folder:
-            _, live = self.copied(p)
-            for place, again in (("host", 0), (folder, None), ("host", live), ("host", 0)):
-                self.wake(p)
-                gpu = self.park(p, f"park to={place}")[1]["gpus"][0]
-                self.assertEqual(gpu["copied_bytes"],
-                                 gpu["live_bytes"] if again is None else again, place)
-                self.assertGreater(gpu["live_bytes"], live - 2 * PAGE)
+        _, live = self.copied(p)
+        for place, again in (("host", 0), (self.scratch(), None), ("host", live), ("host", 0)):
+            self.wake(p)
+            gpu = self.park(p, f"park to={place}")[1]["gpus"][0]
+            self.assertEqual(gpu["copied_bytes"],
+                             gpu["live_bytes"] if again is None else again, place)
+            self.assertGreater(gpu["live_bytes"], live - 2 * PAGE)
         self.assertEqual(p.do("copies"), "right")
 
     def test_a_folder_that_is_refused_drops_none(self):
@@ -173,16 +167,15 @@ class Retain(parking.Base):
         self.assertEqual(p.do("copies"), "right")
 
     def test_without_the_kernel_all_is_copied(self):
-        with tempfile.TemporaryDirectory() as folder:
-            log = os.path.join(folder, "log")
-            p = self.start("make 16 20", SIM_FAIL="cuModuleLoadData:1+:218",
-                           GPUCACHE_LOG=f"warn:{log}")
-            for _ in range(3):
-                copied, live = self.copied(p)
-                self.assertEqual(copied, live)
-                self.assertEqual(p.do("check"), "right")
-            with open(log, encoding="utf-8") as file:
-                self.assertEqual(file.read().count("loads no kernel (error 218)"), 1)
+        log = os.path.join(self.scratch(), "log")
+        p = self.start("make 16 20", SIM_FAIL="cuModuleLoadData:1+:218",
+                       GPUCACHE_LOG=f"warn:{log}")
+        for _ in range(3):
+            copied, live = self.copied(p)
+            self.assertEqual(copied, live)
+            self.assertEqual(p.do("check"), "right")
+        with open(log, encoding="utf-8") as file:
+            self.assertEqual(file.read().count("loads no kernel (error 218)"), 1)
 
     def test_without_memory_for_the_kernel_a_later_park_tries_again(self):
         for call in "cuModuleLoadData", "cuModuleGetFunction", "cuMemAlloc_v2":

@@ -5,7 +5,6 @@ test_set.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
 
 import os
 import sys
-import tempfile
 import time
 import unittest
 
@@ -49,13 +48,12 @@ def end():
 
 class Case(waiting.Waiting):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
+        self.folder = self.scratch()
 
-    def start(self, **options):
-        """A program with one small block on device 0, so that its page is there. Its packages are
-        left alone: an answer that is late is followed by another flush."""
+    def start(self, *lines, **options):
+        """A program that has done these lines, with one small block on device 0, so that its page
+        is there. Its packages are left alone: an answer that is late is followed by another flush.
+        """
         pages = os.path.join(self.folder, "pages")
         options = {"GPUCACHE_DIR": pages, "GPUCACHE_FRAMEWORKS": "0", **options}
         self.program = programs.Talker(programs.python(MORE),
@@ -66,6 +64,8 @@ class Case(waiting.Waiting):
         path = self.wait_for(lambda: page_client.whole_pages_in(T, pages), "a page")[0]
         self.page = page_client.Page(T, path)
         self.addCleanup(self.page.close)
+        for line in lines:
+            self.do(line)
 
     def finish(self):
         """What the program wrote to standard error."""
@@ -102,8 +102,7 @@ class Case(waiting.Waiting):
 
 class Limits(Case):
     def test_a_lower_max_idle_gives_back_at_once_and_holds(self):
-        self.start()
-        self.do("churn(8, 10)")
+        self.start("churn(8, 10)")
         self.assertGreaterEqual(self.reserved(), 80)
         self.set("MAX_IDLE", "16M", old="none")
         self.wait_for(lambda: self.reserved() <= 16, "what is over the limit went back")
@@ -128,8 +127,7 @@ class Limits(Case):
         self.wait_for(lambda: self.reserved() <= 64, "freed memory over the limit goes back")
 
     def test_a_timeout_begins_and_ends(self):
-        self.start()
-        self.do("churn(8, 10)")
+        self.start("churn(8, 10)")
         self.set("IDLE_TIMEOUT", "200ms", old="0")
         self.wait_for(lambda: self.reserved() == 0, "nothing was used for so long")
         self.set("IDLE_TIMEOUT", "0", old="200ms")
@@ -138,8 +136,7 @@ class Limits(Case):
         self.assertGreaterEqual(self.reserved(), 80, "no timeout any more")
 
     def test_memory_is_left_to_others(self):
-        self.start(SIM_CAPACITY="1G")
-        self.do("churn(8, 30)")
+        self.start("churn(8, 30)", SIM_CAPACITY="1G")
         self.set("MIN_FREE", "900M", old="0")
         self.wait_for(lambda: self.reserved() <= 124, "so much is free")
         row = self.set("MIN_FREE", "100%", old="900M")
@@ -160,16 +157,14 @@ class Limits(Case):
         self.wait_for(lambda: self.reserved(0) == 0, "now it has")
 
     def test_a_reset_device_has_the_new_value(self):
-        self.start()
-        self.do("churn(8, 10)")
+        self.start("churn(8, 10)")
         self.assertEqual(self.do("cudart.cudaDeviceReset()"), "0")
         self.set("MAX_IDLE", "0")
         self.do("churn(8, 10)")
         self.wait_for(lambda: self.reserved() == 0, "in the pool of the next context")
 
     def test_threads_allocate_while_all_changes(self):
-        self.start(SIM_CAPACITY="1G")
-        self.do("begin(4)")
+        self.start("begin(4)", SIM_CAPACITY="1G")
         for i in range(60):
             code, options = self.ask(f"MAX_IDLE={i % 3 * 8}M", f"MAX_RESERVED={100 + i % 5 * 60}M",
                                      f"MIN_FREE={i % 4 * 200}M", f"IDLE_TIMEOUT={i % 3 * 10}ms",
@@ -187,8 +182,7 @@ class Others(Case):
         return self.look()[0]["flush"]["count"]
 
     def test_a_flush_now_and_at_intervals(self):
-        self.start()
-        self.do("churn(8, 10)")
+        self.start("churn(8, 10)")
         self.set("EMPTY_CACHE", "1", old="off")
         self.wait_for(lambda: self.reserved() == 0, "at once")
         self.set("EMPTY_CACHE", "every:100ms", old="1")
@@ -236,8 +230,7 @@ class Others(Case):
         self.assertIn("folder", self.set("EMPTY_CACHE_FILE", "/no/such/folder/x")["note"])
 
     def test_what_the_program_is_told_of_free_memory(self):
-        self.start(SIM_CAPACITY="1G")
-        self.do("churn(8, 10)")
+        self.start("churn(8, 10)", SIM_CAPACITY="1G")
         before = int(self.do("free_mib()"))
         self.set("MEMINFO", "off", old="on")
         self.assertLessEqual(int(self.do("free_mib()")), before - 80)

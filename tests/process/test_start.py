@@ -6,12 +6,13 @@ too.
 
 test_start.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
 
-import argparse
 import os
 import resource
 import subprocess
 import sys
 import time
+
+import programs
 
 PROCESSES = 500
 GPU_PROCESSES = 40
@@ -19,22 +20,10 @@ GPU_PROCESSES = 40
 MOST_NS = 400_000
 
 
-def environment(library=None, **more):
-    env = {
-        k: v for k, v in os.environ.items() if not k.startswith("GPUCACHE") and k != "LD_PRELOAD"
-    }
-    env.update(more)
-    if library:
-        env["LD_PRELOAD"] = library
-    return env
-
-
 def start_all(command, env, count):
     """Starts them without waiting for any, and returns the exit statuses."""
-    children = [
-        subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        for _ in range(count)
-    ]
+    children = [subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL) for _ in range(count)]
     return [child.wait(120) for child in children]
 
 
@@ -48,18 +37,13 @@ def processor_ns(command, env):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("library")
-    parser.add_argument("folders")
-    parser.add_argument("program")
-    options = parser.parse_args()
-    library, true = os.path.abspath(options.library), ["/bin/true"]
-    faults = []
+    library, folders, program = os.path.abspath(sys.argv[1]), *sys.argv[2:]
+    faults, true = [], ["/bin/true"]
 
     times_ns = {"bare": [], "preloaded": []}
     for _ in range(60):
-        times_ns["bare"].append(processor_ns(true, environment()))
-        times_ns["preloaded"].append(processor_ns(true, environment(library)))
+        times_ns["bare"].append(processor_ns(true, programs.bare()))
+        times_ns["preloaded"].append(processor_ns(true, programs.bare(library)))
     # The least: interrupts and cold caches of a busy machine add to it, and nothing takes from it.
     bare_ns, shim_ns = (min(times_ns[kind]) for kind in ("bare", "preloaded"))
     print(f"one start: {bare_ns / 1e6:.2f} ms of processor time bare, "
@@ -67,23 +51,13 @@ def main():
     if shim_ns - bare_ns > MOST_NS:
         faults.append(f"a start takes {(shim_ns - bare_ns) / 1e6:.2f} ms longer")
 
-    seconds = {}
-    for kind, env in (("bare", environment()), ("preloaded", environment(library))):
+    env = programs.bare(library, LD_LIBRARY_PATH=folders, SIM_HAZARD="abort")
+    for number, command in (PROCESSES, true), (GPU_PROCESSES, [program]):
         start = time.monotonic()
-        bad = [rc for rc in start_all(true, env, PROCESSES) if rc != 0]
-        seconds[kind] = time.monotonic() - start
+        bad = [rc for rc in start_all(command, env, number) if rc != 0]
+        print(f"{number} of {command[0]} at once: {time.monotonic() - start:.2f} s")
         if bad:
-            faults.append(f"{kind}: {len(bad)} of {PROCESSES} failed: {bad[:5]}")
-    print(
-        f"{PROCESSES} at once: {seconds['bare']:.2f} s bare, {seconds['preloaded']:.2f} s preloaded"
-    )
-
-    env = environment(library, LD_LIBRARY_PATH=options.folders, SIM_HAZARD="abort")
-    start = time.monotonic()
-    bad = [rc for rc in start_all([options.program], env, GPU_PROCESSES) if rc != 0]
-    print(f"{GPU_PROCESSES} that allocate: {time.monotonic() - start:.2f} s")
-    if bad:
-        faults.append(f"{len(bad)} of {GPU_PROCESSES} that allocate failed: {bad[:5]}")
+            faults.append(f"{len(bad)} of {number} of {command[0]} failed: {bad[:5]}")
     print("\n".join(faults))
     return 1 if faults else 0
 

@@ -18,27 +18,15 @@ import waiting
 NO_RECEIPT = 4  # asked by the signal
 TOOL, LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), os.path.realpath(sys.argv[2]), sys.argv[3]
 
-# Allocates and frees when told to, and ends at the end of its input.
-PROGRAM = """
-import ctypes, signal, sys
-cudart = ctypes.CDLL("libcudart.so.13")
-def churn():
-    p = ctypes.c_void_p()
-    assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(64 << 20)) == 0
-    assert cudart.cudaFree(p) == 0
-for line in sys.stdin:
-    if line == "own handler\\n":
-        signal.signal(signal.SIGUSR1, lambda *_: print("own handler ran", flush=True))
-    elif line == "all handlers\\n":
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(
-                number, lambda number, _: print("own handler of", int(number), flush=True))
-    elif line == "ignore\\n":
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    else:
-        churn()
-    print("done", flush=True)
+# More that the program can do
+MORE = """
+import signal
+def handle(numbers, handler=lambda number, _: print("own handler of", int(number), flush=True)):
+    for number in set(numbers) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, handler)
+    return 0
 """
+ALL_HANDLERS = "handle(signal.valid_signals())"
 
 
 def tool(*words, **env):
@@ -76,14 +64,17 @@ class Flush(waiting.Waiting):
         self.addCleanup(self.report.close)  # the last: the child writes it when it ends
         self.addCleanup(self.log.close)
         child = programs.Talker(
-            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", "--", program, "-c",
-             PROGRAM], {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
-                        "GPUCACHE_LOG": f"info:{self.log.name}", **env}, stderr=stderr)
+            [sys.executable, TOOL, "run", f"STATS=exit:{self.report.name}", "--", program,
+             *programs.python(MORE)[1:]],
+            {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "GPUCACHE_DIR": "none",
+             "GPUCACHE_LOG": f"info:{self.log.name}", **env}, stderr=stderr)
         self.addCleanup(child.end)
         return child
 
-    def churn(self, child, line=""):
-        self.assertEqual(child.do(line), "done")
+    def churn(self, child, *before):
+        """A signal that came meanwhile would be the first line."""
+        for line in *before, "churn(64, 1)":
+            self.assertEqual(child.do(line), "0")
 
     def served(self):
         """Has the control thread carried out what the signal asks for?"""
@@ -104,14 +95,13 @@ class Flush(waiting.Waiting):
 
     def test_does_not_run_a_handler_of_a_program_without_a_pool(self):
         child = self.start()
-        self.churn(child, "own handler")
+        self.assertEqual(child.do("handle([signal.SIGUSR1])"), "0")
         self.refused(child, "no idle device memory yet")
-        self.churn(child, "own handler")  # "own handler ran" would be the first line
+        self.churn(child)
 
     def test_says_that_a_signal_is_ignored(self):
         child = self.start()
-        self.churn(child, "ignore")
-        self.churn(child)
+        self.churn(child, "handle([signal.SIGUSR1], signal.SIG_IGN)")
         self.refused(child, "it ignores the signal")
 
     def test_sends_no_signal_but_the_one_that_the_library_listens_to(self):
@@ -122,8 +112,7 @@ class Flush(waiting.Waiting):
                               ("rtmin+3", rtmin + 3), (" RTMIN", rtmin)):
             with self.subTest(value):
                 child = self.start(stderr=subprocess.DEVNULL, GPUCACHE_SIGNAL=value)
-                self.churn(child, "all handlers")
-                self.churn(child)
+                self.churn(child, ALL_HANDLERS)
                 done = tool("flush", str(child.pid))
                 self.assertEqual((done.returncode, done.stderr), (NO_RECEIPT, ""))
                 self.assertEqual(child.read(), f"own handler of {number}")
@@ -133,10 +122,9 @@ class Flush(waiting.Waiting):
         for value in ("0", "off", "NO", "none ", "false"):
             with self.subTest(value):
                 child = self.start(GPUCACHE_SIGNAL=value)
-                self.churn(child, "all handlers")
-                self.churn(child)
+                self.churn(child, ALL_HANDLERS)
                 self.refused(child, "it listens to no signal")
-                self.churn(child)  # "own handler of .." would be the first line
+                self.churn(child)
 
     def test_looks_at_programs_with_any_name(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 
+import programs
+
 PROBE = r"""
 import os, re
 status = open("/proc/self/status").read()
@@ -42,24 +44,14 @@ LOADER_CALLS = {"access", "openat", "open", "read", "pread64", "fstat", "newfsta
                 "mprotect", "close", "munmap", "readlink", "stat"}
 
 
-def environment(library=None):
-    env = {k: v for k, v in os.environ.items()
-           if not k.startswith("GPUCACHE") and k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
-    if library:
-        env["LD_PRELOAD"] = library
-    return env
-
-
 def same_result(name, command, library, **more):
     results = []
-    for env in (environment(), environment(library)):
+    for env in (programs.bare(), programs.bare(library)):
         env.update(more)
         done = subprocess.run(command, env=env, capture_output=True, cwd="/", timeout=60)
         results.append((done.returncode, done.stdout, done.stderr))
     bare, shim = results
-    if bare != shim:
-        return [f"{name}: bare {bare}, preloaded {shim}"]
-    return []
+    return [f"{name}: bare {bare}, preloaded {shim}"] if bare != shim else []
 
 
 # Ends at once with 5, without a C library: exit by the 32-bit system call.
@@ -72,26 +64,18 @@ def narrow_child(folder, library):
     source, program = os.path.join(folder, "narrow.s"), os.path.join(folder, "narrow")
     with open(source, "w") as file:
         file.write(NARROW)
-    made = (
-        subprocess.run(
-            ["gcc", "-m32", "-nostdlib", "-pie", "-Wl,-dynamic-linker,/lib/ld-linux.so.2", "-o",
-             program, source],
-            capture_output=True,
-            check=False,
-        )
-        if shutil.which("gcc")
-        else None
-    )
     command = ["sh", "-c", f"{program}; echo $?"]
-    if (not made or made.returncode or not os.path.exists("/lib/ld-linux.so.2")
-        or subprocess.run(command, env=environment(), capture_output=True, check=False).stdout
+    made = shutil.which("gcc") and not subprocess.run(
+        ["gcc", "-m32", "-nostdlib", "-pie", "-Wl,-dynamic-linker,/lib/ld-linux.so.2", "-o",
+         program, source], capture_output=True, check=False).returncode
+    if (not made or not os.path.exists("/lib/ld-linux.so.2")
+        or subprocess.run(command, env=programs.bare(), capture_output=True, check=False).stdout
         != b"5\n"):
         print("32-bit programs do not run here: a 32-bit child was not tried")
         return []
-    done = subprocess.run(command, env=environment(library), capture_output=True, check=False)
-    lines = [
-        line for line in done.stderr.decode().splitlines() if "cannot be preloaded" not in line
-    ]
+    done = subprocess.run(command, env=programs.bare(library), capture_output=True, check=False)
+    lines = [line for line in done.stderr.decode().splitlines()
+             if "cannot be preloaded" not in line]
     if (done.returncode, done.stdout, lines) != (0, b"5\n", []):
         return [f"32-bit child: exit {done.returncode}, {done.stdout}, {lines}"]
     return []
@@ -182,10 +166,8 @@ def extra_calls(name, bare, shim, library):
             if before != after:
                 at = next((k for k, (a, b) in enumerate(zip(before, after)) if a != b),
                           min(len(before), len(after)))
-                faults.append(
-                    f"{name}: process {i} differs after the loader, call {at}: {after[at:at + 3]} "
-                    f"instead of {before[at:at + 3]}"
-                )
+                faults.append(f"{name}: process {i} differs after the loader, call {at}: "
+                              f"{after[at:at + 3]} instead of {before[at:at + 3]}")
             loader = call_names(shim_loader)
             for call in call_names(bare_loader):
                 if call in loader:
@@ -198,12 +180,12 @@ def extra_calls(name, bare, shim, library):
     return faults
 
 
-def quiet(library, programs):
+def quiet(library, others):
     """Everything that gives the library away."""
     faults = []
-    for program in programs:
+    for program in others:
         faults += same_result(os.path.basename(program), [program], library)
-        if subprocess.run([program], env=environment(), check=False).returncode != 0:
+        if subprocess.run([program], env=programs.bare(), check=False).returncode != 0:
             faults.append(f"{program}: fails without the library")
     for name, command in PROGRAMS.items():
         faults += same_result(name, command, library)
@@ -211,30 +193,30 @@ def quiet(library, programs):
         faults += same_result(name + ", bound at once", command, library, LD_BIND_NOW="1")
     with tempfile.TemporaryDirectory() as folder:
         faults += narrow_child(folder, library) + compiler(folder, library)
-        if not shutil.which("strace") or not trace(["true"], environment(), folder, library):
+        if not shutil.which("strace") or not trace(["true"], programs.bare(), folder, library):
             print("strace does not work here: system calls were not compared")
             return faults
         for name in ("true", "shell", "pipe"):
-            bare = trace(PROGRAMS[name], environment(), folder, library)
-            again = trace(PROGRAMS[name], environment(), folder, library)
+            bare = trace(PROGRAMS[name], programs.bare(), folder, library)
+            again = trace(PROGRAMS[name], programs.bare(), folder, library)
             if extra_calls(name, bare, again, None):
                 print(f"{name}: two bare runs differ in their system calls: not compared")
                 continue
             # What a scheduler does otherwise, it does not do each time.
             for _ in range(3):
-                shim = trace(PROGRAMS[name], environment(library), folder, library)
+                shim = trace(PROGRAMS[name], programs.bare(library), folder, library)
                 found = extra_calls(name, bare, shim, library)
                 if not found:
                     break
-                bare = trace(PROGRAMS[name], environment(), folder, library)
+                bare = trace(PROGRAMS[name], programs.bare(), folder, library)
             faults += found
     return faults
 
 
 def main():
     library = os.path.abspath(sys.argv[1])
-    programs = [os.path.abspath(word) for word in sys.argv[2:] if word != "--self-test"]
-    faults = quiet(library, programs)
+    others = [os.path.abspath(word) for word in sys.argv[2:] if word != "--self-test"]
+    faults = quiet(library, others)
     if "--self-test" in sys.argv:
         print(f"noticed: {faults[0]}" if faults
               else "a library that gives itself away was not noticed")

@@ -6,7 +6,6 @@ test_turns.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER HOLDER TABLES.PY"""
 import os
 import signal
 import sys
-import tempfile
 import threading
 import unittest
 
@@ -49,9 +48,8 @@ class Question(threading.Thread):
 
 class Turns(waiting.Waiting):
     def setUp(self):
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.folder, self.log = os.path.join(scratch.name, "p"), os.path.join(scratch.name, "log")
+        scratch = self.scratch()
+        self.folder, self.log = os.path.join(scratch, "p"), os.path.join(scratch, "log")
 
     def start(self, hold="hold 64 32", **options):
         options = {"GPUCACHE_DIR": self.folder, "GPUCACHE_LOG": f"info:{self.log}", **options}

@@ -2,6 +2,7 @@
 """A page of live state as a process under the library would have it. A test writes it, and a thread
 answers requests. Also calls of the tool inside of this process."""
 import contextlib
+import glob
 import io
 import json
 import mmap
@@ -19,7 +20,8 @@ import unittest
 TOOL = os.path.realpath(sys.argv[1])
 sys.path.insert(0, TOOL)
 
-from gpucache import ask, cached, cli, process, state, tables  # noqa: E402 # pylint: disable=C0413
+from gpucache import ask, cached, cli, process  # noqa: E402 # pylint: disable=C0413
+from gpucache import state, tables, trace  # noqa: E402 # pylint: disable=C0413
 
 # A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP: tests of
 # these signals inherit it.
@@ -68,11 +70,11 @@ def pool(device=0, uuid=UUID, **figures):
     return found
 
 
-def flushed_one(uuid):
+def flushed(**figures):
     """The receipt of a flush of one GPU."""
-    return {"gpus": [{"uuid": uuid, "device": 0, "returned_bytes": 0, "idle_bytes": 0,
-                      "pending_bytes": 0, "allocated_bytes": 0, "partly_live_bytes": 0}],
-            "ns": 1, "frameworks": []}
+    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
+             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
+    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
 
 
 def body(*pools, **more):
@@ -190,7 +192,17 @@ class Scratch(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "a.gct")
+        self.folder = folder.name
+        self.path = os.path.join(self.folder, "a.gct")
+
+    def trace(self, path=None):
+        its = trace.Trace(path or self.path)
+        self.addCleanup(its.close)
+        return its
+
+    def read(self, path=None):
+        its = self.trace(path)
+        return its, list(its.events())
 
 
 class Done:
@@ -218,6 +230,20 @@ def tool(*words, **env):
         os.environ.clear()
         os.environ.update(before)
     return Done(status, out.getvalue(), err.getvalue())
+
+
+def well(*words, **env):
+    """The same of a call that has to end well."""
+    done = tool(*words, **env)
+    assert (done.status, done.err) == (0, ""), (words, done.status, done.err)
+    return done
+
+
+def pythons():
+    """This Python, and those of pyenv, that are 3.8 or newer."""
+    found = {*glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python")), sys.executable}
+    return [path for path in sorted(found) if not subprocess.run(
+        [path, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"], check=False).returncode]
 
 
 def lines_of(call):

@@ -11,7 +11,7 @@ import sys
 import termios
 import time
 
-from fake import ALONE, MIB, UUID, UUID_B, body, map_page, pool, wait_for
+from fake import ALONE, MIB, UUID_B, body, flushed, map_page, pool, wait_for
 from test_page import Case
 
 from gpucache import tables
@@ -87,6 +87,11 @@ class Terminal:
             os.waitpid(self.pid, 0)
         return os.WEXITSTATUS(status[0]) if status and os.WIFEXITED(status[0]) else -1
 
+    def quit(self, key="q"):
+        """The exit status."""
+        self.press(key)
+        return self.end()
+
     def end(self):
         """The exit status."""
         end = time.monotonic() + 60
@@ -111,9 +116,7 @@ class Two(Case):
 
     def answer(self, words):
         if words.startswith("flush"):
-            return tables.PAGE_REPLY_DONE, 156 * MIB, {"ns": 11_000_000, "frameworks": [], "gpus": [
-                {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
-                 "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0}]}
+            return tables.PAGE_REPLY_DONE, 156 * MIB, flushed()
         return tables.PAGE_REPLY_DONE, 0, {"options": [
             {"name": "MAX_IDLE", "old": "none", "new": "1G"}]}
 

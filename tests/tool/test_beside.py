@@ -208,17 +208,6 @@ assert cuda.cuMemHostUnregister(host)
 """)
         self.check(used, array=(2, 32, 32, 16), host=(1, 0, 4, 4))
 
-    def test_an_unmapping_that_fails_leaves_the_memory(self):
-        used = self.used("""
-at = reserve(8 * MIB)
-part = create(4 * MIB)
-good(cuda.cuMemMap(at, size(4 * MIB), size(0), part, u64(0)))
-good(cuda.cuMemRelease(part))
-assert cuda.cuMemUnmap(at, size(6 * MIB))
-assert cuda.cuMemUnmap(at, size(2 * MIB))
-""")
-        self.check(used, vmm=(1, 4, 4, 4))
-
     def test_what_threads_do_in_turn_is_told_in_this_order(self):
         """Random programs of four threads. Each knows how much there was of each kind."""
         for seed in range(6):

@@ -2,7 +2,6 @@
 """What doctor says of a machine and of a process, with and without a GPU, and its warnings.
 
 test_doctor.py TOOL"""
-import glob
 import os
 import struct
 import subprocess
@@ -11,7 +10,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MAPPER, PIPES, TOOL, map_page, tool
+from fake import MAPPER, PIPES, TOOL, map_page, pythons, tool, well
 from test_page import Case
 
 from gpucache import doctor, fault, host, process, tables
@@ -43,8 +42,7 @@ class Told(Case):
         self.addCleanup(patch.stop)
 
     def told(self, *words, **env):
-        done = tool("doctor", "--json", *words, **env)
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("doctor", "--json", *words, **env)
         return {row["name"]: row["text"] for row in done.json["facts"]}, \
             {row["what"]: row["remedy"] for row in done.json["warnings"]}
 
@@ -59,14 +57,6 @@ class Told(Case):
         self.assertEqual((sorted(facts), warnings), (sorted(FACTS), {}))
         self.assertIn("580.159.04, CUDA 13.0, /lib/libcuda.so.1", facts["driver"])
         self.assertTrue(tool("doctor").out.endswith("\nnothing to warn of\n"))
-
-    def test_a_machine_without_a_driver(self):
-        self.answer("driver", {"library": "", "version": "", "cuda": 0})
-        self.warned("the loader finds no libcuda.so.1")
-
-    def test_a_driver_that_is_too_old(self):
-        self.answer("driver", {**PLAIN, "cuda": 11080})
-        self.warned("the driver is older than CUDA 12")
 
     def test_a_gpu_with_parts_and_one_that_takes_no_work(self):
         rows = (("0", "NVIDIA H200", "143771 MiB", "9.0", "Enabled", "Default"),
@@ -108,20 +98,29 @@ class Told(Case):
         self.assertEqual(remedies, {f"scripts/install again; or {fault.remedy(module)}"
                                     for module in ("rich", "argcomplete")})
 
-    def test_preloads_that_are_not_there_or_in_the_wrong_order(self):
-        self.answer("preloads", ["/none/libx.so"])
-        self.warned("/none/libx.so is preloaded and is not there: each program says so")
-        self.answer("preloads", ["libgpucache.so", "libasan.so.8"])
-        self.warned("libasan.so.8 stands behind libgpucache.so")
-        self.answer("preloads", ["libvgpu.so", "libgpucache.so"])
-        self.warned("libvgpu.so hooks allocations as well: not tried together")
-
-    def test_options_that_the_library_would_refuse(self):
-        self.warned("GPUCACHE_MAX_IDEL: there is no option GPUCACHE_MAX_IDEL; the nearest is "
-                    "MAX_IDLE", GPUCACHE_MAX_IDEL="1G")
-        self.warned("GPUCACHE turns the library off", GPUCACHE="off")
-        self.warned("PyTorch is set to cudaMallocAsync, which bypasses the pool",
-                    PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    def test_what_is_not_in_order(self):
+        for name, value, what in (
+                ("driver", {"library": "", "version": "", "cuda": 0},
+                 "the loader finds no libcuda.so.1"),
+                ("driver", {**PLAIN, "cuda": 11080}, "the driver is older than CUDA 12"),
+                ("preloads", ["/none/libx.so"],
+                 "/none/libx.so is preloaded and is not there: each program says so"),
+                ("preloads", ["libgpucache.so", "libasan.so.8"],
+                 "libasan.so.8 stands behind libgpucache.so"),
+                ("preloads", ["libvgpu.so", "libgpucache.so"],
+                 "libvgpu.so hooks allocations as well: not tried together"),
+                ("is_wsl", True, "this is WSL, where the library was not tried"),
+                ("c_library", "musl", "the C library is musl, for which there is no driver for "
+                 "CUDA: the library loads and does nothing")):
+            with unittest.mock.patch.object(host, name, lambda *_, value=value: value):
+                self.warned(what)
+        for name, value, what in (
+                ("GPUCACHE_MAX_IDEL", "1G", "GPUCACHE_MAX_IDEL: there is no option "
+                 "GPUCACHE_MAX_IDEL; the nearest is MAX_IDLE"),
+                ("GPUCACHE", "off", "GPUCACHE turns the library off"),
+                ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync",
+                 "PyTorch is set to cudaMallocAsync, which bypasses the pool")):
+            self.warned(what, **{name: value})
 
     def test_folders_of_pages_that_the_library_would_refuse(self):
         self.page()
@@ -133,14 +132,6 @@ class Told(Case):
                     "lends no memory", GPUCACHE_DIR="none")
         self.warned("nobody can make a file in /proc/none: ps does not see what is started here",
                     GPUCACHE_DIR="/proc/none/pages")
-
-    def test_systems_where_the_library_was_not_tried(self):
-        self.answer("is_wsl", True)
-        self.warned("this is WSL, where the library was not tried")
-        self.answer("is_wsl", False)
-        self.answer("c_library", "musl")
-        self.warned("the C library is musl, for which there is no driver for CUDA: the library "
-                    "loads and does nothing")
 
     def test_words_of_others_do_no_harm(self):
         self.answer("preloads", ["/none/\033[2J\udcff"])
@@ -248,12 +239,7 @@ class Machine(Case):
 
 class Anywhere(Case):
     def test_each_python_without_a_terminal_a_home_or_letters(self):
-        found = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
-        tried = 0
-        for python in sorted({*found, sys.executable}):
-            if subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"],
-                              check=False).returncode:
-                continue
+        for python in pythons():
             done = subprocess.run([python, TOOL, "doctor"], stdin=subprocess.DEVNULL, timeout=60,
                                   capture_output=True, check=False,
                                   env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONUTF8": "0",
@@ -264,8 +250,6 @@ class Anywhere(Case):
             lines = done.stdout.decode().splitlines()
             names = {line[:doctor.NAMES].split(" ")[0] for line in lines}
             self.assertLessEqual(set(FACTS) - {"GPU"}, names)
-            tried += 1
-        self.assertGreaterEqual(tried, 1)
 
 
 if __name__ == "__main__":

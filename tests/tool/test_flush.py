@@ -12,7 +12,7 @@ import threading
 import unittest
 import unittest.mock
 
-from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, pool, tool, wait_for
+from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool, wait_for, well
 from test_page import USER, Case
 
 from gpucache import ask as ask_module
@@ -22,12 +22,6 @@ DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 REFUSED = tables.PAGE_REPLY_REFUSED
 
 
-def flushed(**figures):
-    found = {"uuid": UUID, "device": 0, "returned_bytes": 156 * MIB, "idle_bytes": 0,
-             "pending_bytes": 0, "allocated_bytes": 32 * MIB, "partly_live_bytes": 0, **figures}
-    return {"gpus": [found], "ns": 11_000_000, "frameworks": []}
-
-
 class Flush(Case):
     def serve(self, code=DONE, value=156 * MIB, reply=None, **more):
         return self.page(answer=lambda words: (code, value, flushed() if reply is None else reply),
@@ -35,8 +29,7 @@ class Flush(Case):
 
     def test_the_receipt(self):
         self.serve()
-        done = tool("flush", os.getpid())
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", os.getpid())
         self.assertEqual(done.out, f"PID {os.getpid()} GPU 0: 156 MiB returned in 11 ms, "
                                    "32 MiB live\n")
 
@@ -98,8 +91,7 @@ class Flush(Case):
             return DONE, 0, {**flushed(returned_bytes=0),
                              "frameworks": [{"name": "torch", "state": "idle"}]}
         page = self.page(body(pool(flushed_bytes=7 * MIB)), answer=answer)
-        done = tool("flush", os.getpid())
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", os.getpid())
         self.assertRegex(done.out, rf"^PID {os.getpid()} GPU 0: 160 MiB returned in .*, 32 MiB live"
                          rf"\nPID {os.getpid()}: torch gave up 160 MiB"
                          rf"\nPID {os.getpid()}: its Python packages answered late: what other "
@@ -203,8 +195,7 @@ class Flush(Case):
                    (DONE, MIB, {"gpus": [{**flushed()["gpus"][0], "returned_bytes": MIB}],
                                 "ns": 10**9, "frameworks": [{"name": "torch", "state": "idle"}]})]
         self.page(answer=lambda words: replies.pop(0))
-        done = tool("flush", os.getpid())
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", os.getpid())
         self.assertEqual(done.out.splitlines(), [
             f"PID {os.getpid()} GPU 0: 101 MiB returned in 2 s, 32 MiB live",
             f"PID {os.getpid()}: torch gave up 9 MiB in 1 ms: it had nothing to give back"])

@@ -13,7 +13,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import Scratch, tool
+from fake import Scratch, well
 
 import browser
 import gct
@@ -285,8 +285,7 @@ class Reports(Scratch):
 
     def test_without_names_it_is_the_first_other_library(self):
         """The program that was recorded ran elsewhere."""
-        done = tool("report", self.path)
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("report", self.path)
         self.assertRegex(done.out, r"\n *20 MiB +27% +libtorch_cpu.so\+0x0 +libtorch_cpu.so, "
                                    r"through libc10_cuda.so, called by libtorch_cuda.so\+0x0, ")
 

@@ -12,8 +12,12 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, tool, wait_for
+from fake import MIB, TOOL, tool, wait_for, well
 from test_page import Case
+
+FAKES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "process")
+sys.path.append(FAKES)
+import programs  # noqa: E402 # pylint: disable=wrong-import-position
 
 from gpucache import flush
 from gpucache import page as page_module
@@ -21,75 +25,47 @@ from gpucache import process, state, tables
 
 state.PATIENCE_S = 5.0
 FOLDERS = sys.argv[3]
-FAKES = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "process")
 SIZE = 64 * MIB
 NEW_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc")
-# Does what it is told, line by line.
-PROGRAM = """
-import ctypes, os, sys
-cudart = ctypes.CDLL("libcudart.so.13")
-held = []
-def take(size):
-    p = ctypes.c_void_p()
-    assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(size)) == 0
-    held.append(p)
-def drop():
-    assert cudart.cudaFree(held.pop()) == 0
-for line in sys.stdin:
-    verb, _, size = line.partition(" ")
-    if verb == "take":
-        take(int(size))
-    elif verb == "device":
-        assert cudart.cudaSetDevice(int(size)) == 0
-    elif verb == "torch":  # a package with a cache of its own
-        sys.path.insert(0, os.environ["FAKES"])
-        import framework_fakes as fakes
-        cache = fakes.Cache()
-        fakes.put_torch(cache)
-        cache.fill(int(size))
-    elif verb == "hold":  # the interpreter's lock, in C, until another opens the pipe too
-        libc = ctypes.PyDLL(None)
-        sys.setswitchinterval(1000)  # no other thread gets the lock between the two calls
-        libc.write(1, b"done\\n", 5)
-        libc.open(size.strip().encode(), os.O_RDONLY)
-        sys.setswitchinterval(0.005)
-    elif verb == "churn":
-        for _ in range(int(size)):
-            take(1 << 20)
-            take(32 << 20)
-            drop()
-            drop()
-    else:
-        drop()
-    print("done", flush=True)
+# More that the program can do
+MORE = """
+def idle(mib, live_mib):
+    mine = []
+    assert not take(mib << 20, mine) and not alloc(live_mib)
+    give(mine)
+def torch(mib):  # a package with a cache of its own
+    sys.path.insert(0, os.environ["FAKES"])
+    import framework_fakes as fakes
+    cache = fakes.Cache()
+    fakes.put_torch(cache)
+    cache.fill(mib << 20)
+def hold(path):  # the interpreter's lock, in C, until another opens the pipe too
+    libc = ctypes.PyDLL(None)
+    sys.setswitchinterval(1000)  # no other thread gets the lock between the two calls
+    libc.write(1, b"inside\\n", 7)
+    libc.open(path.encode(), os.O_RDONLY)
+    sys.setswitchinterval(0.005)
+def two_sizes(count):
+    mine = []
+    for _ in range(count):
+        assert not take(1 << 20, mine) and not take(32 << 20, mine)
+        give(mine)
 """
 
 
-class Program:
+class Program(programs.Talker):
     """A process under the library."""
 
     def __init__(self, case, *options, prefix=(), **env):
-        self.child = subprocess.Popen(
-            [*prefix, sys.executable, TOOL, "run", *options, "--", sys.executable, "-c", PROGRAM],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": FOLDERS, "SIM_DEVICES": "2", **env})
-        self.pid = self.child.pid
+        super().__init__(
+            [*prefix, sys.executable, TOOL, "run", *options, "--", *programs.python(MORE)],
+            {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "SIM_DEVICES": "2", **env}, stderr=None)
         case.addCleanup(self.end)
-
-    def do(self, words):
-        self.child.stdin.write(words + "\n")
-        self.child.stdin.flush()
-        self.heard()
-
-    def heard(self):
-        line = self.child.stdout.readline()
-        assert line == "done\n", f"it said {line!r}"
+        case.addCleanup(self.finish)
 
     def idle(self):
         """Live and idle memory, and a page."""
-        self.do(f"take {32 * MIB}")
-        self.do(f"take {SIZE}")
-        self.do("drop")
+        self.do("idle(64, 32)")
         assert wait_for(lambda: tool("stat", self.pid, "--json").status == 0)
         return self
 
@@ -102,17 +78,6 @@ class Program:
             return True
         os.kill(self.pid, signal.SIGCONT)
         return False
-
-    def kill(self):
-        self.child.kill()
-        self.child.wait()
-
-    def end(self):
-        if not self.child.stdin.closed:
-            self.child.stdin.close()
-        self.child.wait(30)
-        self.child.stdout.close()
-        return self.child.returncode
 
 
 class Live(Case):
@@ -129,24 +94,22 @@ class Live(Case):
             self.assertEqual(its["options"]["MAX_IDLE"], "2G")
             self.assertEqual(its["status"], "running")
         one, *others = programs
-        done = tool("flush", one.pid)
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", one.pid)
         self.assertRegex(done.out, rf"^PID {one.pid} GPU 0: 64 MiB returned in \d.*, 32 MiB live\n")
         self.assertEqual(self.figures(one.pid)["idle_bytes"], 0)
-        done = tool("flush", "--all", "--json")
-        self.assertEqual(done.status, 0, done.err)
+        done = well("flush", "--all", "--json")
         self.assertEqual(done.json["returned_bytes"], 2 * SIZE)
         # Packages that are late are asked again: the last flush may have found nothing.
         self.assertRegex(tool("stat", others[0].pid).out,
                          r"\nflushed +64 MiB\n(.*\n)*last flush: .*, request, ")
         for program in programs:
-            program.do("churn 2")
-            self.assertEqual(program.end(), 0)
+            program.do("two_sizes(2)")
+            self.assertEqual(program.finish()[0], 0)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_one_gpu_of_two(self):
         program = Program(self).idle()
-        program.do("device 1")
+        program.do("cudart.cudaSetDevice(1)")
         program.idle()
         self.assertEqual(len(tool("stat", program.pid, "--json").json["gpus"]), 2)
         done = tool("flush", program.pid, "--gpu", "1", "--json")
@@ -157,24 +120,23 @@ class Live(Case):
 
     def test_the_program_goes_on_while_many_ask(self):
         program = Program(self).idle()
-        program.child.stdin.write("churn 3000\n")
-        program.child.stdin.flush()
+        program.send("two_sizes(3000)")
         for _ in range(20):
-            done = tool("flush", program.pid)
-            self.assertEqual(done.status, 0, done.err)
+            done = well("flush", program.pid)
             self.assertEqual(tool("ps").status, 0)
-        program.heard()
-        self.assertEqual(program.end(), 0)
+        program.read()
+        self.assertEqual(program.finish()[0], 0)
 
     def test_flush_waits_for_packages_that_answer_late(self):
         opened = []
         self.addCleanup(lambda: [os.close(fd) for fd in opened])  # after the program's end
         program = Program(self, FAKES=FAKES)
-        program.do(f"torch {160 * MIB}")
+        program.do("torch(160)")
         self.assertTrue(wait_for(lambda: tool("stat", program.pid, "--json").status == 0))
         pipe = os.path.join(self.folder, "pipe")
         os.mkfifo(pipe)
-        program.do(f"hold {pipe}")
+        program.send(f"hold({pipe!r})")
+        self.assertEqual(program.read(), "inside")
 
         def let_go():
             opened.append(os.open(pipe, os.O_RDWR))
@@ -196,20 +158,19 @@ class Live(Case):
                          rf"PID {program.pid}: torch gave up 160 MiB\n"
                          rf"PID {program.pid}: its Python packages answered late: what other "
                          r"flushes gave back meanwhile is counted too\n$")
-        program.heard()
-        self.assertEqual(program.end(), 0)
+        program.read()
+        self.assertEqual(program.finish()[0], 0)
 
     def test_stat_tells_the_last_state_of_a_killed_process(self):
         program = Program(self).idle()
         tool("stat", program.pid)
         self.assertTrue(wait_for(program.stop_between_two_states))
-        program.child.kill()
+        program.process.kill()
         os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)  # its parent has not looked yet
         self.assertEqual(tool("ps", "--json").json["processes"], [])
-        program.kill()
+        program.process.wait()
         self.assertEqual(tool("ps", "--json").json["processes"], [])
-        done = tool("stat", program.pid)
-        self.assertEqual(done.status, 0, done.err)
+        done = well("stat", program.pid)
         self.assertIn("It has ended. This is its last state", done.out)
         self.assertRegex(done.out, r"idle +64 MiB")
         self.says(tool("flush", program.pid), 1, f"PID {program.pid}: no such process")
@@ -231,8 +192,7 @@ class Live(Case):
 
     def test_a_process_without_a_page_gets_the_signal(self):
         program = Program(self, GPUCACHE_DIR="none")
-        program.do(f"take {SIZE}")
-        program.do("drop")
+        program.do("churn(64, 1)")
         # The thread that answers may have begun and not have its name yet.
         self.assertTrue(wait_for(lambda: tool("flush", program.pid).status == 4))
         done = tool("flush", program.pid)
@@ -243,15 +203,15 @@ class Live(Case):
                   "it was started with GPUCACHE_DIR=none")
         self.says(tool("flush", program.pid, "--keep", "1G"), 1, f"PID {program.pid}: it has no "
                   "page of live state, and its signal knows no --gpu or --keep")
-        self.assertEqual(program.end(), 0)
+        self.assertEqual(program.finish()[0], 0)
 
     def test_a_process_without_a_page_is_told_the_folder_that_it_was_to_use(self):
         program = Program(self, GPUCACHE_DIR="/proc/none", GPUCACHE_LOG="off")
-        program.do(f"take {SIZE}")
+        program.do("alloc(64)")
         self.says(tool("stat", program.pid), 1, f"PID {program.pid}: it has no page of live state: "
                   "it has allocated no device memory yet, could make no file in /proc/none, or has "
                   "an older library")
-        self.assertEqual(program.end(), 0)
+        self.assertEqual(program.finish()[0], 0)
 
     def test_a_process_with_a_folder_of_its_own_is_found_by_its_pid(self):
         folder = os.path.join(self.folder, "elsewhere")
@@ -273,7 +233,7 @@ class Live(Case):
         os.kill(program.pid, signal.SIGCONT)
         self.assertEqual(done.status, 1)
         self.assertEqual(len(done.err.splitlines()), 1, done.err)
-        program.do("churn 3")
+        program.do("two_sizes(3)")
         self.assertTrue(wait_for(is_back))
         self.assertEqual(tool("flush", program.pid).status, 0)
         seconds = []
@@ -289,21 +249,8 @@ class Live(Case):
             self.assertEqual(tool("flush", program.pid).status, 0)
             seconds.append(time.monotonic() - start)
         self.assertLess(min(seconds), 4)
-        program.do("churn 3")
-        self.assertEqual(program.end(), 0)
-
-    @unittest.skipUnless(any(c["name"] == "set" for c in tables.COMMANDS), "no such request")
-    def test_options_change_live(self):
-        program = Program(self).idle()
-        done = tool("set", program.pid, "MAX_IDLE=1M", "LOG=error")
-        self.assertEqual((done.status, done.err), (0, ""))
-        self.assertIn(f"PID {program.pid}: MAX_IDLE none -> 1M", done.out)
-        self.assertIn(f"PID {program.pid}: LOG warn -> error", done.out)
-        self.assertTrue(wait_for(lambda: self.figures(program.pid)["idle_bytes"] <= MIB))
-        self.assertIn("MAX_IDLE=1M", tool("ps").out)
-        done = tool("set", program.pid, "BACKING=segment")
-        self.assertEqual(done.status, 1)
-        self.assertIn("BACKING is unchanged: ", done.out)
+        program.do("two_sizes(3)")
+        self.assertEqual(program.finish()[0], 0)
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare") and not subprocess.run(
         ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"],
@@ -312,8 +259,7 @@ class Live(Case):
         page_module.PLACES = ("/dev/shm", "/tmp")
         program = Program(self, GPUCACHE_DIR="", prefix=(
             "unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"))
-        program.do(f"take {SIZE}")
-        program.do("drop")
+        program.do("churn(64, 1)")
         self.assertTrue(wait_for(lambda: tool("flush", program.pid).status == 0))
         self.assertTrue(page_module.find(program.pid)[0].path.startswith(
             f"/proc/{program.pid}/root" + "/dev/shm/gpucache-0/"))
@@ -322,13 +268,11 @@ class Live(Case):
         [*NEW_NAMESPACE, "true"], stderr=subprocess.DEVNULL).returncode, "no pid namespaces here")
     def test_a_process_in_another_pid_namespace(self):
         program = Program(self, prefix=NEW_NAMESPACE)
-        program.do(f"take {SIZE}")
-        program.do("drop")
+        program.do("churn(64, 1)")
         found = wait_for(lambda: tool("ps", "--json").json["processes"])[0]
         self.assertEqual((found["status"], found["namespace_pid"]), ("running", 1))
         self.assertNotEqual(found["pid"], 1)
-        done = tool("flush", found["pid"])
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("flush", found["pid"])
         self.assertIn("64 MiB returned", done.out)
 
 

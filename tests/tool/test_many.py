@@ -12,7 +12,7 @@ import time
 import unittest
 from unittest import mock
 
-from fake import TOOL, FakePage, map_page, pool, tool
+from fake import TOOL, map_page, pool, tool, well
 from test_page import ROOT, Case
 
 from gpucache import page as page_module
@@ -102,8 +102,7 @@ class Hostile(Files):
 
     def honest(self, uid=23456):
         """A page of this process that belongs to somebody else."""
-        page = FakePage(self.user(uid), uid=uid)
-        self.addCleanup(page.close)
+        page = self.page(uid=uid, folder=self.user(uid))
         os.chown(page.path, uid, uid)
         return page
 
@@ -114,8 +113,7 @@ class Hostile(Files):
         folder = self.user(12345)
         self.put(300, self.head_of(), folder)
         sleeper, its = self.sleeper()
-        running = FakePage(folder, uid=12345, **its)
-        self.addCleanup(running.close)
+        running = self.page(uid=12345, **its, folder=folder)
         map_page(sleeper, running)
         self.give(folder)
         honest = self.honest()
@@ -206,11 +204,9 @@ class Hostile(Files):
     def test_many_pages_of_one_process_need_one_look_at_its_mappings(self):
         namespace, pid, start = process.identity(os.getpid())
         folder = self.user(12345)
-        for number in range(300):
-            with open(f"{folder}/{number}-{pid}-{start}{tables.PAGE_SUFFIX}", "wb") as file:
-                file.write(b"")
-        with open(f"{folder}/{namespace}-{pid}-{start}{tables.PAGE_SUFFIX}", "wb") as file:
-            file.write(b"")
+        for number in *range(300), namespace:
+            with open(f"{folder}/{number}-{pid}-{start}{tables.PAGE_SUFFIX}", "wb"):
+                pass
         self.give(folder)
         with mock.patch.object(process, "namespace", return_value=None), \
                 mock.patch.object(process, "maps", side_effect=process.maps) as maps, \
@@ -222,8 +218,7 @@ class Hostile(Files):
         """Whatever it says."""
         folder = self.user(12345)
         for uid in 0, 54321:
-            page = FakePage(folder, namespace=ELSEWHERE, pid=7 + uid, uid=uid)
-            self.addCleanup(page.close)
+            self.page(namespace=ELSEWHERE, pid=7 + uid, uid=uid, folder=folder)
         self.give(folder)
         found = self.everybody("ps", "--json").json["processes"]
         self.assertEqual([p["user"] for p in found], ["12345"] * 2)
@@ -231,8 +226,7 @@ class Hostile(Files):
     def test_a_page_with_pools_without_end(self):
         folder = self.user(12345)
         pools = [{"uuid": str(number), "device": number} for number in range(1500)]
-        page = FakePage(folder, {"pools": [pool()] + pools}, pid=7, namespace=ELSEWHERE, uid=12345)
-        self.addCleanup(page.close)
+        self.page({"pools": [pool()] + pools}, pid=7, namespace=ELSEWHERE, uid=12345, folder=folder)
         self.give(folder)
         found, = self.everybody("ps", "--json").json["processes"]
         self.assertEqual(len(found["gpus"]), state.POOLS_MAX)
@@ -241,8 +235,7 @@ class Hostile(Files):
     def test_a_command_without_end_is_cut(self):
         sleeper, its = self.sleeper(*["x" * 100000] * 15)
         folder = self.user(12345)
-        page = FakePage(folder, uid=12345, **its)
-        self.addCleanup(page.close)
+        page = self.page(uid=12345, **its, folder=folder)
         map_page(sleeper, page)
         self.give(folder)
         found, = self.everybody("ps", "--json").json["processes"]
@@ -257,15 +250,13 @@ class Clocks(Case):
         return self.page(answer=answer)
 
     def all_is_well(self, page):
-        done = tool("ps", "--json")
-        self.assertEqual((done.status, done.err), (0, ""))
+        done = well("ps", "--json")
         (found,) = done.json["processes"]
         self.assertEqual((found["pid"], found["status"]), (os.getpid(), "running"))
         self.assertGreaterEqual(found["age_ns"], 0)
         self.assertTrue(os.path.exists(page.path))
         for words in ("stat", os.getpid()), ("flush", os.getpid()):
-            done = tool(*words)
-            self.assertEqual((done.status, done.err), (0, ""), words)
+            done = well(*words)
 
     def test_the_time_of_day_jumps(self):
         page = self.served()

@@ -16,7 +16,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MIB, PIPES, TOOL, UUID, UUID_B, body, flushed_one, pool, tool
+from fake import MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool, well
 from test_page import Case
 
 from gpucache import gpu, machine, process, tables
@@ -118,12 +118,11 @@ class Parts(Case):
 
         def answer(words):
             asked.append(words)
-            return tables.PAGE_REPLY_DONE, 0, flushed_one(MIG_UUID)
+            return tables.PAGE_REPLY_DONE, 0, flushed(uuid=MIG_UUID)
         self.page(body(pool(uuid=MIG_UUID)), answer=answer)
         with nvml({"GPU-other": {}, WHOLE: {"parts": {2: MIG_UUID}}}):
             for wanted in "1:2", MIG_UUID, MIG_UUID.lower(), MIG_UUID[4:], MIG_UUID[:10]:
-                done = tool("flush", os.getpid(), "--gpu", wanted)
-                self.assertEqual((done.status, done.err), (0, ""), wanted)
+                done = well("flush", os.getpid(), "--gpu", wanted)
                 self.assertIn(f"gpu={MIG_UUID}", asked[-1])
                 self.assertIn("GPU 1:2:", done.out)
             number = len(asked)
@@ -140,38 +139,36 @@ class Parts(Case):
             del sys.modules["pynvml"]
 
     def test_a_process_in_a_part_is_listed_once(self):
-        with subprocess.Popen(["sleep", "100"]) as other:
-            try:
-                both = [(other.pid, 512 * MIB)]
-                with nvml({WHOLE: {"parts": {0: MIG_UUID}, "processes": both},
-                           MIG_UUID: {"processes": both}}):
-                    (entry,) = tool("ps", "--json").json["without_page"]
-                    self.assertEqual((entry["pid"], entry["gpu"], entry["gpu_uuid"]),
-                                     (other.pid, "0:0", MIG_UUID))
-            finally:
-                other.kill()
+        """By a package that is too old to know those that draw, too."""
+        other, _ = self.sleeper()
+        both = [(other.pid, 512 * MIB)]
+        with nvml({WHOLE: {"parts": {0: MIG_UUID}, "processes": both},
+                   MIG_UUID: {"processes": both}}), unittest.mock.patch.object(
+                       Nvml, "nvmlDeviceGetGraphicsRunningProcesses", property()):
+            (entry,) = tool("ps", "--json").json["without_page"]
+            self.assertEqual((entry["pid"], entry["gpu"], entry["gpu_uuid"]),
+                             (other.pid, "0:0", MIG_UUID))
 
 
 class Rest(Case):
     def test_a_device_that_does_not_tell_all_is_shown_with_what_it_tells(self):
         self.page(body(pool()))
-        with subprocess.Popen(["sleep", "100"]) as other:
-            try:
-                for refused in "name", "memory", "processes", "parts":
-                    with on_the_host(), nvml({WHOLE: {"refuses": [refused]}, UUID: {
-                            "processes": [(other.pid, None)]}}) as module:
-                        done, as_json = tool("ps"), tool("ps", "--json").json
-                        self.assertEqual((done.status, done.err), (0, ""), refused)
-                        self.assertEqual(as_json["nvml"], "ok", refused)
-                        self.assertEqual([d["uuid"] for d in as_json["gpus"]], [WHOLE, UUID])
-                        self.assertRegex(done.out, rf"{other.pid} +\S+ +1 .* sleep "
-                                                   r"\(without the library\)")
-                        self.assertEqual(module.shut_down, 2)
-                        figures = tool("metrics")
-                        self.assertIn(figures.status, (0, 3))  # 3: without prometheus_client
-                        self.assertNotIn("None", figures.out)
-            finally:
-                other.kill()
+        other, _ = self.sleeper()
+        for refused in "name", "memory", "processes", "parts":
+            with on_the_host(), nvml({WHOLE: {"refuses": [refused]}, UUID: {
+                    "processes": [(other.pid, None), (os.getpid(), MIB)]}}) as module:
+                done, as_json = tool("ps"), tool("ps", "--json").json
+                self.assertEqual((done.status, done.err), (0, ""), refused)
+                self.assertEqual(as_json["nvml"], "ok", refused)
+                self.assertEqual([d["uuid"] for d in as_json["gpus"]], [WHOLE, UUID])
+                self.assertEqual(as_json["processes"][0]["gpus"][0]["index"], 1)
+                self.assertEqual([e["pid"] for e in as_json["without_page"]], [other.pid])
+                self.assertRegex(done.out, rf"{other.pid} +\S+ +1 .* python\S* "
+                                           r"\(without the library\)")
+                self.assertEqual(module.shut_down, 2)
+                figures = tool("metrics")
+                self.assertIn(figures.status, (0, 3))  # 3: without prometheus_client
+                self.assertNotIn("None", figures.out)
 
     def test_the_calls_are_those_of_nvidia_ml_py(self):
         names = set(re.findall(r"\bnvml[A-Z]\w+", inspect.getsource(gpu)))
@@ -221,11 +218,7 @@ class Plain(Case):
                                    "PATH": self.driver, **env})
 
     def child(self):
-        # pylint: disable-next=consider-using-with
-        other = subprocess.Popen([sys.executable, "-c", "input()"], **PIPES)
-        self.addCleanup(other.communicate)
-        self.addCleanup(other.kill)
-        return other.pid
+        return self.sleeper()[0].pid
 
     def test_a_line_for_each_gpu_then_all_processes_on_it(self):
         self.page(body(pool(), pool(1, UUID_B)))

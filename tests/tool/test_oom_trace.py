@@ -19,23 +19,19 @@ from gpucache import trace, usage
 class OutOfMemory(Traces):
     """GPUCACHE_TRACE_ON=oom: a file, and a line, when an allocation fails."""
 
-    def program(self, **options):
-        return super().program(**{"GPUCACHE_TRACE_ON": "oom", **options})
+    def program(self, *lines, **options):
+        return super().program(*lines, **{"GPUCACHE_TRACE_ON": "oom", **options})
 
     def files(self):
-        return sorted(name for name in os.listdir(self.folder.name) if "gct" in name)
+        return sorted(name for name in os.listdir(self.folder) if "gct" in name)
 
     def test_who_holds_what(self):
         """Of blocks that the rings have no more, too."""
         program = self.program(GPUCACHE_MAX_BLOCK="6G")
-        program.do("take old 3000000000")
-        program.do("take small 3000")
-        program.do("take gone 4000000")
-        program.do("take native 7000000000")
+        program.do("take old 3000000000", "take small 3000", "take gone 4000000",
+                   "take native 7000000000")
         program.do("churn 30000")  # 2.7 rings
-        program.do("threads 2 5000")
-        program.do("give gone")
-        program.do("take new 500000000")
+        program.do("threads 2 5000", "give gone", "take new 500000000")
         self.assertEqual(self.files(), [])
         program.do("take large 8000000000")
         self.assertEqual(self.files(), ["t.gct"])
@@ -64,17 +60,13 @@ class OutOfMemory(Traces):
         self.assertRegex(told.stdout, r"Out of memory: \S+ asked for 7.5 GiB, while .* of the GPU "
                                       r"were free and this process had 9.8 GiB live\.\n"
                                       r"It is a record of GPUCACHE_TRACE_ON=oom")
-        page = self.path("page.html")
-        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
-        with open(page, encoding="utf-8") as file:
-            page = file.read()
+        page = self.page_of(program.path)
         self.assertIn("<h1>Out of memory", page)
         self.assertNotIn("at exit", page)
 
     def test_a_thread_goes_on_in_the_ring_of_one_that_ended(self):
         """What it has no more, the file has of no thread."""
-        program = self.program()
-        program.do("churn 30000")
+        program = self.program("churn 30000")
         tasks = f"/proc/{program.pid}/task"
         before = len(os.listdir(tasks))
         for _ in range(2):
@@ -111,7 +103,7 @@ class OutOfMemory(Traces):
                 break
             program.end()  # the machine stood still: anew
             for name in self.files():
-                os.unlink(self.path(name))
+                os.unlink(self.file(name))
         self.assertEqual(self.files(), ["t.gct"])
         time.sleep(1.1)
         program.do("take a 30000000000 ordered")
@@ -122,19 +114,15 @@ class OutOfMemory(Traces):
         self.assertEqual(usage.Usage(its).oom.b, 30_000_000_000)
 
     def test_without_a_name(self):
-        program = Program(self, GPUCACHE_TRACE_ON="oom")
-        program.do("take a 20000000000")
+        program = Program(self, "take a 20000000000", GPUCACHE_TRACE_ON="oom")
         program.end()
         self.assertEqual(self.files(), [f"gpucache-oom-{program.pid}.gct"])
 
     def test_without_room(self):
         """The failed file is gone, the program goes on, and it is said once."""
-        program = self.program()
-        program.do("take a 1000000")
+        program = self.program("take a 1000000")
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
-        program.do("threads 2 3000")
-        program.do("take b 20000000000")
-        program.do("take c 1000000")
+        program.do("threads 2 3000", "take b 20000000000", "take c 1000000")
         said = program.end()
         self.assertRegex(said, r"^gpucache: warning: out of memory: GPUCACHE_TRACE_ON=oom: there "
                                r"is no record in \S+: there is no room for the file: File too "
@@ -150,22 +138,18 @@ class OutOfMemory(Traces):
         self.assertEqual(os.path.getsize(program.path), 4)
 
     def test_a_forked_child_writes_nothing(self):
-        program = self.program()
-        program.do("take a 1000000")
-        program.do("fork 20000000000")
+        program = self.program("take a 1000000", "fork 20000000000")
         self.assertEqual((program.end(), self.files()), ("", []))
 
     def test_other_processes(self):
-        other = Program(self)
-        other.do("take a 5000000000")
+        other = Program(self, "take a 5000000000")
         self.await_page(other)
 
         def has_it():
             found = json.loads(self.tool("stat", "--json", other.pid).stdout)
             return found["gpus"][0]["reserved_bytes"] >= 5_000_000_000
         self.assertTrue(wait_for(has_it))
-        program = self.program(GPUCACHE_SHARE="0")
-        program.do("take a 20000000000")
+        program = self.program("take a 20000000000", GPUCACHE_SHARE="0")
         self.assertRegex(program.end(), rf"process {other.pid} \(python\S*\) \S+ GiB\n")
         other.end()
         its, _ = self.read(program.path)
@@ -177,14 +161,12 @@ class OutOfMemory(Traces):
 
     def test_a_trace_in_between(self):
         """gpucache trace: afterwards the process waits for the end of memory as before."""
-        program = self.program()
-        program.do("take a 1000000")
+        program = self.program("take a 1000000")
         self.await_page(program)
-        path = self.path("live.gct")
+        path = self.file("live.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        program.do("take b 2000000")
-        program.do("take c 20000000000")
+        program.do("take b 2000000", "take c 20000000000")
         program.end()
         self.assertEqual(self.files(), ["live.gct", "t.gct"])
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])

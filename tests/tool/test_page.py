@@ -16,7 +16,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MAPPER, MIB, PIPES, FakePage, body, pool, tool
+from fake import MAPPER, MIB, PIPES, FakePage, body, pool, tool, well
 
 from gpucache import page as page_module
 from gpucache import flush, process, setting, signals, tables  # noqa: F401
@@ -42,8 +42,8 @@ class Case(unittest.TestCase):
         self.addCleanup(setattr, page_module, "PLACES", page_module.PLACES)
         page_module.PLACES = (self.folder + "/none",)
 
-    def page(self, *args, **more):
-        made = FakePage(self.folder, *args, **more)
+    def page(self, *args, folder=None, **more):
+        made = FakePage(folder or self.folder, *args, **more)
         self.addCleanup(made.close)
         return made
 
@@ -158,8 +158,7 @@ class Reading(Case):
         page.publish({"pools": [1, {"device": "x", "idle_bytes": -4, "num_allocs": True}],
                       "counters": 3, "options": [], "flush": "soon", "program": 7})
         self.assertEqual(tool("ps").status, 0)
-        done = tool("stat", os.getpid())
-        self.assertEqual(done.status, 0, done.err)
+        done = well("stat", os.getpid())
 
     def test_bodies_made_up_at_random(self):
         dice = random.Random(15)
@@ -175,8 +174,7 @@ class Reading(Case):
         for text in texts:
             page.publish(text)
             for words in (("ps",), ("ps", "--json"), ("stat", os.getpid())):
-                done = tool(*words)
-                self.assertEqual((done.status, done.err), (0, ""), text)
+                done = well(*words)
                 self.assertNotIn("\x1b", done.out)
                 done.out.encode()
 
@@ -193,8 +191,7 @@ class Reading(Case):
 
     def test_a_page_of_another_version_tells_whose_it_is(self):
         self.page(version=9)
-        done = tool("ps")
-        self.assertEqual(done.status, 0)
+        done = well("ps")
         self.assertIn("page is of version 9, this tool knows version 1", done.out)
         self.assertIn("libgpucache 0.1.0", tool("stat", os.getpid()).out)
 
@@ -290,8 +287,7 @@ class Stale(Case):
         page = self.dead(age_s=60)
         self.assertEqual(self.pids(), [])
         self.assertTrue(os.path.exists(page.path))
-        done = tool("stat", 4194303)
-        self.assertEqual(done.status, 0, done.err)
+        done = well("stat", 4194303)
         self.assertIn("It has ended. This is its last state", done.out)
         self.assertIn("PID 4194303 (", done.out)
         self.assertIn("156 MiB", done.out)
@@ -409,8 +405,7 @@ class Who(Case):
     def test_root_sees_all_that_ask_for_it(self):
         folder = self.folder + "/gpucache-12345"
         os.mkdir(folder, 0o700)
-        page = FakePage(folder, uid=12345)
-        self.addCleanup(page.close)
+        page = self.page(folder=folder, uid=12345)
         os.chown(page.path, 12345, 12345)
         os.chown(folder, 12345, 12345)
         page_module.PLACES = (self.folder,)

@@ -39,17 +39,6 @@ class Records(unittest.TestCase):
                          sum(block.bytes for block in found.blocks.values()), found.live)
         return kinds
 
-    def test_memory_that_is_given_up_twice_is_gone(self):
-        """The second call fails, so that what it named never was there again."""
-        for name in "array", "host", "vmm":
-            self.assertEqual(self.live(
-                ("PASSED", HANDLE, 64, name), ("PASSED_FREE", HANDLE), ("PASSED_FREE", HANDLE),
-                ("FREE_FAILED", HANDLE, 1)), {}, name)
-        for free in itertools.product(("FREE", "FREE_ASYNC"), repeat=2):
-            self.assertEqual(self.live(
-                ("PASSED", BASE, 64, "async"), (free[0], BASE), (free[1], BASE),
-                ("FREE_FAILED", BASE, 1)), {}, free)
-
     def test_a_block_that_is_freed_twice_is_gone(self):
         for free in itertools.product(("FREE", "FREE_ASYNC"), repeat=2):
             found = used(("ALLOC", BASE, 64), (free[0], BASE), (free[1], BASE),
@@ -64,51 +53,34 @@ class Records(unittest.TestCase):
             found = used(*begin, ("FREE", BASE))
             self.assertEqual((found.live, found.reserved, found.mean_idle()), (0, 0, 0))
 
-    def test_the_pool_may_get_the_address_of_memory_that_is_gone(self):
-        rows = [("PASSED", BASE, 64, "async"), ("FREE_ASYNC", BASE), ("ALLOC", BASE, 32),
-                ("FREE", BASE), ("FREE_FAILED", BASE, 1)]
-        found = used(*rows)
-        self.assertEqual((found.live, list(found.blocks), found.beside.live), (32, [BASE], 0))
-
-    def test_frees_of_several_threads_fail(self):
-        self.assertEqual(self.live(
-            ("PASSED", HANDLE, 64, "array"), ("PASSED", HANDLE + 1, 32, "array"),
-            ("PASSED_FREE", HANDLE), ("PASSED_FREE", HANDLE + 1), ("FREE_FAILED", HANDLE, 1),
-            ("FREE_FAILED", HANDLE + 1, 1)), {"array": 96})
-
-    def test_an_unmapping_that_fails_unmaps_nothing(self):
-        begin = [("PASSED", HANDLE, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE),
-                 ("PASSED_FREE", HANDLE), ("PASSED_UNMAP", BASE, PAGE),
-                 ("FREE_FAILED", BASE, 1)]
-        self.assertEqual(self.live(*begin), {"vmm": PAGE})
-        self.assertEqual(self.live(*begin, ("PASSED_UNMAP", BASE, PAGE)), {})
-        self.assertEqual(self.live(*begin, ("PASSED_UNMAP", BASE, PAGE),
-                                   ("PASSED_UNMAP", BASE, PAGE), ("FREE_FAILED", BASE, 1)), {})
-
-    def test_an_unmapping_is_of_all_that_is_mapped_there(self):
-        """Though the first part has as many bytes as go, of which half is mapped there."""
-        self.assertEqual(self.live(
-            ("PASSED", HANDLE, 4 * PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE),
-            ("PASSED", HANDLE + 1, 2 * PAGE, "vmm"), ("PASSED_MAP", BASE + 2 * PAGE, HANDLE + 1),
-            ("PASSED_FREE", HANDLE), ("PASSED_FREE", HANDLE + 1),
-            ("PASSED_UNMAP", BASE, 4 * PAGE)), {})
-
-    def test_an_address_is_mapped_again_though_nobody_saw_it_unmapped(self):
-        self.assertEqual(self.live(
-            ("PASSED", HANDLE, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE), ("PASSED_FREE", HANDLE),
-            ("PASSED", HANDLE + 1, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE + 1),
-            ("PASSED_FREE", HANDLE + 1), ("PASSED_UNMAP", BASE, PAGE)), {})
-
-    def test_a_number_is_taken_again_while_its_memory_is_mapped(self):
-        self.assertEqual(self.live(
-            ("PASSED", HANDLE, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE), ("PASSED_FREE", HANDLE),
-            ("PASSED", HANDLE, 3 * PAGE, "vmm")), {"vmm": 4 * PAGE})
-
-    def test_what_nobody_saw_come_may_go(self):
-        self.assertEqual(self.live(
-            ("PASSED_FREE", HANDLE), ("PASSED_HOLD", HANDLE), ("PASSED_MAP", BASE, HANDLE),
-            ("PASSED_UNMAP", BASE, PAGE), ("PASSED_UNMAP", BASE, 0), ("FREE_FAILED", HANDLE, 1),
-            ("FREE_FAILED", BASE, 1), ("PASSED", HANDLE, PAGE, "vmm")), {"vmm": PAGE})
+    def test_orders_of_records(self):
+        one = ("PASSED", HANDLE, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE), ("PASSED_FREE", HANDLE)
+        unmapped = "PASSED_UNMAP", BASE, PAGE
+        failed = *one, unmapped, ("FREE_FAILED", BASE, 1)
+        for what, rows, live in (
+                ("frees of several threads fail", [
+                    ("PASSED", HANDLE, 64, "array"), ("PASSED", HANDLE + 1, 32, "array"),
+                    ("PASSED_FREE", HANDLE), ("PASSED_FREE", HANDLE + 1),
+                    ("FREE_FAILED", HANDLE, 1), ("FREE_FAILED", HANDLE + 1, 1)], {"array": 96}),
+                ("an unmapping that fails unmaps nothing", failed, {"vmm": PAGE}),
+                ("and a later one all", [*failed, unmapped], {}),
+                ("once", [*failed, unmapped, unmapped, failed[-1]], {}),
+                # Though the first part has as many bytes as go, of which half is mapped there.
+                ("an unmapping is of all that is mapped there", [
+                    ("PASSED", HANDLE, 4 * PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE),
+                    ("PASSED", HANDLE + 1, 2 * PAGE, "vmm"),
+                    ("PASSED_MAP", BASE + 2 * PAGE, HANDLE + 1), ("PASSED_FREE", HANDLE),
+                    ("PASSED_FREE", HANDLE + 1), ("PASSED_UNMAP", BASE, 4 * PAGE)], {}),
+                ("an address is mapped again though nobody saw it unmapped", [
+                    *one, ("PASSED", HANDLE + 1, PAGE, "vmm"), ("PASSED_MAP", BASE, HANDLE + 1),
+                    ("PASSED_FREE", HANDLE + 1), unmapped], {}),
+                ("a number is taken again while its memory is mapped",
+                 [*one, ("PASSED", HANDLE, 3 * PAGE, "vmm")], {"vmm": 4 * PAGE}),
+                ("what nobody saw come may go", [
+                    ("PASSED_FREE", HANDLE), ("PASSED_HOLD", HANDLE), ("PASSED_MAP", BASE, HANDLE),
+                    unmapped, ("PASSED_UNMAP", BASE, 0), ("FREE_FAILED", HANDLE, 1),
+                    ("FREE_FAILED", BASE, 1), ("PASSED", HANDLE, PAGE, "vmm")], {"vmm": PAGE})):
+            self.assertEqual(self.live(*rows), live, what)
 
     def test_a_record_takes_few_lines_however_many_there_are(self):
         """What is mapped in pieces; what came while a trace began; frees that never come; contexts

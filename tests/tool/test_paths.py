@@ -113,9 +113,7 @@ class Paths(Traces):
 
     def test_of_each_allocation(self):
         program = self.program(GPUCACHE_TRACE_STACKS="16", GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 1000000")
-        program.do("threads 3 200")
-        program.do("take failed 5000000000")
+        program.do("take a 1000000", "threads 3 200", "take failed 5000000000")
         program.end()
         its, events = self.read(program.path)
         self.assertEqual((its.num_lost, its.num_torn, its.num_unknown), (0, 0, 0))
@@ -140,9 +138,7 @@ class Paths(Traces):
 
     def test_only_what_is_rare_has_one_without_the_option(self):
         program = self.program(GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 1000000")
-        program.do("take other 7000000 ordered")
-        program.do("take failed 5000000000")
+        program.do("take a 1000000", "take other 7000000 ordered", "take failed 5000000000")
         program.end()
         its, events = self.read(program.path)
         self.assertEqual([len(path) for path in self.paths(its, events, "ALLOC", "FREE")], [1])
@@ -150,8 +146,7 @@ class Paths(Traces):
         self.assertEqual([self.is_deep(path, 16) for path in rare], [True, True], rare)
 
     def test_it_can_change(self):
-        program = self.program()
-        program.do("take first 1000000")
+        program = self.program("take first 1000000")
         for frames in 5, 0:
             done = self.tool("set", program.pid, f"GPUCACHE_TRACE_STACKS={frames}")
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -163,7 +158,7 @@ class Paths(Traces):
 
     def test_a_forked_process_has_callers_alone(self):
         """A thread of its parent may have held the loader's lock."""
-        path = self.path("a.gct")
+        path = self.file("a.gct")
         child = "import os, sys\nif os.fork():\n    sys.exit(os.wait()[1])\n" + PROGRAM
         done = subprocess.run([sys.executable, "-c", child], text=True, timeout=60,
                               input="take a 1000000\nend\n", check=True, stdout=subprocess.PIPE,
@@ -179,10 +174,10 @@ class PythonFrames(Traces):
 
     def frames_of(self, python, value):
         """What the program said, and its trace."""
-        for name in os.listdir(self.folder.name):
+        for name in os.listdir(self.folder):
             if name.endswith(".gct"):
-                os.unlink(self.path(name))
-        path = self.path("f.gct")
+                os.unlink(self.file(name))
+        path = self.file("f.gct")
         done = subprocess.run([python, "-c", FRAMES], text=True, timeout=60, check=False,
                               capture_output=True, env={
                                   **self.under, "GPUCACHE_TRACE": path, "PYTHONUTF8": "1",

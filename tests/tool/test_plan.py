@@ -7,11 +7,10 @@ import lzma
 import os
 import pathlib
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import Scratch, tool
 
 import gct
 from gct import GPU, MIB
@@ -32,12 +31,11 @@ def peak_at(second):
             (at, "ALLOC", FIRST + HALF_GIB, HALF_GIB), (at + SECOND, "FREE", FIRST + HALF_GIB, 0)]
 
 
-class Plans(unittest.TestCase):
+class Plans(Scratch):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="plan-")
-        self.addCleanup(folder.cleanup)
+        super().setUp()
         self.early, self.late, self.next_day, self.empty = (
-            os.path.join(folder.name, name) for name in ("early", "late", "next", "empty"))
+            os.path.join(self.folder, name) for name in ("early", "late", "next", "empty"))
         gct.write(self.early, peak_at(1), 10 * SECOND, START)
         gct.write(self.late, peak_at(5), 10 * SECOND, START + SECOND // 2)
         gct.write(self.next_day, peak_at(5), 10 * SECOND, START + 86400 * SECOND)

@@ -15,13 +15,21 @@ import tempfile
 import unittest
 import unittest.mock
 
-from fake import tool
+from fake import Scratch, tool, well
 
 import gct
-from gpucache import report, symbols, tables, trace, usage
+from gpucache import report, symbols, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
+BASE = 0x7f0000000000
+
+
+def out(path, ending):
+    """A report of that kind."""
+    done = tool("report", path, "-o", f"{path}.{ending}")
+    assert done.status == 0, done.err
+    return pathlib.Path(f"{path}.{ending}").read_bytes()
 
 
 class Program(unittest.TestCase):
@@ -75,8 +83,7 @@ class Program(unittest.TestCase):
         self.assertEqual(self.usage.num_unknown_frees, 400)
 
     def test_the_text(self):
-        said = tool("report", self.path)
-        self.assertEqual((said.status, said.err), (0, ""))
+        said = well("report", self.path)
         for words in (f"{WRITER} program", "GPU 0 a GPU", "Live memory peaked at 322 MiB",
                       "of the time", "What did it need?", "Does it leak?", "Live at the peak",
                       "Freed and asked for again", "Live at the end",
@@ -129,15 +136,8 @@ class Program(unittest.TestCase):
             self.assertEqual(its[sites["shown"]].function, "shown", program)
             self.assertEqual(its[sites["hidden"]].function, "", program)
 
-    def out(self, name):
-        path = os.path.join(self.folder.name, name)
-        done = tool("report", self.path, "-o", path)
-        self.assertEqual(done.status, 0, done.err)
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-
     def test_perfetto(self):
-        rows = json.loads(self.out("a.json"))["traceEvents"]
+        rows = json.loads(out(self.path, "json"))["traceEvents"]
         live = [row["args"]["live"] for row in rows if row["name"] == "device memory"]
         self.assertEqual(max(live), 322 * MIB)
         self.assertTrue(any(row["ph"] == "i" and "24 MiB went back" in row["name"]
@@ -146,17 +146,13 @@ class Program(unittest.TestCase):
         self.assertEqual(times, sorted(times))
 
     def test_collapsed_stacks(self):
-        rows = [line.rsplit(" ", 1) for line in self.out("a.folded").splitlines()]
+        rows = [line.rsplit(" ", 1) for line in out(self.path, "folded").decode().splitlines()]
         self.assertEqual([int(size) // MIB for _, size in rows], [200, 100, 21, 1])
         self.assertTrue(all(name.count(";") == 1 for name, _ in rows))
 
     def test_the_snapshot_is_pytorchs(self):
         """Its segments are filled by their blocks, and its events lead to them."""
-        path = os.path.join(self.folder.name, "a.pickle")
-        done = tool("report", self.path, "-o", path)
-        self.assertEqual(done.status, 0, done.err)
-        with open(path, "rb") as file:
-            found = pickle.load(file)
+        found = pickle.loads(out(self.path, "pickle"))
         live = {}
         for segment in found["segments"]:
             at = segment["address"]
@@ -189,7 +185,7 @@ class Program(unittest.TestCase):
         self.assertEqual(tool("report", self.path, "--format", "pytorch").status, 2)
 
     def test_the_csv_is_rmms(self):
-        rows = list(csv.DictReader(io.StringIO(self.out("a.csv"))))
+        rows = list(csv.DictReader(io.StringIO(out(self.path, "csv").decode())))
         self.assertEqual(list(rows[0]), ["Thread", "Time", "Action", "Pointer", "Size", "Stream"])
         self.assertEqual([row["Action"] for row in rows].count("allocate"), 442)
         self.assertEqual([row["Action"] for row in rows].count("free"), 801)
@@ -197,23 +193,13 @@ class Program(unittest.TestCase):
         self.assertRegex(rows[0]["Time"], r"^00:00:00:\d{6}$")
 
 
-class Viewed(unittest.TestCase):
+class Viewed(Scratch):
     """What PyTorch's viewer does with a snapshot: it begins with the segments and blocks of the
     end, and takes the events back one by one. Each block must lie in a segment at each step."""
 
-    BASE = 0x7f0000000000
-
     def snapshot(self, *events):
-        with tempfile.TemporaryDirectory(prefix="viewed-") as folder:
-            path = os.path.join(folder, "a.gct")
-            gct.write(path, [gct.GPU, *events], 10**9)
-            its = report.Report(path)
-            try:
-                out = io.BytesIO()
-                its.pytorch(out)
-            finally:
-                its.close()
-        return pickle.loads(out.getvalue())
+        gct.write(self.path, [gct.GPU, *events], 10**9)
+        return pickle.loads(out(self.path, "pickle"))
 
     def taken_back(self, found, before=()):
         """MiB of segments after each event, the last first. before: blocks of before the trace."""
@@ -243,51 +229,46 @@ class Viewed(unittest.TestCase):
         return sizes
 
     def test_memory_that_went_back_is_there_before(self):
-        base = self.BASE
         found = self.snapshot(
-            (10, "MAP", base, 8 * MIB), (20, "ALLOC", base + 2 * MIB, 4 * MIB),
-            (30, "FREE", base + 2 * MIB, 0), (40, "UNMAP", base + 2 * MIB, 4 * MIB),
-            (50, "SEGMENT", base + 32 * MIB, 2 * MIB), (60, "ALLOC", base + 32 * MIB, 2 * MIB),
-            (70, "FREE", base + 32 * MIB, 0), (80, "SEGMENT_FREE", base + 32 * MIB, 0),
-            (90, "MAP", base + 6 * MIB, 2 * MIB))
-        self.assertEqual([(its["address"] - base, its["total_size"]) for its in found["segments"]],
+            (10, "MAP", BASE, 8 * MIB), (20, "ALLOC", BASE + 2 * MIB, 4 * MIB),
+            (30, "FREE", BASE + 2 * MIB, 0), (40, "UNMAP", BASE + 2 * MIB, 4 * MIB),
+            (50, "SEGMENT", BASE + 32 * MIB, 2 * MIB), (60, "ALLOC", BASE + 32 * MIB, 2 * MIB),
+            (70, "FREE", BASE + 32 * MIB, 0), (80, "SEGMENT_FREE", BASE + 32 * MIB, 0),
+            (90, "MAP", BASE + 6 * MIB, 2 * MIB))
+        self.assertEqual([(its["address"] - BASE, its["total_size"]) for its in found["segments"]],
                          [(0, 2 * MIB), (6 * MIB, 2 * MIB)])
         self.assertEqual(self.taken_back(found)[0], 4)
         self.assertEqual(max(self.taken_back(found)), 8)
 
     def test_blocks_of_the_driver_are_segments_of_their_own(self):
-        base = self.BASE
         found = self.snapshot(
-            (5, "LIVE", base + 64 * MIB, MIB), (10, "ALLOC_DRIVER", base, 8 * MIB),
-            (15, "FREE", base + 64 * MIB, 0), (20, "ALLOC_DRIVER", base + 8 * MIB, 4 * MIB),
-            (30, "FREE", base, 0))
-        self.assertEqual([(its["address"] - base, its["total_size"]) for its in found["segments"]],
+            (5, "LIVE", BASE + 64 * MIB, MIB), (10, "ALLOC_DRIVER", BASE, 8 * MIB),
+            (15, "FREE", BASE + 64 * MIB, 0), (20, "ALLOC_DRIVER", BASE + 8 * MIB, 4 * MIB),
+            (30, "FREE", BASE, 0))
+        self.assertEqual([(its["address"] - BASE, its["total_size"]) for its in found["segments"]],
                          [(8 * MIB, 4 * MIB)])
-        self.assertEqual(max(self.taken_back(found, [base + 64 * MIB])), 12)
+        self.assertEqual(max(self.taken_back(found, [BASE + 64 * MIB])), 12)
 
     def test_a_free_that_failed_leaves_its_block(self):
-        base = self.BASE
         for kind in "ALLOC", "ALLOC_DRIVER":
-            found = self.snapshot((5, "MAP", base + 8 * MIB, MIB), (10, kind, base, 2 * MIB),
-                                  (20, "FREE", base, 0), (21, "FREE_FAILED", base, 1),
-                                  (30, "FREE_FAILED", base, 1))
+            found = self.snapshot((5, "MAP", BASE + 8 * MIB, MIB), (10, kind, BASE, 2 * MIB),
+                                  (20, "FREE", BASE, 0), (21, "FREE_FAILED", BASE, 1),
+                                  (30, "FREE_FAILED", BASE, 1))
             self.assertEqual([block["address"] for segment in found["segments"]
-                              for block in segment["blocks"] if block["requested_size"]], [base])
+                              for block in segment["blocks"] if block["requested_size"]], [BASE])
             self.taken_back(found)
 
     def test_a_second_free_that_failed_brings_nothing_back(self):
-        base = self.BASE
-        found = self.snapshot((5, "MAP", base, 2 * MIB), (10, "ALLOC", base, 2 * MIB),
-                              (20, "FREE", base, 0), (30, "FREE", base, 0),
-                              (31, "FREE_FAILED", base, 1))
+        found = self.snapshot((5, "MAP", BASE, 2 * MIB), (10, "ALLOC", BASE, 2 * MIB),
+                              (20, "FREE", BASE, 0), (30, "FREE", BASE, 0),
+                              (31, "FREE_FAILED", BASE, 1))
         self.assertEqual([block["requested_size"] for segment in found["segments"]
                           for block in segment["blocks"]], [0])
         self.assertEqual([its["action"] for its in found["device_traces"][0]].count("alloc"), 1)
         self.taken_back(found)
 
     def test_a_context_takes_its_memory_along(self):
-        base = self.BASE
-        found = self.snapshot((10, "MAP", base, 8 * MIB), (20, "ALLOC", base, MIB),
+        found = self.snapshot((10, "MAP", BASE, 8 * MIB), (20, "ALLOC", BASE, MIB),
                               (30, "CONTEXT_END", 0, 0))
         self.assertEqual(found["segments"], [])
         self.assertEqual(self.taken_back(found)[0], 0)
@@ -304,11 +285,6 @@ class Paths(unittest.TestCase):
         cls.path = os.path.join(cls.folder.name, "a.gct")
         subprocess.run([WRITER, "paths", cls.path], timeout=100, check=True)
 
-    def out(self, name):
-        path = os.path.join(self.folder.name, name)
-        self.assertEqual(tool("report", self.path, "-o", path).status, 0)
-        return pathlib.Path(path).read_bytes()
-
     def test_each_path_is_told_apart(self):
         said = tool("report", self.path).out
         self.assertRegex(said, r"100 MiB +76% +middle +\S+ \S+, called by loads, ")
@@ -318,13 +294,13 @@ class Paths(unittest.TestCase):
         self.assertNotIn("__libc", said.partition("What happened")[0])
 
     def test_collapsed_stacks_begin_at_the_outermost(self):
-        rows = [line.rsplit(" ", 1) for line in self.out("a.folded").decode().splitlines()]
+        rows = [line.rsplit(" ", 1) for line in out(self.path, "folded").decode().splitlines()]
         self.assertEqual([int(size) // MIB for _, size in rows], [100, 32])
         self.assertTrue(rows[0][0].endswith(";loads;middle"), rows)
         self.assertTrue(rows[1][0].endswith(";trains;middle;middle"), rows)
 
     def test_perfetto_has_the_paths_of_the_peak(self):
-        rows = json.loads(self.out("a.json"))["traceEvents"]
+        rows = json.loads(out(self.path, "json"))["traceEvents"]
         peak, = (row["args"] for row in rows if row["name"] == "peak")
         self.assertEqual(list(peak.values()), ["100 MiB", "32 MiB"])
         self.assertTrue(list(peak)[0].startswith("middle < loads < "), peak)
@@ -332,92 +308,79 @@ class Paths(unittest.TestCase):
                             if row["name"].startswith("out of memory")))
 
     def test_the_snapshot_has_all_frames(self):
-        events, = pickle.loads(self.out("a.pickle"))["device_traces"]
+        events, = pickle.loads(out(self.path, "pickle"))["device_traces"]
         names = [[frame["name"] for frame in event["frames"]] for event in events
                  if event["action"] == "alloc"]
         self.assertEqual((names[0][:2], names[1][:3], len(names[-1])),
                          (["middle", "loads"], ["middle", "middle", "trains"], 1))
 
 
-class Words(unittest.TestCase):
+def used_of(*rows, span_ns=100):
+    """rows: (ns, kind, a, b, site, aux), without the last of them."""
+    events = []
+    for row in rows:
+        ns, kind, first, second, site, aux = (*row, *(0, 1, 0)[len(row) - 3:])
+        events.append(trace.Event(ns, trace.KIND[kind], first, second, aux, site, 1, 1, ""))
+    return usage.Usage(gct.Given(events, span_ns))
+
+
+class Words(Scratch):
     def test_bad_files_and_arguments(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "x")
-            with open(path, "wb") as file:
-                file.write(b"something else")
-            done = tool("report", path)
-            self.assertEqual((done.status, done.out), (1, ""))
-            self.assertIn("it is no trace of libgpucache", done.err)
-            self.assertEqual(tool("report", path + ".no").status, 1)
-            self.assertEqual(tool("report", path, path, "--format", "csv").status, 2)
-            self.assertEqual(tool("report", path, "-o", folder).status, 1)
-            os.mkfifo(path + ".fifo")
-            done = tool("report", path + ".fifo")
-            self.assertEqual((done.status, done.out), (1, ""))
-            self.assertIn(".fifo: it is no file", done.err)
+        os.mkfifo(self.path)
+        self.refused(self.path, "a.gct: it is no file")
+        path = self.path + ".x"
+        self.refused(path, "no such file")
+        pathlib.Path(path).write_bytes(b"something else")
+        self.refused(path, "it is no trace of libgpucache")
+        self.assertEqual(tool("report", path, path, "--format", "csv").status, 2)
+        self.assertEqual(tool("report", path, "-o", os.path.dirname(path)).status, 1)
         self.assertEqual(tool("trace", "0x1").status, 2)
 
+    def refused(self, path, words):
+        done = tool("report", path)
+        self.assertEqual((done.status, done.out), (1, ""))
+        self.assertIn(words, done.err)
+
     def test_a_machine_without_room_is_told_in_a_sentence(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "a.gct")
-            gct.write(path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
-            for form in "text", "html", "csv", "perfetto", "collapsed", "pytorch":
-                done = tool("report", path, "--format", form, "-o", "/dev/full")
-                self.assertEqual((done.status, done.out, done.err), (
-                    1, "", "gpucache: /dev/full: no space left on device\n"))
-            with unittest.mock.patch.object(report, "Report", side_effect=MemoryError):
-                done = tool("report", path)
+        gct.write(self.path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
+        for form in "text", "html", "csv", "perfetto", "collapsed", "pytorch":
+            done = tool("report", self.path, "--format", form, "-o", "/dev/full")
             self.assertEqual((done.status, done.out, done.err), (
-                1, "", "gpucache: there is not enough memory for it\n"))
+                1, "", "gpucache: /dev/full: no space left on device\n"))
+        with unittest.mock.patch.object(report, "Report", side_effect=MemoryError):
+            self.refused(self.path, "gpucache: there is not enough memory for it\n")
 
     def test_a_number_that_is_no_device_makes_no_lists(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "a.gct")
-            for device, number in (1, 2), (100_000, 1):
-                gct.write(path, [(0, "CONTEXT", device, 16 << 30), (1, "SEGMENT", 512, MIB),
-                                 (2, "ALLOC", 512, MIB)], 10)
-                done = tool("report", path, "-o", path + ".pickle")
-                self.assertEqual(done.status, 0, done.err)
-                with open(path + ".pickle", "rb") as file:
-                    self.assertEqual(len(pickle.load(file)["device_traces"]), number)
+        for device, number in (1, 2), (100_000, 1):
+            gct.write(self.path, [(0, "CONTEXT", device, 16 << 30), (1, "SEGMENT", 512, MIB),
+                                  (2, "ALLOC", 512, MIB)], 10)
+            found = pickle.loads(out(self.path, "pickle"))
+            self.assertEqual(len(found["device_traces"]), number)
 
     def test_an_empty_trace(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "a.gct")
-            subprocess.run([WRITER, "nothing", path], timeout=100, check=True)
-            done = tool("report", path)
-            self.assertEqual(done.status, 0)
-            self.assertIn("No memory was allocated", done.out)
-            for ending in "json", "csv", "folded", "pickle":
-                self.assertEqual(tool("report", path, "-o", f"{path}.{ending}").status, 0)
+        subprocess.run([WRITER, "nothing", self.path], timeout=100, check=True)
+        self.assertIn("No memory was allocated", tool("report", self.path).out)
+        for ending in "json", "csv", "folded", "pickle":
+            out(self.path, ending)
 
     def test_a_free_of_another_thread_with_an_older_clock(self):
         """The same address again before its free: the block is not lost."""
-        used = usage.Usage.__new__(usage.Usage)
-        events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
-                  trace.Event(20, usage.ALLOCS[0], 512, 200, 0, 2, 0, 1, ""),
-                  trace.Event(21, usage.FREE, 512, 0, 0, 1, 0, 2, "")]
-        used.__init__(gct.Given(events))
+        used = used_of((10, "ALLOC", 512, 100, 1), (20, "ALLOC", 512, 200, 2), (21, "FREE", 512))
         self.assertEqual((used.live, used.blocks[512].bytes), (200, 200))
 
     def test_several_frees_of_other_threads_with_older_clocks(self):
-        alloc = usage.ALLOCS[0]
-        events = [trace.Event(ns, kind, 512, size, 0, 1, 0, 1, "") for ns, kind, size in (
-            (10, alloc, 100), (20, alloc, 200), (21, alloc, 300), (22, usage.FREE, 0),
-            (23, usage.FREE, 0))]
-        used = usage.Usage(gct.Given(events))
+        rows = [(10, "ALLOC", 512, 100), (20, "ALLOC", 512, 200), (21, "ALLOC", 512, 300),
+                (22, "FREE", 512), (23, "FREE", 512)]
+        used = used_of(*rows)
         self.assertEqual((used.live, used.blocks[512].bytes, used.num_unknown_frees), (300, 300, 0))
-        used = usage.Usage(gct.Given([*events, events[-1]._replace(ns=24)]))
+        used = used_of(*rows, (24, "FREE", 512))
         self.assertEqual((used.live, used.blocks, used.num_unknown_frees), (0, {}, 0))
 
     def test_columns_without_events_have_what_was_left(self):
         """A peak is no longer than it was."""
-        events = [trace.Event(100, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
-                  trace.Event(5000, usage.ALLOCS[0], 1024, 700, 0, 2, 0, 1, ""),
-                  trace.Event(5001, usage.FREE, 1024, 0, 0, 1, 0, 1, ""),
-                  trace.Event(5002, usage.ALLOCS[0], 2048, 1, 0, 3, 0, 1, ""),
-                  trace.Event(30000, usage.FREE, 512, 0, 0, 1, 0, 1, "")]
-        used = usage.Usage(gct.Given(events, 40000))
+        used = used_of((100, "ALLOC", 512, 100, 1), (5000, "ALLOC", 1024, 700, 2),
+                       (5001, "FREE", 1024), (5002, "ALLOC", 2048, 1, 3), (30000, "FREE", 512),
+                       span_ns=40000)
         found = [(column.ns // used.column_ns, column.held) for column in used.columns]
         self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
                                  (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
@@ -427,41 +390,30 @@ class Words(unittest.TestCase):
         self.assertEqual(used.live_time(), 100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
 
     def test_what_the_driver_served_is_held_but_not_idle(self):
-        kind = trace.KIND
-        events = [trace.Event(0, kind["SEGMENT"], 1 << 30, 500, 9, 0, 1, 1, ""),
-                  trace.Event(0, kind["ALLOC_DRIVER"], 512, 300, 9, 1, 0, 1, ""),
-                  trace.Event(50, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
-                  trace.Event(50, kind["SEGMENT_FREE"], 1 << 30, 0, 9, 0, 1, 1, "")]
-        used = usage.Usage(gct.Given(events))
+        used = used_of((0, "SEGMENT", 1 << 30, 500, 0, 9), (0, "ALLOC_DRIVER", 512, 300, 1, 9),
+                       (50, "FREE", 512), (50, "SEGMENT_FREE", 1 << 30, 0, 0, 9))
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
     @unittest.skipUnless("PARK" in trace.KIND, "this library does not park")
     def test_parks_are_told_as_flushes_are(self):
-        events = [trace.Event(10, trace.KIND["PARK"], 3 * MIB, 777, 0, 0, 0, 1, ""),
-                  trace.Event(20, trace.KIND["WAKE"], 2 * MIB, 888, 0, 0, 0, 1, "")]
         its = report.Report.__new__(report.Report)
-        its.usage, its.symbols = usage.Usage(gct.Given(events)), {0: ""}
+        its.usage = used_of((10, "PARK", 3 * MIB, 777, 0), (20, "WAKE", 2 * MIB, 888, 0))
+        its.symbols = {0: ""}
         self.assertEqual([its.mark(mark) for mark in its.usage.marks],
                          [("parked", "3 MiB went to the host"),
                           ("woken", "2 MiB came back from the host")])
 
     def test_a_free_that_failed_is_none(self):
-        events = [trace.Event(10, usage.ALLOCS[0], 512, 100, 0, 1, 0, 1, ""),
-                  trace.Event(20, usage.FREE, 512, 0, 0, 1, 0, 1, ""),
-                  trace.Event(21, trace.KIND["FREE_FAILED"], 512, 1, 0, 1, 0, 1, "")]
-        used = usage.Usage(gct.Given(events))
+        used = used_of((10, "ALLOC", 512, 100), (20, "FREE", 512), (21, "FREE_FAILED", 512, 1))
         self.assertEqual((used.live, used.live_time()), (100, 100 * 90))
         self.assertEqual((used.sites[1].num_allocs, used.sites[1].num_frees,
                           used.sites[1].num_before), (1, 0, 0))
-        self.assertTrue(tables.TRACE_KINDS)
 
     def test_what_came_while_the_trace_began_is_held_once(self):
         """It is in a record of its own and in the list of what was held at the start."""
         def held(*rows):
-            events = [trace.Event(ns, trace.KIND[kind], a, b, 0, 0, 1, 1, "")
-                      for ns, (kind, a, b) in enumerate(rows)]
-            used = usage.Usage(gct.Given(events))
+            used = used_of(*((ns, *row, 0) for ns, row in enumerate(rows)))
             return used.reserved, used.reserved_peak
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64), ("HELD", 0x80000, 512),
                               ("HELD", 1 << 20, 64)), (576, 576))

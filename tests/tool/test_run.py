@@ -12,7 +12,7 @@ import unittest
 import unittest.mock
 import zipfile
 
-from fake import tool
+from fake import tool, well
 
 from gpucache import options, tables
 from gpucache.fault import Fault
@@ -120,8 +120,7 @@ class Values(unittest.TestCase):
 
 class Run(unittest.TestCase):
     def environment(self, *words):
-        done = tool("run", "--json", *words)
-        self.assertEqual(done.status, 0, done.err)
+        done = well("run", "--json", *words)
         return done.json
 
     def test_every_option_is_a_flag(self):

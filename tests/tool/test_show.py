@@ -13,10 +13,10 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for
+from fake import MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for, well
 from test_page import Case
 
-from gpucache import cached, machine, process, tables
+from gpucache import cached, process, tables
 
 
 @contextlib.contextmanager
@@ -165,53 +165,8 @@ class Show(Case):
                                       "gpus": [{"device": 0, "cached_bytes": 1 << 70}]}]}):
             page.cached = told
             for words in ("ps",), ("ps", "--json"), ("stat", os.getpid()):
-                done = tool(*words)
-                self.assertEqual((done.status, done.err), (0, ""), told)
+                done = well(*words)
                 self.assertNotIn("\x1b", done.out)
-
-    def test_what_nvml_knows(self):
-        self.page()
-        folder = os.path.join(self.folder, "nvml")
-        os.mkdir(folder)
-        with subprocess.Popen(["sleep", "100"]) as other:
-            try:
-                with open(folder + "/pynvml.py", "w", encoding="utf-8") as file:
-                    file.write(f"""
-class Row:
-    def __init__(self, **fields):
-        self.__dict__.update(fields)
-def nvmlInit(): pass
-def nvmlShutdown(): pass
-def nvmlDeviceGetCount(): return 2
-def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetUUID(device): return "{UUID}" if device == 1 else "GPU-0"
-def nvmlDeviceGetName(device): return b"H100"
-def nvmlDeviceGetMemoryInfo(device): return Row(total=80 << 30, used=1 << 30)
-def nvmlDeviceGetComputeRunningProcesses(device):
-    return [Row(pid={other.pid}, usedGpuMemory=512 << 20), Row(pid={os.getpid()},
-            usedGpuMemory=1)] if device == 1 else []
-""")
-                sys.path.insert(0, folder)
-                sys.modules.pop("pynvml", None)
-                # The test may run in a pid namespace.
-                with unittest.mock.patch.object(machine, "in_container", lambda: False):
-                    done, as_json = tool("ps"), tool("ps", "--json").json
-            finally:
-                sys.path.remove(folder)
-                sys.modules.pop("pynvml", None)
-                other.kill()
-        self.assertRegex(done.out, rf"{other.pid}  .* 1 .* 512 MiB .* sleep "
-                                   r"\(without the library\)")
-        self.assertEqual(as_json["processes"][0]["gpus"][0]["index"], 1)
-        self.assertEqual([e["pid"] for e in as_json["without_page"]], [other.pid])
-
-    def test_without_nvml_the_reason_is_told_when_asked(self):
-        sys.modules["pynvml"] = None
-        try:
-            self.assertIn("processes without the library are not listed: there is no NVIDIA driver",
-                          tool("ps", "-v", PATH="").out)
-        finally:
-            del sys.modules["pynvml"]
 
     def test_what_needs_a_package_names_it(self):
         self.page()

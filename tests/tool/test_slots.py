@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 from fake import TOOL, map_page, tool, wait_for
 from test_page import Case
@@ -25,12 +26,9 @@ SLOTS = [tables.PAGE["slots"][0] + i * tables.PAGE_SLOT_BYTES for i in range(tab
 class Slots(Case):
     def test_a_process_that_does_not_answer(self):
         self.page(answer=lambda words: None)
-        ask_margin, started = sys.modules["gpucache.flush"].MARGIN_S, time.monotonic()
-        sys.modules["gpucache.flush"].MARGIN_S = 0.2
-        try:
+        started = time.monotonic()
+        with unittest.mock.patch("gpucache.flush.MARGIN_S", 0.2):
             done = tool("flush", os.getpid(), "--wait", "100ms")
-        finally:
-            sys.modules["gpucache.flush"].MARGIN_S = ask_margin
         self.says(done, 1, f"PID {os.getpid()}: it has not answered within 0.3 s")
         self.assertGreaterEqual(time.monotonic() - started, 0.3)
 

@@ -161,10 +161,11 @@ class Tensors(Scratch):
             (2 * 10**6 + n, *row) for n in range(14) for row in (
                 ("PASSED", n + 1, 20 * MIB, VMM),
                 ("PASSED_MAP", told["address"] + n * 20 * MIB, n + 1))), *rest], 9 * 10**6)
-        weights, *others = told["stacks"]
+        weights, *others = ([*told["innermost"], *stack] for stack in told["stacks"])
         activations = [*weights[:-2], ["activations", "/me/snap.py", 6], weights[-1]]
         stacks = [[its for its in stack if not only_cpp or not its[1].endswith(".py")]
-                  for stack in (weights, activations, *others)]
+                  for stack in (weights, activations,
+                                *([*stack, *told["outermost"]] for stack in others), [])]
         return self.report({"segments": [segment(told["address"], *(
             block(size, state, *((name, file, line) for name, file, line in stacks[stack]))
             for number, size, state, stack in told["blocks"] for _ in range(number)))]}, *more)
@@ -230,29 +231,33 @@ class Tensors(Scratch):
         self.assertEqual(len(found.found), number)
         self.assertLess(count, 300 * number)
 
-    def test_a_block_that_took_the_place_of_a_freed_one(self):
-        """It has no segments, and its free that fails brings back none."""
-        gct.write(self.path, [gct.GPU, (10, "ALLOC", BASE, 20 * MIB), (20, "FREE", BASE, 0),
-                              (30, "ALLOC", BASE, MIB), (40, "FREE", BASE, 0),
-                              (41, "FREE_FAILED", BASE, 1),
-                              (50, "ALLOC", BASE + 32 * MIB, 2 * MIB)], 100)
-        self.assertIn("1 of its 2 segments, 19 MiB", self.report({"segments": [
-            segment(BASE, block(19 * MIB)), segment(BASE + 32 * MIB, block(2 * MIB))]}).out)
-
-    def test_an_unmapping_that_failed(self):
-        self.mapped((10, "PASSED", 1, 4 * MIB, VMM), (11, "PASSED_MAP", PLACE, 1),
-                    (12, "PASSED_UNMAP", PLACE, 4 * MIB), (13, "FREE_FAILED", PLACE, 1),
-                    (20, "PASSED", 2, 4 * MIB, VMM), (21, "PASSED_MAP", PLACE + 4 * MIB, 2))
-        self.assertIn("1 of its 1 segments, 8 MiB",
-                      self.report({"segments": [segment(PLACE, block(8 * MIB))]}).out)
-
-    def test_an_address_that_other_memory_got(self):
-        for given_up in (), ((15, "PASSED_FREE", 1, 0),):
-            self.mapped((10, "PASSED", 1, 4 * MIB, VMM), (11, "PASSED_MAP", PLACE, 1),
-                        (12, "PASSED_UNMAP", PLACE, 4 * MIB), *given_up,
-                        (20, "PASSED", 2, 4 * MIB, VMM), (21, "PASSED_MAP", PLACE, 2))
-            self.assertIn("at 2.1e-08 s: 1 of its 1 segments, 4 MiB",
-                          self.report({"segments": [segment(PLACE, block(4 * MIB))]}).out)
+    def test_when_its_segments_are_there(self):
+        a_part, map_it = ("PASSED", 1, 4 * MIB, VMM), ("PASSED_MAP", PLACE, 1)
+        unmap, other = ("PASSED_UNMAP", PLACE, 4 * MIB), ("PASSED", 2, 4 * MIB, VMM)
+        two = ("ALLOC", BASE + 32 * MIB, 2 * MIB)
+        of_parts = [[segment(PLACE, block(size * MIB))] for size in (8, 4)]
+        of_blocks = [segment(BASE, block(19 * MIB)), segment(BASE + 32 * MIB, block(2 * MIB))]
+        for what, events, segments, words in (
+                ("a block in the place of a freed one has none, and its free that fails brings "
+                 "back none", (("ALLOC", BASE, 20 * MIB), ("FREE", BASE, 0), ("ALLOC", BASE, MIB),
+                               ("FREE", BASE, 0), ("FREE_FAILED", BASE, 1), two), of_blocks,
+                 "1 of its 2 segments, 19 MiB"),
+                ("a free that failed", (("ALLOC", BASE, 20 * MIB), ("FREE", BASE, 0),
+                                        ("FREE_FAILED", BASE, 1), two), whole()["segments"],
+                 "2 of its 2 segments"),
+                ("a block in the memory of one that went with its context",
+                 (("ALLOC", BASE, 20 * MIB), ("CONTEXT_END", 0, 0), ("CONTEXT", 0, 16 << 30),
+                  ("ALLOC", BASE - MIB, 21 * MIB), two), whole()["segments"],
+                 "2 of its 2 segments, 22 MiB"),
+                ("an unmapping that failed", (a_part, map_it, unmap, ("FREE_FAILED", PLACE, 1),
+                                              other, ("PASSED_MAP", PLACE + 4 * MIB, 2)),
+                 of_parts[0], "1 of its 1 segments, 8 MiB"),
+                *(("an address that other memory got",
+                   (a_part, map_it, unmap, *given_up, other, ("PASSED_MAP", PLACE, 2)),
+                   of_parts[1], f"at 1.{4 + len(given_up)}e-08 s: 1 of its 1 segments, 4 MiB")
+                  for given_up in ((), (("PASSED_FREE", 1, 0),)))):
+            self.mapped(*((10 + ns, *event) for ns, event in enumerate(events)))
+            self.assertIn(words, self.report({"segments": segments}).out, what)
 
     def test_the_page_has_it_and_escapes_it(self):
         found = whole()
@@ -387,17 +392,6 @@ class Tensors(Scratch):
         done = self.report(found)
         self.assertIn("ffff (a.py:1)", done.out)
         self.assertLess(len(done.out), 20_000)
-
-    def test_a_free_that_failed_and_a_context_that_ended(self):
-        gct.write(self.path, [gct.GPU, (10, "ALLOC", BASE, 20 * MIB), (20, "FREE", BASE, 0),
-                              (21, "FREE_FAILED", BASE, 1),
-                              (30, "ALLOC", BASE + 32 * MIB, 2 * MIB)], 100)
-        self.assertIn("2 of its 2 segments", self.report(whole()).out)
-        # A block in the memory of one that went with its context.
-        gct.write(self.path, [gct.GPU, (10, "ALLOC", BASE, 20 * MIB), (20, "CONTEXT_END", 0, 0),
-                              (30, "CONTEXT", 0, 16 << 30), (40, "ALLOC", BASE - MIB, 21 * MIB),
-                              (50, "ALLOC", BASE + 32 * MIB, 2 * MIB)], 100)
-        self.assertIn("2 of its 2 segments, 22 MiB", self.report(whole()).out)
 
     def test_no_pickle_takes_all_memory(self):
         """A few bytes: a place in the memo, and a length."""

@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-from fake import ALONE, TOOL, UUID, body, catches, pool, wait_for
+from fake import ALONE, TOOL, UUID, body, catches, pool, tool, wait_for
 from terminal import Terminal, Two
 
 from gpucache import fault, process, tables
@@ -65,8 +65,7 @@ class Top(Two):
         # The box of the chosen process.
         self.assertRegex(text, rf"┌ {self.other.pid} ")
         self.assertIn("flush now   1 MiB back at most: 1 MiB idle and 0 B cached by packages", text)
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
         # The picture of before comes back, with the cursor.
         self.assertIn(b"\x1b[?1049l", screen.raw)
         self.assertEqual(screen.raw.count(b"\x1b[?1000h"), screen.raw.count(b"\x1b[?1000l"))
@@ -95,8 +94,7 @@ class Top(Two):
         screen.until(r"MAX_IDLE=much is not understood")
         screen.press("lqq\x1b")
         screen.until(r"q quit")
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
 
     def test_what_a_flush_left_undone_is_told(self):
         replies = [(tables.PAGE_REPLY_REFUSED, 0, {"error": "a capture is open"}),
@@ -111,8 +109,7 @@ class Top(Two):
         told = "its Python packages have not answered yet; their memory follows; PID " \
                f"{os.getpid()}: not all was done within 1 s"
         screen.until(told.replace(" ", r"\s+"))
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
 
     def test_processes_come_and_go(self):
         screen = Terminal("top", "--interval", "100ms", width=80)
@@ -122,8 +119,7 @@ class Top(Two):
         page.close()
         screen.until(r"0 processes")
         screen.press("fl\x1b[A")  # there is none to flush
-        screen.press("\x03")
-        self.assertIn(screen.end(), (0, 130))
+        self.assertIn(screen.quit("\x03"), (0, 130))
 
     def test_more_processes_than_lines(self):
         for number in range(1, 61):
@@ -144,8 +140,7 @@ class Top(Two):
         screen.until(r"lines 2 to 19 of 60.*\n(.*\n)*▌ *2\*  ")
         screen.press("\x1b[<0;3;10M")  # a click on a line
         screen.until(r"▌ *6\*  ")
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
 
     def test_a_small_terminal(self):
         self.two()
@@ -162,8 +157,7 @@ class Top(Two):
                 self.assertIn("5 GiB", text)
             else:
                 screen.until(f"{self.other.pid}")
-            screen.press("q")
-            self.assertEqual(screen.end(), 0)
+            self.assertEqual(screen.quit(), 0)
 
     def test_help_filter_gpu_pause_and_interval(self):
         self.two()
@@ -191,8 +185,7 @@ class Top(Two):
         screen.until(r"312 MiB returned by 2 processes")
         screen.press("\x1b[<0;25;6M")
         screen.until("q quit")
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
 
     def test_cached_memory_is_no_live_memory(self):
         page = self.page(body({**pool(), "allocated_bytes": 3 << 30, "reserved_bytes": 4 << 30,
@@ -204,8 +197,7 @@ class Top(Two):
         text = screen.until(r" 1 GiB +2 GiB +1 GiB ")
         self.assertIn("█ live 1 GiB  ▓ cached 2 GiB  ▒ idle 1 GiB", text)
         self.assertIn("3 GiB back at most: 1 GiB idle and 2 GiB cached by packages", text)
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
 
     def test_colours_are_of_the_terminal_and_can_be_left_out(self):
         self.two()
@@ -213,8 +205,7 @@ class Top(Two):
             words = " ".join(f"{name}={value}" for name, value in env.items())
             screen = Terminal(command=["sh", "-c", f"{words} exec \"$@\"", "sh", *ALONE, "top"])
             screen.until("q quit")
-            screen.press("q")
-            self.assertEqual(screen.end(), 0)
+            self.assertEqual(screen.quit(), 0)
             self.assertEqual(bool(re.search(rb"\x1b\[(\d+;)*9?[34][0-7]m", screen.raw)), colours)
             self.assertNotRegex(screen.raw, rb"\x1b\[[0-9;]*[34]8;")  # the sixteen of the terminal
 
@@ -234,8 +225,7 @@ class Top(Two):
         self.assertIn("5 GiB", text)
         screen.resize(120, 24)
         screen.until(r"^2 processes.*\nGPU 0 .*\n(.*\n)+.*ALLOCS.*\n(.*\n)+.*q quit")
-        screen.press("q")
-        self.assertEqual(screen.end(), 0)
+        self.assertEqual(screen.quit(), 0)
 
     def test_ctrl_z_and_a_signal_leave_the_terminal_as_it_was(self):
         before, during, after = (os.path.join(self.folder, n)
@@ -331,13 +321,7 @@ class Top(Two):
         assert wait_for(lambda: screen.feed() and re.search(pattern, screen.raw, re.DOTALL))
 
     def test_without_a_terminal_it_says_so(self):
-        self.says(self.tool_without_terminal(), 2,
-                  "top needs a terminal; gpucache top --json does not")
-
-    @staticmethod
-    def tool_without_terminal():
-        from fake import tool  # pylint: disable=import-outside-toplevel
-        return tool("top")
+        self.says(tool("top"), 2, "top needs a terminal; gpucache top --json does not")
 
 
 if __name__ == "__main__":

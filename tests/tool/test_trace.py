@@ -12,13 +12,13 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 import unittest.mock
 
-sys.path.insert(0, os.path.realpath(sys.argv[1]))
-from gpucache import tables, trace, usage  # noqa: E402 # pylint: disable=wrong-import-position
-from gpucache.fault import Fault  # noqa: E402 # pylint: disable=wrong-import-position
+from fake import Scratch
+
+from gpucache import tables, trace, usage
+from gpucache.fault import Fault
 
 WRITER = os.path.realpath(sys.argv[2])
 GOLDEN = pathlib.Path(__file__).with_name("golden")
@@ -28,22 +28,12 @@ FIRST, FAR, MIB = 0x7f0000000000, 0x302000000, 1 << 20
 KIND = trace.KIND
 
 
-class Traces(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="trace-")
-        self.addCleanup(self.folder.cleanup)
-        self.path = os.path.join(self.folder.name, "a.gct")
-
+class Traces(Scratch):
     def write(self, scene, status=0, **more):
         done = subprocess.run([WRITER, scene, more.pop("path", self.path)], timeout=100,
                               stderr=subprocess.PIPE, text=True, check=False, **more)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stderr
-
-    def read(self, path=None):
-        its = trace.Trace(path or self.path)
-        self.addCleanup(its.close)
-        return its, list(its.events())
 
 
 class Recorder(Traces):
@@ -211,16 +201,15 @@ class Recorder(Traces):
         """A dump has the blocks that are live and their owners, though their records are gone, and
         no other."""
         for scene in "rings", "rings-late":
-            for name in os.listdir(self.folder.name):
-                os.unlink(os.path.join(self.folder.name, name))
+            for name in os.listdir(self.folder):
+                os.unlink(os.path.join(self.folder, name))
             said = self.write(scene)
             writer = os.path.basename(WRITER)
             mine = sum(2001 + i for i in range(2, 100, 2)) + sum(range(3000, 3100, 2)) + 15000
             self.assertEqual(said, f"{writer} {mine}\ncode that is not known 5000\n" * 2)
             for name in ".dump", ".dump.2":
                 self.check_blocks(self.path + name)
-                its = trace.Trace(self.path + name)
-                self.addCleanup(its.close)
+                its = self.trace(self.path + name)
                 used = usage.Usage(its)
                 self.assertEqual(used.num_unknown_frees, 0)
                 self.assertEqual(sorted(block.bytes for block in used.blocks.values()),
@@ -242,8 +231,7 @@ class Recorder(Traces):
         self.assertEqual(self.write("dumps"), "")
         alloc, free, known = KIND["ALLOC_FAST"], KIND["FREE"], KIND["LIVE"]
         for number in range(1, 5):
-            its = trace.Trace(self.path + ".dump" + (f".{number}" if number > 1 else ""))
-            self.addCleanup(its.close)
+            its = self.trace(self.path + ".dump" + (f".{number}" if number > 1 else ""))
             live, wrong = set(), []
             for _, kind, addr, size, *_ in its.rows():
                 if kind == alloc or kind == known:
@@ -263,15 +251,14 @@ class Recorder(Traces):
         block goes from one thread to another meanwhile, or a free of it failed."""
         for scene, count in ("dump-dump", 2), ("freed-by-another", 1), ("handed-on", 1), \
                 ("freed-in-vain", 2):
-            path = os.path.join(self.folder.name, scene)
+            path = os.path.join(self.folder, scene)
             self.assertEqual(self.write(scene, path=path), "")
             for name in (path + ".dump", path + ".dump.2")[:count]:
                 with self.subTest(os.path.basename(name)):
                     self.check_blocks(name)
 
     def check_blocks(self, path):
-        its = trace.Trace(path)
-        self.addCleanup(its.close)
+        its = self.trace(path)
         live, wrong, was_live = set(), set(), {}
         for _, kind, addr, *_ in its.rows():
             if kind == KIND["FREE"]:
@@ -289,8 +276,7 @@ class Recorder(Traces):
 
     def test_a_dump_says_how_many_records_were_lost(self):
         self.assertEqual(self.write("lost-dump"), "")
-        its = trace.Trace(self.path + ".2")
-        self.addCleanup(its.close)
+        its = self.trace(self.path + ".2")
         self.assertEqual([row[1] for row in its.rows()], [])
         self.assertEqual((its.num_lost, its.ended), (1, True))
 
@@ -312,19 +298,19 @@ class Recorder(Traces):
             file.write("mine")
         said = self.write("kinds", 3)
         self.assertRegex(said, r"there is no trace: the file is there already: File exists")
-        link = os.path.join(self.folder.name, "link")
-        os.symlink(os.path.join(self.folder.name, "target"), link)
+        link = os.path.join(self.folder, "link")
+        os.symlink(os.path.join(self.folder, "target"), link)
         self.write("kinds", 3, path=link)
-        self.assertEqual(sorted(os.listdir(self.folder.name)), ["a.gct", "link"])
-        said = self.write("kinds", 3, path=os.path.join(self.folder.name, "no", "b.gct"))
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a.gct", "link"])
+        said = self.write("kinds", 3, path=os.path.join(self.folder, "no", "b.gct"))
         self.assertIn("No such file", said)
 
     def test_the_name_has_the_process_id(self):
-        self.write("kinds", path=os.path.join(self.folder.name, "t-%p.gct"))
-        (name,) = os.listdir(self.folder.name)
+        self.write("kinds", path=os.path.join(self.folder, "t-%p.gct"))
+        (name,) = os.listdir(self.folder)
         self.assertRegex(name, r"^t-[0-9]+\.gct$")
-        self.write("kinds", cwd=self.folder.name, path="beside.gct")
-        self.read(os.path.join(self.folder.name, "beside.gct"))
+        self.write("kinds", cwd=self.folder, path="beside.gct")
+        self.read(os.path.join(self.folder, "beside.gct"))
 
     def test_at_a_limit_the_trace_ends_and_the_program_goes_on(self):
         limit = tables.TRACE_HEADER_BYTES + 3 * tables.TRACE_CHUNK_BYTES + 100
@@ -425,7 +411,7 @@ class Reader(Traces):
         data[20:24] = struct.pack("=I", 0x04030201)
         self.assertIn("another order of bytes", self.fault(data))
         with self.assertRaises(Fault):
-            trace.Trace(self.folder.name)
+            trace.Trace(self.folder)
         with self.assertRaises(Fault):
             trace.Trace(self.path + ".missing")
 

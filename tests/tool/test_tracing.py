@@ -21,11 +21,7 @@ from gpucache import trace, usage
 
 class Tracing(Traces):
     def test_each_allocation_and_each_free_is_there_once(self):
-        program = self.program()
-        program.do("take a 100000000")
-        program.do("take b 3000")
-        program.do("threads 4 300")
-        program.do("give b")
+        program = self.program("take a 100000000", "take b 3000", "threads 4 300", "give b")
         self.assertEqual(program.do("wrong 0x1234000"), "1 done\n")
         self.assertEqual(program.end(), "")
         its, events = self.read(program.path)
@@ -58,9 +54,7 @@ class Tracing(Traces):
         return json.loads(self.tool("stat", "--json", program.pid).stdout)
 
     def test_what_the_library_does_is_there(self):
-        program = self.program(GPUCACHE_MAX_RESERVED="1G")
-        program.do("take a 300000000")
-        program.do("give a")
+        program = self.program("take a 300000000", "give a", GPUCACHE_MAX_RESERVED="1G")
         while not catches(program.pid, signal.SIGUSR1):
             time.sleep(0.01)
         self.await_page(program)
@@ -89,7 +83,7 @@ class Tracing(Traces):
         self.assertEqual(told, {
             "GPUCACHE_MAX_IDLE=3G", "GPUCACHE_SHARE=2s", "GPUCACHE_PARK=off",
             f"GPUCACHE_TRACE={program.path}", f"GPUCACHE_STATS=exit-json:{program.report}",
-            f"GPUCACHE_DIR={os.path.join(self.folder.name, 'pages')}"})
+            f"GPUCACHE_DIR={os.path.join(self.folder, 'pages')}"})
         self.assertEqual([e.text for e in events if e.kind == KIND["OPTION"] and not e.aux],
                          ["GPUCACHE_MAX_IDLE=64M"])
         said = self.tool("report", program.path).stdout
@@ -108,10 +102,8 @@ class Tracing(Traces):
 
     def test_the_whole_gpu_is_there(self):
         """What is not free, of a second program too."""
-        other = Program(self, GPUCACHE_TRACE="none")
-        other.do("take a 500000000")
-        program = self.program()
-        program.do("take a 300000000")
+        other = Program(self, "take a 500000000", GPUCACHE_TRACE="none")
+        program = self.program("take a 300000000")
         self.assertTrue(wait_for(lambda: self.of_kind("GPU", self.read(program.path)[1])))
         time.sleep(1.2)
         program.end()
@@ -122,10 +114,7 @@ class Tracing(Traces):
         self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
         used = usage.Usage(trace.Trace(program.path))
         self.assertGreaterEqual(used.whole[0][-1][1], used.reserved)
-        page = self.path("page.html")
-        self.assertEqual(self.tool("report", program.path, "-o", page).returncode, 0)
-        with open(page, encoding="utf-8") as file:
-            self.assertIn('id="lanes"', file.read())
+        self.assertIn('id="lanes"', self.page_of(program.path))
 
     def test_a_free_in_the_order_of_a_stream(self):
         """Of a block of the pool, of one that the driver served, and of other memory, which is no
@@ -145,29 +134,24 @@ class Tracing(Traces):
         self.assertEqual(used.beside.kinds["num_async_allocs"].num_calls, 1)
 
     def test_a_forked_child_adds_nothing(self):
-        program = self.program()
-        program.do("take a 1000000")
-        program.do("fork")
-        program.do("take b 2000000")
+        program = self.program("take a 1000000", "fork", "take b 2000000")
         program.end()
         _, events = self.read(program.path)
         self.assertEqual([e.b for e in events if e.kind in usage.ALLOCS], [1_000_000, 2_000_000])
 
     def test_a_program_without_a_file_to_write_goes_on(self):
-        program = Program(self, GPUCACHE_TRACE="/proc/nowhere/x.gct")
-        program.do("take a 1000000")
+        program = Program(self, "take a 1000000", GPUCACHE_TRACE="/proc/nowhere/x.gct")
         said = program.end()
         self.assertRegex(said, r"^gpucache: warning: GPUCACHE_TRACE=/proc/nowhere/x.gct: there is "
                                r"no trace: .*\n$")
 
     def test_what_nvml_says_of_a_process_that_runs(self):
         """Is behind the trace, in its order of time."""
-        program = Program(self)
-        program.do("take a 100000000")
-        path = self.path("live.gct")
-        os.symlink(NVML, self.path("libnvidia-ml.so.1"))
+        program = Program(self, "take a 100000000")
+        path = self.file("live.gct")
+        os.symlink(NVML, self.file("libnvidia-ml.so.1"))
         self.await_page(program)
-        asker = self.asker(program, path, 2.5, LD_LIBRARY_PATH=self.folder.name,
+        asker = self.asker(program, path, 2.5, LD_LIBRARY_PATH=self.folder,
                            NVML_PROCESSES=f"0:{program.pid}:1000000000,0:1:7")
         program.do("take b 700000000")
         asker.communicate(timeout=60)
@@ -188,8 +172,7 @@ class Tracing(Traces):
 
     def test_owners_of_live_memory_while_it_records(self):
         program = self.program(GPUCACHE_TRACE="here-%p.gct")
-        for line in "take a 100000000", "take b 7000000", "take c 9000000", "give c":
-            program.do(line)
+        program.do("take a 100000000", "take b 7000000", "take c 9000000", "give c")
         self.await_page(program)
         said = self.tool("stat", "--owners", "--json", program.pid)
         self.assertEqual((said.returncode, said.stderr), (0, ""))
@@ -212,9 +195,8 @@ class Tracing(Traces):
         env = {"SIM_SHARED": name, "SIM_CAPACITY": "1G", "SIM_DEVICES": "1",
                "GPUCACHE_SHARE": "10s"}
         lender = self.program(**env)
-        for line in "take a 400000000", "take b 300000000", "give b":
-            lender.do(line)
-        asks = self.path("asks.gct")
+        lender.do("take a 400000000", "take b 300000000", "give b")
+        asks = self.file("asks.gct")
         other = Program(self, GPUCACHE_TRACE=asks, **env)
         self.await_page(lender)
         other.do("take a 550000000")
@@ -223,12 +205,8 @@ class Tracing(Traces):
         lender.do("touch a")
         lender.end()
         other.end()
-        page = self.path("page.html")
         for paths in (lender.path, asks), (asks, lender.path):
-            done = self.tool("report", *paths, "-o", page)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            with open(page, encoding="utf-8") as file:
-                data = json.loads(re.search(r'id="data">(.*?)</script>', file.read())[1])
+            data = json.loads(re.search(r'id="data">(.*?)</script>', self.page_of(*paths))[1])
             marks = {path: [mark[2].partition(":")[0] for mark in lane["marks"]]
                      for path, lane in zip(paths, data["lanes"])}
             self.assertIn("lent", marks[lender.path])
@@ -242,18 +220,13 @@ class Tracing(Traces):
             self.assertIn("lend", own)
 
     def test_a_process_that_runs(self):
-        program = Program(self)
-        program.do("take a 100000000")
-        program.do("take small 3000")
-        program.do("threads 2 50")
-        path = self.path("live.gct")
+        program = Program(self, "take a 100000000", "take small 3000", "threads 2 50")
+        path = self.file("live.gct")
         self.await_page(program)
         asker = self.asker(program, path)
         # The state that tells of it was written after all that the trace begins with.
         self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
-        program.do("take b 7000000")
-        program.do("give small")
-        program.do("threads 2 100")
+        program.do("take b 7000000", "give small", "threads 2 100")
         asker.send_signal(signal.SIGINT)
         said, complaints = asker.communicate(timeout=60)
         self.assertEqual((asker.returncode, complaints), (0, ""))
@@ -284,7 +257,7 @@ class Tracing(Traces):
 
     def test_nobody_ends_the_trace_of_another(self):
         """Neither one from the start, nor one that another shell asked for."""
-        live, other = (self.path(name) for name in ("live.gct", "other.gct"))
+        live, other = (self.file(name) for name in ("live.gct", "other.gct"))
         for program in self.program(), Program(self):
             program.do("take a 1000000")
             time.sleep(0.5)
@@ -310,10 +283,9 @@ class Tracing(Traces):
 
     def test_a_trace_that_another_one_followed(self):
         """Whoever asked for the first says so, and leaves the other one alone."""
-        program = Program(self)
-        program.do("take a 1000000")
+        program = Program(self, "take a 1000000")
         time.sleep(0.5)
-        live, other = (self.path(name) for name in ("live.gct", "other.gct"))
+        live, other = (self.file(name) for name in ("live.gct", "other.gct"))
         asker = self.asker(program, live)
         program.do("take b 2000000")
         self.assertEqual(self.tool("set", program.pid, f"TRACE={other}").returncode, 0)
@@ -326,12 +298,11 @@ class Tracing(Traces):
                          [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
 
     def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
-        program = Program(self)
-        program.do("take a 100000000")
+        program = Program(self, "take a 100000000")
         self.await_page(program)
-        path = self.path("live.gct")
-        os.symlink(NVML, self.path("libnvidia-ml.so.1"))
-        asker = self.asker(program, path, LD_LIBRARY_PATH=self.folder.name, NVML_SLOW_MS="50000")
+        path = self.file("live.gct")
+        os.symlink(NVML, self.file("libnvidia-ml.so.1"))
+        asker = self.asker(program, path, LD_LIBRARY_PATH=self.folder, NVML_SLOW_MS="50000")
         self.assertTrue(wait_for(lambda: self.stat(program)["options"]["TRACE"] == path))
         asker.send_signal(signal.SIGINT)
         _, complaints = asker.communicate(timeout=60)
@@ -340,10 +311,9 @@ class Tracing(Traces):
         program.end()
 
     def test_what_cannot_be_recorded_gets_a_sentence(self):
-        program = Program(self)
-        program.do("take a 100000000")
+        program = Program(self, "take a 100000000")
         self.await_page(program)
-        path = self.path("there")
+        path = self.file("there")
         with open(path, "w", encoding="utf-8"):
             pass
         for words, sentence in (((program.pid, "-o", path), "it is there already"),

@@ -2,7 +2,6 @@
 """What the verbs have in common: their arguments, their help, where they write; and what set does.
 
 test_verbs.py TOOL"""
-import glob
 import os
 import re
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, tool
+from fake import MIB, TOOL, pythons, tool
 from test_page import Case
 
 from gpucache import manual, options, tables, text
@@ -209,11 +208,8 @@ class Figures(unittest.TestCase):
 
 class Versions(unittest.TestCase):
     def test_all_pythons_from_3_8_on_read_the_package(self):
-        found = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
-        tried = 0
-        for python in sorted({*found, sys.executable}):
-            script = ("import sys\nif sys.version_info < (3, 8): sys.exit(77)\n"
-                      "sys.path.insert(0, sys.argv.pop(1))\n"
+        for python in pythons():
+            script = ("import sys\nsys.path.insert(0, sys.argv.pop(1))\n"
                       "import importlib, zipfile\n"
                       "for name in zipfile.ZipFile(sys.path[0]).namelist():\n"
                       "    if '/' in name and name[-3:] == '.py' and '__main__' not in name:\n"
@@ -222,11 +218,7 @@ class Versions(unittest.TestCase):
                       "cli.make_parser().format_help(); sys.exit(cli.main(['ps', '--json']))")
             done = subprocess.run([python, "-c", script, TOOL], capture_output=True, text=True,
                                   timeout=60)
-            if done.returncode == 77 or "f-string" in done.stderr:
-                continue
             self.assertEqual((done.returncode, done.stderr), (0, ""), python)
-            tried += 1
-        self.assertGreaterEqual(tried, 1)
 
 
 class Replaced(Case):

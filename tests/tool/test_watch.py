@@ -20,8 +20,7 @@ class Stat(Case):
         page.publish(body(pool(live_blocks=4711)))
         text = screen.until(r"live blocks +4,711")
         self.assertEqual(len(re.findall("live blocks", text)), 1)
-        screen.press("\x03")
-        self.assertEqual(screen.end(), 130)
+        self.assertEqual(screen.quit("\x03"), 130)
 
     def test_watch_keeps_what_matters_on_a_small_terminal(self):
         self.page(body(pool(), pool(1, UUID_B), command="train " * 40), answer=lambda words: None)
@@ -38,8 +37,7 @@ class Stat(Case):
             text = screen.until(rf"^PID {os.getpid()}"[:width] + more)
             for part in parts:
                 self.assertRegex(text, part)
-            screen.press("\x03")
-            self.assertEqual(screen.end(), 130)
+            self.assertEqual(screen.quit("\x03"), 130)
 
     def test_watch_is_drawn_anew_at_another_size(self):
         self.page()
@@ -53,8 +51,7 @@ class Stat(Case):
         screen.resize(100, 80)
         text = screen.until(r"^=====[^$]*last flush: none[^$]*=====")
         self.assertEqual((len(re.findall("live blocks", text)), text.count("more lines")), (1, 0))
-        screen.press("\x03")
-        self.assertEqual(screen.end(), 130)
+        self.assertEqual(screen.quit("\x03"), 130)
 
     def test_the_last_picture_stays_with_the_cursor_below(self):
         page = self.page()

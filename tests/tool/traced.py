@@ -5,10 +5,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-import unittest
 
-from fake import ALONE, wait_for
+from fake import ALONE, Scratch, wait_for
 
 from gpucache import trace
 
@@ -85,24 +83,28 @@ for mib in 3, 5, 1 << 20:
 
 
 class Program:
-    """A program under the library. traced: from the start."""
+    """A program under the library, which has done these lines."""
 
-    def __init__(self, case, **options):
-        self.path, self.report = case.path("t.gct"), case.path("report.json")
+    def __init__(self, case, *lines, **options):
+        self.path, self.report = case.file("t.gct"), case.file("report.json")
         env = {**case.under, "GPUCACHE_STATS": "exit-json:" + self.report, **options}
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
-                                        cwd=case.folder.name, stdin=subprocess.PIPE,
+                                        cwd=case.folder, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         case.addCleanup(self.process.kill)
         case.assertEqual(self.process.stdout.readline(), "ready\n")
         self.case, self.pid = case, self.process.pid
+        self.do(*lines)
 
-    def do(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        said = self.process.stdout.readline()
-        self.case.assertIn("done", said, self.process.poll() is not None and
-                           self.process.stderr.read())
+    def do(self, *lines):
+        """What the last line gave."""
+        said = ""
+        for line in lines:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            said = self.process.stdout.readline()
+            self.case.assertIn("done", said, self.process.poll() is not None and
+                               self.process.stderr.read())
         return said
 
     def end(self, status=0):
@@ -115,25 +117,19 @@ class Program:
             return json.load(file)
 
 
-class Traces(unittest.TestCase):
+class Traces(Scratch):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="tracing-")
-        self.addCleanup(self.folder.cleanup)
+        super().setUp()
         # Of tools, and of programs under the library
-        self.outside = {**os.environ, "GPUCACHE_DIR": self.path("pages")}
+        self.outside = {**os.environ, "GPUCACHE_DIR": self.file("pages")}
         self.under = {**self.outside, "LD_LIBRARY_PATH": SIMULATOR, "LD_PRELOAD": LIBRARY,
                       "SIM_HAZARD": "off"}
 
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
+    def file(self, name):
+        return os.path.join(self.folder, name)
 
-    def read(self, path):
-        its = trace.Trace(path)
-        self.addCleanup(its.close)
-        return its, list(its.events())
-
-    def program(self, **options):
-        return Program(self, **{"GPUCACHE_TRACE": self.path("t.gct"), **options})
+    def program(self, *lines, **options):
+        return Program(self, *lines, **{"GPUCACHE_TRACE": self.file("t.gct"), **options})
 
     def await_page(self, program):
         """Until the tool finds the program's page, which comes soon after the first allocation."""
@@ -143,10 +139,18 @@ class Traces(unittest.TestCase):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
                               capture_output=True, env=self.outside)
 
-    def run_python(self, words, trace_name, **options):
+    def page_of(self, *paths):
+        """The page of a report."""
+        page = self.file("page.html")
+        done = self.tool("report", *paths, "-o", page)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(page, encoding="utf-8") as file:
+            return file.read()
+
+    def run_python(self, words, trace_name, python=sys.executable, **options):
         """What a Python program under the library said, which has ended well; and its trace."""
-        path = self.path(trace_name)
-        done = subprocess.run([sys.executable, "-c", words], text=True, timeout=60, check=True,
+        path = self.file(trace_name)
+        done = subprocess.run([python, "-c", words], text=True, timeout=60, check=True,
                               capture_output=True, env={**self.under, "GPUCACHE_TRACE": path,
                                                         **options})
         return done.stdout, path
