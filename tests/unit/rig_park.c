@@ -43,6 +43,13 @@ void rig_write(struct rig *r, struct rig_block *b)
     b->written = true;
 }
 
+uint64_t rig_written(struct rig *r, uint64_t size_bytes)
+{
+    uint64_t addr = rig_alloc(r, size_bytes);
+    rig_write(r, &r->blocks[r->count - 1]);
+    return addr;
+}
+
 void rig_check_bytes(struct rig *r)
 {
     for (uint32_t k = 0; k < r->count; k++) {

@@ -8,11 +8,6 @@
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include "tests/unit/cases.h"
 
 #define POOL_ADDR UINT64_C(0x700000000000)

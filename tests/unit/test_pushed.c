@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The program's context is current again after the library's own (shim/driver/pushed.h), whichever
  * of its calls the driver refuses, and whether the driver did them or not. */
-
 #include "tests/unit/cases.h"
 
 #include "shim/driver/pushed.h"

@@ -41,9 +41,9 @@ RIG_TEST(memory_left_to_others_can_change, expect_arena(state))
     EXPECT_EQ(pool_tick(r->pool), MIB(48), "352 of 512 MiB were free");
 }
 
-POOL_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle)
+RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle,
+         expect_reuse(state, REUSE_ORDER))
 {
-    struct rig *r = expect_reuse(state, REUSE_ORDER);
     uint64_t a[10];
     rig_alloc_all(r, a, 10, MIB(8));
     r->config.max_reserved_bytes = MIB(40);

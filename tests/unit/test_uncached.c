@@ -4,8 +4,6 @@
  */
 #include "shim/park/uncached.h"
 
-#include <string.h>
-
 #include "tests/unit/cases.h"
 
 enum { LINE = 64, SIZE_MOST = 2 * LINE + 1, ROOM = LINE + SIZE_MOST + LINE };
