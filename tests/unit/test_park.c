@@ -183,33 +183,6 @@ CASE(only_live_memory_is_named_and_small_gaps)
     EXPECT_EQ(walk(r), 0, "nothing is held");
 }
 
-/* A block over three chunks, of which the one in the middle stays. */
-CASE(a_range_does_not_reach_into_what_stays)
-{
-    uint64_t a[3];
-    rig_alloc_all(r, a, 3, MIB(4));
-    EXPECT(a[1] == a[0] + MIB(4) && a[2] == a[1] + MIB(4), "one after the other");
-    rig_free_every(r, a, 0, 3, 1);
-    rig_settle(r);
-    rig_empty_magazines(r);
-    uint64_t block = rig_written(r, MIB(12));
-    EXPECT_EQ(block, a[0], "over all three");
-    struct chunk *middle = map_find(a[1])->chunk;
-    EXPECT_EQ(middle->addr, a[1], "each is a chunk");
-    middle->exposed = true;
-    pool_park_hold(r->pool, 0, 0);
-    EXPECT_EQ(walk(r), 2, "what goes, before and behind");
-    EXPECT_EQ(walk_starts[0], a[0], "the first");
-    EXPECT_EQ(walk_sizes[0], MIB(4), "its own bytes");
-    EXPECT_EQ(walk_starts[1], a[2], "the last");
-    EXPECT_EQ(walk_sizes[1], MIB(4), "its own bytes");
-    EXPECT_EQ(pool_park_end(r->pool, true), MIB(8), "both go");
-    EXPECT_EQ(pool_wake_begin(r->pool), 0, "both come");
-    EXPECT_EQ(walk(r), 2, "as before");
-    pool_wake_end(r->pool);
-    middle->exposed = false;
-}
-
 /* More ranges than one look of the walk can name. */
 CASE(a_long_walk_misses_nothing)
 {

@@ -66,16 +66,6 @@ RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle,
     EXPECT(rig_alloc(r, MIB(100)), "no limit any more");
 }
 
-RIG_TEST(a_limit_above_what_there_is_needs_no_tick, expect_arena(state))
-{
-    rig_alloc(r, MIB(8));
-    r->config.max_reserved_bytes = MIB(64);
-    set(r);
-    EXPECT_EQ(pool_tick_ns(r->pool), 0, "requests look at it");
-    EXPECT(!rig_alloc(r, MIB(64)), "beyond it");
-    EXPECT(rig_alloc(r, MIB(50)), "within");
-}
-
 RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set, expect_arena(state))
 {
     uint64_t a = rig_alloc(r, MIB(8));

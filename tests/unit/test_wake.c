@@ -50,19 +50,6 @@ RIG_TEST(the_same_in_single_stream_mode, *state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), creates + 1, "a use brings one chunk back");
 }
 
-CASE(of_a_chunk_that_is_partly_live_all_comes_back)
-{
-    uint64_t a[5];
-    for (int i = 0; i < 5; i++)
-        a[i] = rig_written(r, KIB(400));
-    EXPECT(rig_park(r, 0, 0, false), "all goes");
-    uint64_t reserved = rig_stats(r).reserved_bytes;
-    rig_free(r, a[0]);
-    rig_free(r, a[3]);
-    EXPECT_EQ(rig_wake(r), 0, "it comes back");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "as it was");
-}
-
 /* Whichever call fails, everything of that try goes back, and the next try works. */
 CASE(a_wake_is_all_or_nothing)
 {
