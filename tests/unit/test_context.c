@@ -2,14 +2,12 @@
 /* shim/context/context.c: a record serves one life of its context, and no later one. The driver,
  * its primary context and the pool are stood in for. Calls that threads make beside each other are
  * made in the one order that matters. */
-#include "shim/context/context.h"
-#include "shim/process/state.h"
-
 #include "pool/host_memory.h"
 #include "pool/spin.h"
+#include "shim/context/context.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
-
+#include "shim/process/state.h"
 #include "tests/unit/cases.h"
 
 _Atomic uint32_t state_detours_now;

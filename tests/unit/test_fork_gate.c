@@ -4,7 +4,6 @@
  */
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
-
 #include "tests/unit/cases.h"
 
 enum { MOMENT_US = 50000, FORKS = 300, TRIES = 20 };

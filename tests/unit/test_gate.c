@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The gate and the records of submitters, with a park thread of the test's. */
+#include "pool/pool.h"
 #include "shim/context/submitter.h"
 #include "shim/park/gate.h"
-
-#include "pool/pool.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
-
 #include "tests/unit/cases.h"
 
 #define POOL_ADDR UINT64_C(0x700000000000)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/socket/listener.c: what other processes ask, and what the program sees of it, which is no
  * descriptor. The library's control thread is stood in for. */
-#include "tests/unit/messages.h"
-
 #include "shim/socket/listener.h"
+#include "tests/unit/messages.h"
 
 #include <poll.h>
 #include <sched.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/share/neighbour.c: which neighbour is asked, and what one that does not reply costs. */
-#include "tests/unit/neighbour_rig.h"
-
 #include "shim/stats/counters.h"
+#include "tests/unit/neighbour_rig.h"
 
 /* Of the namespace of the fakes. */
 static const struct page_id asker = {.pid_namespace = 5, .pid = 1 << 30, .start_ticks = 1};

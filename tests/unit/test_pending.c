@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/pending.c: freed memory that work may still use. */
 #include "pool/pending.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

@@ -3,7 +3,6 @@
  * as expected gives no frames, and no crash. tests/tool/test_paths.py has the real interpreters. */
 #include "shim/process/log.h"
 #include "shim/trace/python_frames.h"
-
 #include "tests/unit/cases.h"
 
 enum { FRAMES = 5, CODE_BYTES = 184, LINES = 6 };

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/park/retain.c with the store, and a GPU of the test's: what is trusted, and what is copied
  * where. The test does what move.c does with the answers. */
-#include "shim/park/retain.h"
-
 #include "shim/park/hasher.h"
-
+#include "shim/park/retain.h"
 #include "tests/unit/cases.h"
 
 #define MIB (UINT64_C(1) << 20)

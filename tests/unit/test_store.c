@@ -4,7 +4,6 @@
  */
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
-
 #include "shim/process/proc_text.h"
 
 #include <sys/mman.h>

@@ -3,7 +3,6 @@
  * shim/park/uncached.c: the same bytes as memcpy's, at each alignment and size, and none beside.
  */
 #include "shim/park/uncached.h"
-
 #include "tests/unit/cases.h"
 
 enum { LINE = 64, SIZE_MOST = 2 * LINE + 1, ROOM = LINE + SIZE_MOST + LINE };
