@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The rig parks and wakes: see rig_park in rig.h.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The rig parks and wakes: see rig_park in rig.h. */
 #include "tests/unit/rig.h"
 
 #include <inttypes.h>

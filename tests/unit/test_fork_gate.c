@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/process/fork_gate.c: threads of the library's inside, beside threads that fork.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/process/fork_gate.c: threads of the library's inside, beside threads that fork. */
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
 #include "tests/unit/cases.h"

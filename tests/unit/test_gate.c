@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The gate and the records of submitters, with a park thread of the test's. */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The gate and the records of submitters, with a park thread of the test's. */
 #include "pool/pool.h"
 #include "shim/context/submitter.h"
 #include "shim/park/gate.h"

@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Memory that goes to the host and comes back: pool/park.c. rig_park and rig_wake do what the shim
- * does, with marks in place of bytes. What comes back: test_wake.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Memory that goes to the host and comes back: pool/park.c. rig_park and rig_wake do what the shim
+ * does, with marks in place of bytes. What comes back: test_wake.c. */
 #include "pool/chunk.h"
 #include "pool/map.h"
 #include "pool/state.h"

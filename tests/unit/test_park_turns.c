@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Many parks and wakes in turn, while the program allocates and frees: pool/park.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Many parks and wakes in turn, while the program allocates and frees: pool/park.c. */
 #include "tests/unit/expect.h"
 
 #ifndef FEWER_ROUNDS

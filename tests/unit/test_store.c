@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/store.c: the room on the host by the kernel's files, and the rows.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/store.c: the room on the host by the kernel's files, and the rows. */
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
 #include "shim/process/proc_text.h"

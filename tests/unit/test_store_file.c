@@ -1,8 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/store_file.c, and shim/park/store.c with a folder: files without a name, and what a
- * full, failing or foreign folder does.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/store_file.c, and shim/park/store.c with a folder: files without a name, and what a
+ * full, failing or foreign folder does. */
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
 

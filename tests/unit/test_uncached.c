@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/uncached.c: the same bytes as memcpy's, at each alignment and size, and none beside.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/uncached.c: the same bytes as memcpy's, at each alignment and size, and none beside. */
 #include "shim/park/uncached.h"
 #include "tests/unit/cases.h"
 
