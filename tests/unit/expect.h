@@ -67,6 +67,14 @@ static inline struct rig *expect_segments(void **state)
     return r;
 }
 
+/* With bytes that are looked at: see rig_park. */
+static inline struct rig *expect_bytes(struct rig *r)
+{
+    r->has_bytes = true;
+    rig_start(r);
+    return r;
+}
+
 /* On a device with so much memory. */
 static inline struct rig *expect_device_of(void **state, uint64_t total_bytes)
 {

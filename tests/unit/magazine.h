@@ -4,7 +4,6 @@
 #define TESTS_UNIT_MAGAZINE_H
 
 #include "pool/magazine.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

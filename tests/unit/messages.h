@@ -3,6 +3,7 @@
 #ifndef TESTS_UNIT_MESSAGES_H
 #define TESTS_UNIT_MESSAGES_H
 
+#include "shim/process/clock.h"
 #include "shim/process/log.h"
 #include "shim/share/ticket.h"
 
@@ -10,7 +11,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 
 #include "tests/unit/cases.h"
 
@@ -51,13 +51,6 @@ static inline int as_nobody(int (*f)(void *), void *arg)
         _exit(setuid(65534) == 0 ? f(arg) : 99);
     assert_int_equal(waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static inline uint64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
 /* One end has the credentials of what comes in. */

@@ -45,9 +45,11 @@ static struct neighbour_wish wish(uint64_t bytes)
                                    .waits = true};
 }
 
-static enum neighbour_answer ask(const struct neighbour_wish *w, uint64_t *bytes)
+static _Thread_local uint64_t given; /* by the thread's latest request */
+
+static enum neighbour_answer ask(const struct neighbour_wish *w)
 {
-    return neighbour_ask(w, WAIT_NS, bytes);
+    return neighbour_ask(w, WAIT_NS, &given);
 }
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "shim/page/page.h"
 #include "shim/page/server.h"
+#include "shim/process/clock.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -13,7 +14,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include "tests/unit/cases.h"
 
@@ -115,13 +115,6 @@ static inline unsigned entries_of(const char *path)
     if (entries)
         closedir(entries);
     return count > 2 ? count - 2 : 0;
-}
-
-static inline uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static atomic_uint heard; /* rings of the doorbell */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* See rig.h. */
 #include "tests/unit/rig.h"
-
 #include "pool/magazine_pool.h"
 #include "pool/state.h"
 

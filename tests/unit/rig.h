@@ -95,6 +95,8 @@ uint64_t rig_park(struct rig *r, uint64_t keep_bytes, uint64_t most_bytes, bool 
 int rig_wake(struct rig *r);
 /* The program writes the block, as if by work. */
 void rig_write(struct rig *r, struct rig_block *b);
+/* A new block, written. */
+uint64_t rig_written(struct rig *r, uint64_t size_bytes);
 /* What the program has written is what it reads. Nothing may be away. */
 void rig_check_bytes(struct rig *r);
 

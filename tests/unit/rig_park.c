@@ -1,7 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The rig parks and wakes: see rig_park in rig.h.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The rig parks and wakes: see rig_park in rig.h. */
 #include "tests/unit/rig.h"
 
 #include <inttypes.h>
@@ -41,6 +39,13 @@ void rig_write(struct rig *r, struct rig_block *b)
     for (unsigned i = 0; i < count; i++)
         model_write(r->model, at[i], (uint32_t)b->owner);
     b->written = true;
+}
+
+uint64_t rig_written(struct rig *r, uint64_t size_bytes)
+{
+    uint64_t addr = rig_alloc(r, size_bytes);
+    rig_write(r, &r->blocks[r->count - 1]);
+    return addr;
 }
 
 void rig_check_bytes(struct rig *r)

@@ -225,10 +225,9 @@ TEST(what_it_had_handed_out_stays_nobodys)
 }
 
 /* Objects that were shared when their context ended have the same records in the next one. */
-POOL_TEST(what_was_shared_is_not_in_the_next_context)
+RIG_TEST(what_was_shared_is_not_in_the_next_context, *state)
 {
     enum { OBJECTS = 200 };
-    struct rig *r = *state;
     rig_start(r);
     for (unsigned i = 0; i < OBJECTS; i++)
         rig_expose(r, rig_alloc(r, 600));

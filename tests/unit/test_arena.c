@@ -3,7 +3,6 @@
  * failure of the driver half way. Moves below running work: test_ghost.c; moves that take too much
  * of the program's time: test_time_budget.c. */
 #include "pool/arena.h"
-
 #include "pool/chunk.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"

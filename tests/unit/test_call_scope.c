@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The exit waits for calls of the driver that are under way (shim/driver/call_scope.h). */
-
 #include "tests/unit/cases.h"
 #include <sys/time.h>
 #include <time.h>

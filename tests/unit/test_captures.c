@@ -3,7 +3,6 @@
  * that would spoil the capture, and where memory is short its end is waited for, unless that would
  * be in vain. */
 #include "pool/fence.h"
-
 #include "tests/unit/expect.h"
 
 RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture, expect_arena(state))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/trace/cfi.c: the rules of all code of some objects are those that readelf prints. */
 #include "shim/trace/cfi.c"
-
 #include "tests/unit/cases.h"
 
 enum { LINE_BYTES = 512, COLUMNS = 24, SIGNAL_ROWS_MOST = 4 };

@@ -65,9 +65,8 @@ RIG_TEST(broken_chains_are_named, busy(state))
     BROKEN(r->pool->large.size_bytes, MIB(1), "an arena's blocks cover it");
 }
 
-POOL_TEST(broken_blocks_are_named)
+RIG_TEST(broken_blocks_are_named, busy(state))
 {
-    struct rig *r = busy(state);
     struct block *live = block_in(&r->pool->large, BLOCK_LIVE);
     struct block *free_block = block_in(&r->pool->large, BLOCK_FREE);
     struct block *pending = block_in(&r->pool->large, BLOCK_PENDING);
@@ -246,9 +245,8 @@ static struct chunk *live_chunk(struct zone *z, struct block **b)
     return NULL;
 }
 
-POOL_TEST(broken_segments_are_named)
+RIG_TEST(broken_segments_are_named, busy_segments(state))
 {
-    struct rig *r = busy_segments(state);
     struct zone *large = &r->pool->large, *small = &r->pool->small;
     struct block *live = NULL, *first;
     struct chunk *c = live_chunk(large, &live);

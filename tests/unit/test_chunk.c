@@ -2,7 +2,6 @@
 /* pool/chunk.c: whose memory is when it goes back, and what stays. What is idle and released:
  * arena, limits, release. */
 #include "pool/chunk.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

@@ -2,14 +2,12 @@
 /* shim/context/context.c: a record serves one life of its context, and no later one. The driver,
  * its primary context and the pool are stood in for. Calls that threads make beside each other are
  * made in the one order that matters. */
-#include "shim/context/context.h"
-#include "shim/process/state.h"
-
 #include "pool/host_memory.h"
 #include "pool/spin.h"
+#include "shim/context/context.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
-
+#include "shim/process/state.h"
 #include "tests/unit/cases.h"
 
 _Atomic uint32_t state_detours_now;
@@ -24,6 +22,10 @@ static bool is_alive, is_primary;
 static unsigned long long life;
 static void (*after_look)(void); /* what other threads do once the driver has answered */
 static int num_abandoned;
+
+/* Of the test: the record of its context, and its ender. */
+static struct context *c;
+static struct context_end end;
 
 static CUresult work_error; /* of earlier work, in place of the answers */
 
@@ -90,7 +92,7 @@ void pool_forget_thread(void)
 }
 
 /* A record being made for the first life of the context. */
-static struct context *start_record(bool primary)
+static void start_record(bool primary)
 {
     static char pool;
     atomic_store(&real.cuCtxGetApiVersion, get_version);
@@ -100,31 +102,49 @@ static struct context *start_record(bool primary)
     is_primary = primary;
     life = 1;
     num_abandoned = 0;
+    num_turns = 0;
     after_look = NULL;
-    struct context *c = context_add(the_context, 0);
+    c = context_add(the_context, 0);
     assert_non_null(c);
     c->pool = (struct pool *)(void *)&pool;
     atomic_store(&c->hidden, false);
-    return c;
 }
 
-static struct context *finish_record(struct context *c)
+static void make_record(bool primary)
 {
+    start_record(primary);
     assert_true(context_made(c, the_context));
     assert_ptr_equal(context_find(the_context), c);
-    return c;
+}
+
+static int with_primary(void **state)
+{
+    make_record(true);
+    return 0;
+}
+
+static int with_created(void **state)
+{
+    make_record(false);
+    return 0;
 }
 
 /* The next test finds no record of the context. */
-static void end_record(struct context *c)
+static void end_record(void)
 {
     if (c->state != CONTEXT_ENDED)
         context_retire(c);
     atomic_store(&c->handle, NULL);
 }
 
+static int teardown(void **state)
+{
+    end_record();
+    return 0;
+}
+
 /* The steps of an ender after the driver's answer. */
-static void judge(const struct context_end *e, struct context *c)
+static void judge(const struct context_end *e)
 {
     if (context_end_judge(e, c, true))
         context_abandon(c);
@@ -132,143 +152,112 @@ static void judge(const struct context_end *e, struct context *c)
         context_show(c);
 }
 
-TEST(a_release_that_ends_nothing_leaves_the_record)
+TEST_WITH(a_release_that_ends_nothing_leaves_the_record, with_primary, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(true));
     context_release_begins(&end, 0, false);
     assert_null(context_find(the_context));
-    judge(&end, c);
+    judge(&end);
     assert_ptr_equal(context_find(the_context), c);
     assert_int_equal(num_abandoned, 0);
-    end_record(c);
 }
 
-TEST(a_release_ends_the_record_though_the_next_life_has_begun)
+TEST_WITH(a_release_ends_the_record_though_the_next_life_has_begun, with_primary, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(true));
     context_release_begins(&end, 0, false);
     life = 2; /* the driver ended the first; another thread retained the context anew */
-    judge(&end, c);
+    judge(&end);
     assert_null(context_find(the_context));
     assert_int_equal(num_abandoned, 1);
-    end_record(c);
 }
 
-TEST(a_record_made_for_an_earlier_life_is_not_found)
+TEST_WITH(a_record_made_for_an_earlier_life_is_not_found, NULL, teardown)
 {
-    struct context *c = start_record(true);
+    start_record(true);
     life = 2;
     assert_false(context_made(c, the_context));
     assert_null(context_find(the_context));
     assert_int_equal(num_abandoned, 1);
-    end_record(c);
 }
 
 /* The program makes another context, and the driver answers with the error of earlier work. */
-TEST(a_context_is_not_over_because_work_has_failed)
+TEST_WITH(a_context_is_not_over_because_work_has_failed, with_created, teardown)
 {
     const struct context_end unseen = {.device = -1, .created = true};
-    struct context *c = finish_record(start_record(false));
     work_error = CUDA_ERROR_ILLEGAL_ADDRESS;
-    judge(&unseen, c);
+    judge(&unseen);
     assert_int_equal(num_abandoned, 0);
     assert_ptr_equal(context_find(the_context), c);
     work_error = CUDA_SUCCESS;
     life = 2;
-    judge(&unseen, c);
+    judge(&unseen);
     assert_int_equal(num_abandoned, 1);
-    end_record(c);
 }
-
-static struct context *being_made;
 
 static void destroy(void)
 {
-    struct context_end end;
     context_destroy_begins(&end, the_context);
     is_alive = false;
-    judge(&end, being_made);
+    judge(&end);
 }
 
-TEST(a_record_is_not_found_if_its_context_ends_after_the_makers_look)
+TEST_WITH(a_record_is_not_found_if_its_context_ends_after_the_makers_look, NULL, teardown)
 {
-    struct context *c = being_made = start_record(false);
+    start_record(false);
     after_look = destroy;
     assert_false(context_made(c, the_context));
     assert_null(context_find(the_context));
     assert_int_equal(num_abandoned, 1);
-    end_record(c);
 }
 
-TEST(a_destroyer_waits_for_visits)
+TEST_WITH(a_destroyer_waits_for_visits, with_created, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(false));
     atomic_store(&c->backend.visits, 2);
-    num_turns = 0;
     ends_after_a_turn = &c->backend.visits;
     context_destroy_begins(&end, the_context);
     ends_after_a_turn = NULL;
     assert_int_equal(num_turns, 2);
     is_alive = false;
-    judge(&end, c);
+    judge(&end);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
-    end_record(c);
 }
 
 /* A signal handler destroys the context in the middle of its own thread's visit. */
-TEST(a_destroyer_waits_for_no_visit_of_its_own)
+TEST_WITH(a_destroyer_waits_for_no_visit_of_its_own, with_created, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(false));
     atomic_store(&c->backend.visits, 1);
     call_scope_depth = 1;
-    num_turns = 0;
     context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, 0);
     call_scope_depth = 0;
     atomic_store(&c->backend.visits, 0);
     is_alive = false;
-    judge(&end, c);
-    end_record(c);
+    judge(&end);
 }
 
 /* The same in the middle of its own thread's question. */
-TEST(a_destroyer_waits_for_no_question_of_its_own)
+TEST_WITH(a_destroyer_waits_for_no_question_of_its_own, with_created, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(false));
     assert_true(context_pin(c));
-    num_turns = 0;
     context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, 0);
     is_alive = false;
-    judge(&end, c);
+    judge(&end);
     context_unpin(c);
-    end_record(c);
 }
 
 /* A host function that the visit waits for may wait for the destroyer. */
-TEST(a_destroyer_does_not_wait_for_ever)
+TEST_WITH(a_destroyer_does_not_wait_for_ever, with_created, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(false));
     atomic_store(&c->backend.visits, 1);
-    num_turns = 0;
     context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, CONTEXT_AWAIT_TURNS);
     atomic_store(&c->backend.visits, 0);
     is_alive = false;
-    judge(&end, c);
-    end_record(c);
+    judge(&end);
 }
 
-TEST(a_destruction_that_fails_lets_visits_in)
+TEST_WITH(a_destruction_that_fails_lets_visits_in, with_created, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(false));
     context_destroy_begins(&end, the_context);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
     assert_false(context_end_judge(&end, c, false));
@@ -277,7 +266,6 @@ TEST(a_destruction_that_fails_lets_visits_in)
     context_end_over(&end);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
     assert_ptr_equal(context_find(the_context), c);
-    end_record(c);
 }
 
 /* The same while the record is being made, and the record is made before or after the driver's
@@ -285,8 +273,7 @@ TEST(a_destruction_that_fails_lets_visits_in)
 TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
 {
     for (int made_first = 0; made_first < 2; made_first++) {
-        struct context_end end;
-        struct context *c = start_record(false);
+        start_record(false);
         context_destroy_begins(&end, the_context);
         if (made_first)
             assert_false(context_made(c, the_context));
@@ -298,15 +285,14 @@ TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
             assert_true(context_made(c, the_context));
         assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
         assert_ptr_equal(context_find(the_context), c);
-        end_record(c);
+        end_record();
     }
 }
 
 /* Two threads destroy one context. The first one's call fails, while the other's is under way. */
-TEST(a_destruction_that_fails_lets_no_visit_into_another)
+TEST_WITH(a_destruction_that_fails_lets_no_visit_into_another, with_created, teardown)
 {
     struct context_end first, second;
-    struct context *c = finish_record(start_record(false));
     context_destroy_begins(&first, the_context);
     context_destroy_begins(&second, the_context);
     assert_false(context_end_judge(&first, c, false));
@@ -316,17 +302,14 @@ TEST(a_destruction_that_fails_lets_no_visit_into_another)
     assert_true(context_unhide(c));
     context_show(c);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
-    end_record(c);
 }
 
 /* device_renew (shim/driver/device.c) begins anew only what is over. */
-TEST(a_record_without_a_context_lets_no_visit_in)
+TEST_WITH(a_record_without_a_context_lets_no_visit_in, with_created, teardown)
 {
-    struct context_end end;
-    struct context *c = finish_record(start_record(false));
     context_destroy_begins(&end, the_context);
     is_alive = false;
-    judge(&end, c);
+    judge(&end);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
     is_alive = true;
     life = 2;
@@ -335,7 +318,6 @@ TEST(a_record_without_a_context_lets_no_visit_in)
     context_retire(c); /* the record does not suit */
     assert_false(context_end_judge(&end, c, false));
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
-    end_record(c);
 }
 
 PLAY_TESTS

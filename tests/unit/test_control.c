@@ -2,10 +2,9 @@
 /* shim/control/thread.c: duties run when they are due, and no call is lost. Captures, the exit of
  * the process and the log are stood in for. All cases share the process's one control thread. */
 #include "shim/control/thread.h"
-#include "shim/process/clock.h"
-
 #include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
+#include "shim/process/clock.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 

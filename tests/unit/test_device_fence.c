@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/driver/device_fence.c: fences beside the destruction of their context (Note [Visits]). The
  * driver is stood in for. */
-#include "shim/driver/device_fence.h"
-
 #include "shim/driver/capture.h"
+#include "shim/driver/device_fence.h"
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "tests/unit/cases.h"

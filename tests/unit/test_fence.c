@@ -3,7 +3,6 @@
  * may use it (safety). No request waits for work submitted after the free (liveness). The model
  * reports a breach of either by itself. */
 #include "pool/fence.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"

@@ -1,17 +1,7 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/process/fork_gate.c: threads of the library's inside, beside threads that fork.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/process/fork_gate.c: threads of the library's inside, beside threads that fork. */
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "tests/unit/cases.h"
 
 enum { MOMENT_US = 50000, FORKS = 300, TRIES = 20 };

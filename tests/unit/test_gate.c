@@ -1,18 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * The gate and the records of submitters, with a park thread of the test's. */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The gate and the records of submitters, with a park thread of the test's. */
+#include "pool/pool.h"
 #include "shim/context/submitter.h"
 #include "shim/park/gate.h"
-
-#include "pool/pool.h"
 #include "shim/process/clock.h"
 #include "shim/process/state.h"
-
-#include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include "tests/unit/cases.h"
 
 #define POOL_ADDR UINT64_C(0x700000000000)
@@ -54,6 +46,7 @@ static void *stay_inside(void *arg)
     atomic_store(&is_inside, true);
     while (!atomic_load(&go_on))
         usleep(100);
+    assert_false(submitters_are_idle()); /* no handler has ended the mark */
     gate_use_end(&use);
     return NULL;
 }
@@ -78,10 +71,15 @@ static void start_inside(struct user *u)
         usleep(100);
 }
 
-static void park(void)
+static void close_gate(void)
 {
     assert_true(gate_close());
     assert_true(gate_drain(SEC_NS));
+}
+
+static void park(void)
+{
+    close_gate();
     assert_true(gate_leave());
     gate_is_parked();
 }
@@ -92,7 +90,22 @@ static void await(enum gate_state state)
         gate_await_bell(seen, UINT64_MAX);
 }
 
-/* Without a pool nobody is marked and nobody waits. */
+/* All is parked, and a thread has come to the gate. */
+static void park_and_arrive(struct user *u)
+{
+    park();
+    start(u, use_once);
+    await(GATE_WAKING);
+}
+
+/* It is let in. */
+static void let_in(struct user *u)
+{
+    gate_open();
+    finish(u);
+    assert_int_equal(u->rc, CUDA_SUCCESS);
+}
+
 TEST(without_a_pool_there_is_no_mark)
 {
     struct gate_use use;
@@ -119,24 +132,20 @@ TEST(a_thread_inside_a_use_keeps_the_gate_from_being_left)
     assert_true(gate_is_closing());
     atomic_store(&go_on, true);
     assert_true(gate_drain(SEC_NS));
-    gate_open();
-    finish(&u);
+    let_in(&u);
 }
 
 TEST(an_arrival_cancels_a_park_that_copies)
 {
     struct user u = {0};
-    assert_true(gate_close());
-    assert_true(gate_drain(SEC_NS));
+    close_gate();
     start(&u, use_once);
     while (gate_pause(SEC_NS))
         ;
     assert_false(gate_leave());
     usleep(1000);
     assert_false(atomic_load(&u.is_done)); /* it waits until the park thread has undone its steps */
-    gate_open();
-    finish(&u);
-    assert_int_equal(u.rc, CUDA_SUCCESS);
+    let_in(&u);
     assert_int_equal(atomic_load(&pool_watch), POOL_WATCH_ERRORS);
 }
 
@@ -165,16 +174,14 @@ TEST(arrivals_wake_once_and_go_on_when_the_gate_is_open)
 TEST(a_use_that_arrives_while_the_gate_is_left_wakes)
 {
     struct user u = {0};
-    assert_true(gate_close());
-    assert_true(gate_drain(SEC_NS));
+    close_gate();
     assert_true(gate_leave());
     start(&u, use_once);
     usleep(20000);
     assert_int_equal(gate_state(), GATE_LEAVING);
     gate_is_parked();
     await(GATE_WAKING);
-    gate_open();
-    finish(&u);
+    let_in(&u);
 }
 
 TEST(more_memory_may_go_while_parked)
@@ -188,16 +195,13 @@ TEST(more_memory_may_go_while_parked)
     gate_is_parked();
     await(GATE_WAKING);
     assert_false(gate_leave());
-    gate_open();
-    finish(&u);
+    let_in(&u);
 }
 
 TEST(uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew)
 {
     struct user u = {0}, next = {0};
-    park();
-    start(&u, use_once);
-    await(GATE_WAKING);
+    park_and_arrive(&u);
     gate_fail(CUDA_ERROR_OUT_OF_MEMORY);
     finish(&u);
     assert_int_equal(u.rc, CUDA_ERROR_OUT_OF_MEMORY);
@@ -205,9 +209,7 @@ TEST(uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew)
     assert_true(submitters_are_idle());
     start(&next, use_once);
     await(GATE_WAKING);
-    gate_open();
-    finish(&next);
-    assert_int_equal(next.rc, CUDA_SUCCESS);
+    let_in(&next);
 }
 
 TEST(only_questions_about_pool_memory_wake)
@@ -221,8 +223,7 @@ TEST(only_questions_about_pool_memory_wake)
     start(&ours, use_once);
     await(GATE_WAKING);
     assert_false(atomic_load(&ours.is_done));
-    gate_open();
-    finish(&ours);
+    let_in(&ours);
 }
 
 static struct user in_handler;
@@ -234,28 +235,12 @@ static void use_in_handler(int signal)
     errno = saved_errno;
 }
 
-static void *be_interrupted(void *arg)
-{
-    struct gate_use use;
-    assert_int_equal(gate_use_begin(&use), CUDA_SUCCESS);
-    atomic_store(&is_inside, true);
-    while (!atomic_load(&go_on))
-        usleep(100);
-    assert_false(submitters_are_idle()); /* the handler has not ended the mark around it */
-    gate_use_end(&use);
-    return NULL;
-}
-
 TEST(a_handlers_use_inside_a_use_cancels_and_leaves_the_mark)
 {
     struct user u = {0};
     struct sigaction action = {.sa_handler = use_in_handler};
     sigaction(SIGUSR2, &action, NULL);
-    atomic_store(&go_on, false);
-    atomic_store(&is_inside, false);
-    start(&u, be_interrupted);
-    while (!atomic_load(&is_inside))
-        usleep(100);
+    start_inside(&u);
     assert_true(gate_close());
     pthread_kill(u.thread, SIGUSR2);
     assert_false(gate_drain(10 * SEC_NS));
@@ -275,14 +260,11 @@ TEST(a_handlers_use_at_the_gate_waits_with_its_thread)
 {
     struct user u = {0};
     atomic_store(&in_handler.is_done, false);
-    park();
-    start(&u, use_once);
-    await(GATE_WAKING);
+    park_and_arrive(&u);
     pthread_kill(u.thread, SIGUSR2);
     usleep(1000);
     assert_false(atomic_load(&in_handler.is_done));
-    gate_open();
-    finish(&u);
+    let_in(&u);
     assert_true(atomic_load(&in_handler.is_done));
     assert_true(submitters_are_idle());
 }

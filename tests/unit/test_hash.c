@@ -3,9 +3,7 @@
  * driver gives for the kernel; every byte of a page and of the key counts. kernel.py
  * tests the kernel's own text. */
 #include "shim/park/hash.h"
-
 #include "tests/sim/page_hash.h"
-
 #include "tests/unit/cases.h"
 
 static uint32_t page[HASH_PAGE_BYTES / 4], key[HASH_KEY_BYTES / 4];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/host_memory.c. */
 #include "pool/host_memory.h"
-
 #include "tests/unit/expect.h"
 
 #include <sys/resource.h>

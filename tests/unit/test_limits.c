@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/limits.c: idle memory back to the driver, over limits and after a time. */
 #include "pool/limits.h"
-
 #include "tests/unit/expect.h"
 
 RIG_TEST(an_idle_pool_has_no_timer, expect_arena(state))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/list.h. */
 #include "pool/list.h"
-
 #include "tests/unit/expect.h"
 
 struct item {

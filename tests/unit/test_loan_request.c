@@ -2,9 +2,8 @@
 /* shim/page/client.c: how it tells a neighbour that will not reply from one that is slow. Each
  * neighbour is a process of the test with a page whose name has its number. */
 #include "shim/page/client.h"
-#include "shim/process/clock.h"
-
 #include "shim/page/layout.h"
+#include "shim/process/clock.h"
 
 #include <linux/futex.h>
 #include <sys/mman.h>

@@ -2,13 +2,13 @@
 /* The log: levels, and one line each. A write of ours never harms the process: closed and reused
  * descriptors, broken and full pipes, file size limits, errno. Each scene runs in a child, since
  * some of them kill it if they fail. */
+#include "shim/process/clock.h"
 #include "shim/process/log.h"
 #include "tests/unit/capture.h"
 
 #include <limits.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 
 static char dir[] = "/tmp/gpucache-log-XXXXXX";
 
@@ -266,13 +266,6 @@ CHILD_TEST(a_file_size_limit_does_not_kill_the_program, scene_file_limit)
     return log_put(path, "twelve bytes", 12) ? 2 : 0;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 CHILD_TEST(a_full_pipe_is_given_up, scene_full_pipe)
 {
     static char text[1 << 20];
@@ -282,11 +275,11 @@ CHILD_TEST(a_full_pipe_is_given_up, scene_full_pipe)
         return 1;
     log_configure(LOG_LEVEL_WARN, NULL);
     memset(text, 'x', sizeof text);
-    start_ms = now_ms();
+    start_ms = clock_now_ms();
     if (log_put(NULL, text, sizeof text))
         return 2;
     log_warn("one more");
-    return now_ms() - start_ms < 5000 ? 0 : 3;
+    return clock_now_ms() - start_ms < 5000 ? 0 : 3;
 }
 
 CHILD_TEST(a_fifo_without_a_reader_is_not_waited_for, scene_fifo)

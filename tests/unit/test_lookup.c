@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/lookup.c: whose memory is it, seen from outside. */
 #include "pool/lookup.h"
-
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/map.c: from addresses to blocks. */
-#include "pool/map.h"
-
 #include "pool/chunk.h"
+#include "pool/map.h"
 #include "pool/zone.h"
 #include "tests/unit/expect.h"
 

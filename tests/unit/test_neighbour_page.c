@@ -7,7 +7,6 @@
 
 CASE(what_is_no_page_of_this_user_and_version_is_not_asked)
 {
-    uint64_t bytes;
     char path[160];
     struct fake *f[9];
     for (int i = 0; i < 9; i++)
@@ -27,36 +26,34 @@ CASE(what_is_no_page_of_this_user_and_version_is_not_asked)
     assert_int_equal(symlink(path, f[8]->path), 0);
     snprintf(path, sizeof path, "%s/5-99-9.page", folder);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(ask(&w), NEIGHBOUR_NONE);
     for (int i = 0; i < 9; i++)
         assert_int_equal(atomic_load(&f[i]->asked), 0);
     f[0]->page->version = PAGE_VERSION;
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(ask(&w), NEIGHBOUR_GAVE);
 }
 
 CASE(a_page_of_another_user_is_not_asked)
 {
     struct fake *f = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(MIB);
-    uint64_t bytes;
     if (geteuid() != 0)
         skip();
     assert_int_equal(chown(f->path, 65534, 65534), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(ask(&w), NEIGHBOUR_NONE);
     assert_int_equal(chown(f->path, 0, 0), 0);
     assert_int_equal(chown(folder, 65534, 65534), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(ask(&w), NEIGHBOUR_NONE);
     assert_int_equal(chown(folder, 0, 0), 0);
     assert_int_equal(chmod(folder, 0750), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(ask(&w), NEIGHBOUR_NONE);
     assert_int_equal(chmod(folder, 0700), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(ask(&w), NEIGHBOUR_GAVE);
 }
 
 CASE(the_own_page_and_those_of_ended_processes_are_not_asked)
 {
     struct fake *own = add(REPLIES, 512 * MIB), *ended = add(REPLIES, 512 * MIB);
-    uint64_t bytes;
     char path[160], name[40];
     pid_t child = fork();
     if (child == 0)
@@ -69,11 +66,11 @@ CASE(the_own_page_and_those_of_ended_processes_are_not_asked)
     snprintf(name, sizeof name, "5-%d-9.page", (int)child);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     assert_int_equal(rename(ended->path, path), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_NONE);
+    assert_int_equal(ask(&w), NEIGHBOUR_NONE);
     /* In another namespace the number says nothing. */
     w.self = &self;
     assert_int_equal(unlink(own->path), 0);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+    assert_int_equal(ask(&w), NEIGHBOUR_GAVE);
     assert_int_equal(atomic_load(&ended->asked), 1);
 }
 
@@ -82,16 +79,15 @@ CASE(a_slot_without_its_reply_is_left_alone)
 {
     struct fake *f = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(MIB);
-    uint64_t bytes;
     for (int i = 0; i < PAGE_SLOTS; i++)
         __atomic_store_n(&f->page->slots[i].ask_sequence, i == 3 ? 0 : 7, __ATOMIC_SEQ_CST);
     for (int n = 1; n <= 6; n++) {
-        assert_int_equal(ask(&w, &bytes), NEIGHBOUR_GAVE);
+        assert_int_equal(ask(&w), NEIGHBOUR_GAVE);
         for (int i = 0; i < PAGE_SLOTS; i++)
             assert_int_equal(f->page->slots[i].ask_sequence, i == 3 ? n : 7);
     }
     __atomic_add_fetch(&f->page->slots[3].ask_sequence, 1, __ATOMIC_SEQ_CST);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_BUSY);
+    assert_int_equal(ask(&w), NEIGHBOUR_BUSY);
 }
 
 /* Locks them for this process; how many another one has locked. */
@@ -109,7 +105,6 @@ static int lock_slots(const struct fake *f)
 CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone)
 {
     struct fake *f = add(REPLIES, 512 * MIB);
-    uint64_t bytes;
     int ready[2], done[2];
     assert_int_equal(pipe(ready) + pipe(done), 0);
     pid_t child = fork();
@@ -123,10 +118,10 @@ CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone)
     char c;
     assert_int_equal(read(ready[0], &c, 1), 1);
     struct neighbour_wish w = wish(MIB);
-    assert_int_equal(ask(&w, &bytes), NEIGHBOUR_BUSY);
+    assert_int_equal(ask(&w), NEIGHBOUR_BUSY);
     int rounds = 0;
     enum neighbour_answer answer;
-    while ((answer = ask(&w, &bytes)) == NEIGHBOUR_BUSY)
+    while ((answer = ask(&w)) == NEIGHBOUR_BUSY)
         rounds++;
     assert_int_equal(answer, NEIGHBOUR_GONE);
     assert_true(clock_now_ns() < w.until_ns + 5000 * MS_NS);
@@ -149,8 +144,7 @@ struct long_question {
 static void *ask_long(void *arg)
 {
     struct long_question *q = arg;
-    uint64_t bytes;
-    q->answer = ask(&q->w, &bytes);
+    q->answer = ask(&q->w);
     return NULL;
 }
 

@@ -31,7 +31,8 @@ CASE(others_see_what_was_published_and_no_descriptor_stays)
     one_gpu.idle_bytes = 9;
     REQUIRE(page_publish(&s));
     REQUIRE(p->sequence == 4 && p->body_bytes == 7 && !memcmp(p->body, s.body, 7));
-    REQUIRE(p->gpus[0].idle_bytes == 9 && p->published_ns <= clock_ns() && p->published_unix_ns);
+    REQUIRE(p->gpus[0].idle_bytes == 9 && p->published_ns <= clock_now_ns() &&
+            p->published_unix_ns);
     p->watched_until_ns = 4711;
     REQUIRE(page_watched_until_ns() == 4711);
     REQUIRE(!stat(path_of(own_name()), &st) && (st.st_mode & 07777) == 0600);
@@ -387,9 +388,9 @@ CASE(ten_readers_never_take_two_states_for_one)
     struct page *p = map_page();
     for (int i = 0; i < READERS; i++)
         REQUIRE(!pthread_create(&readers[i], NULL, read_on, p));
-    uint64_t start_ns = clock_ns(), least_ns = UINT64_C(500000000), most_ns = 60 * least_ns;
+    uint64_t start_ns = clock_now_ns(), least_ns = UINT64_C(500000000), most_ns = 60 * least_ns;
     for (uint64_t ns = 0; ns < least_ns || (atomic_load(&whole) <= 100 && ns < most_ns);
-         ns = clock_ns() - start_ns) {
+         ns = clock_now_ns() - start_ns) {
         number++;
         s.body_bytes = 1000 + number % 50000;
         fill(body, s.body_bytes, gpus, number);

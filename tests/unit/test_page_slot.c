@@ -81,7 +81,7 @@ static void scribble(struct page *p, uint64_t end_ns)
 {
     uint64_t seed = (uint64_t)getpid();
     uint64_t *words = (uint64_t *)(void *)p;
-    for (unsigned rings = 0; rings < 100 || clock_ns() < end_ns; rings++) {
+    for (unsigned rings = 0; rings < 100 || clock_now_ns() < end_ns; rings++) {
         for (size_t i = 0; i < 512; i++) {
             seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
             words[(seed >> 20) % (sizeof *p / 8)] = seed;
@@ -101,21 +101,21 @@ CASE(a_writer_of_noise_gets_one_pass_a_millisecond_and_harms_nothing)
     REQUIRE(make(dir) && page_start_doorbell(hear));
     struct page *p = map_page();
     REQUIRE(!pthread_create(&server, NULL, serve, NULL));
-    uint64_t start_ns = clock_ns(), end_ns = start_ns + UINT64_C(1000000000);
+    uint64_t start_ns = clock_now_ns(), end_ns = start_ns + UINT64_C(1000000000);
     pid_t child = fork();
     if (child == 0) {
         scribble(p, end_ns);
         _exit(0);
     }
     unsigned publications = 0;
-    while (clock_ns() < end_ns || atomic_load(&heard) < 2 || publications < 3) {
+    while (clock_now_ns() < end_ns || atomic_load(&heard) < 2 || publications < 3) {
         REQUIRE(page_publish(&s));
         page_watched_until_ns();
         publications++;
         usleep(1000);
     }
     unsigned all = atomic_load(&heard); /* more come while the clock is read */
-    uint64_t took_ms = (clock_ns() - start_ns) / 1000000;
+    uint64_t took_ms = (clock_now_ns() - start_ns) / 1000000;
     REQUIRE(all <= took_ms + 2);
     int status;
     REQUIRE(waitpid(child, &status, 0) == child && status == 0);
@@ -136,7 +136,7 @@ static void hear_and_ring(void)
     struct page *p = atomic_load(&own_doorbell);
     unsigned rings = atomic_load(&heard);
     if (p && rings < OWN_RINGS) {
-        ring_ns[rings] = clock_ns();
+        ring_ns[rings] = clock_now_ns();
         __atomic_fetch_add(&p->doorbell, 1, __ATOMIC_SEQ_CST);
     }
     hear();

@@ -1,42 +1,25 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Memory that goes to the host and comes back: pool/park.c. rig_park and rig_wake do what the shim
- * does, with marks in place of bytes. What comes back: test_wake.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Memory that goes to the host and comes back: pool/park.c. rig_park and rig_wake do what the shim
+ * does, with marks in place of bytes. What comes back: test_wake.c. */
 #include "pool/chunk.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-static struct rig *parking(void **state)
-{
-    struct rig *r = *state;
-    r->has_bytes = true;
-    rig_start(r);
-    return r;
-}
-
-/* A block that the program has written. */
-static uint64_t written(struct rig *r, uint64_t size_bytes)
-{
-    uint64_t addr = rig_alloc(r, size_bytes);
-    rig_write(r, &r->blocks[r->count - 1]);
-    return addr;
-}
+#define CASE(name) RIG_TEST(name, expect_bytes(*state))
 
 static const struct chunk *chunk_at(uint64_t addr)
 {
     return map_find(addr)->chunk;
 }
 
-POOL_TEST(everything_goes_and_comes_back_with_its_bytes)
+CASE(everything_goes_and_comes_back_with_its_bytes)
 {
     static const uint64_t sizes[] = {1,         512,    3000,   KIB(17), KIB(130), KIB(700), MIB(1),
                                      KIB(1025), MIB(2), MIB(5), MIB(33), MIB(70),  KIB(64),  777};
-    struct rig *r = parking(state);
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-            written(r, sizes[i]);
+            rig_written(r, sizes[i]);
     for (uint32_t i = 0; i < r->count; i += 3)
         rig_free(r, r->blocks[i].addr);
     rig_settle(r);
@@ -53,10 +36,9 @@ POOL_TEST(everything_goes_and_comes_back_with_its_bytes)
     EXPECT_EQ(model_used_bytes(r->model), rig_stats(r).reserved_bytes, "all of it");
 }
 
-POOL_TEST(a_park_that_is_cancelled_changes_nothing)
+CASE(a_park_that_is_cancelled_changes_nothing)
 {
-    struct rig *r = parking(state);
-    written(r, MIB(40));
+    rig_written(r, MIB(40));
     uint64_t calls = model_calls(r->model, MODEL_ROW_create), used = model_used_bytes(r->model);
     EXPECT_EQ(rig_park(r, 0, 0, true), 0, "nothing goes");
     EXPECT_EQ(r->model->unmaps, 0, "nothing is unmapped");
@@ -67,11 +49,11 @@ POOL_TEST(a_park_that_is_cancelled_changes_nothing)
 }
 
 /* Live, pending or dead: what is known outside keeps its memory. */
-POOL_TEST(what_was_ever_exposed_stays)
+CASE(what_was_ever_exposed_stays)
 {
-    struct rig *r = parking(state);
-    uint64_t big = written(r, MIB(40)), other = written(r, MIB(40)), object = written(r, 3000);
-    uint64_t middle = written(r, KIB(300));
+    uint64_t big = rig_written(r, MIB(40)), other = rig_written(r, MIB(40)),
+             object = rig_written(r, 3000);
+    uint64_t middle = rig_written(r, KIB(300));
     rig_expose(r, big);
     rig_expose(r, object);
     uint64_t stays = chunk_at(big)->size_bytes + chunk_at(object)->size_bytes;
@@ -91,15 +73,14 @@ POOL_TEST(what_was_ever_exposed_stays)
 }
 
 /* A dead block that lies on two chunks, one of which is given back. */
-POOL_TEST(the_rest_of_a_dead_block_stays)
+CASE(the_rest_of_a_dead_block_stays)
 {
-    struct rig *r = parking(state);
     uint64_t a = rig_alloc(r, MIB(4)), b = rig_alloc(r, MIB(4));
     rig_free(r, a);
     rig_free(r, b);
     rig_settle(r);
     rig_empty_magazines(r);
-    uint64_t both = written(r, MIB(6)), pin = written(r, MIB(2));
+    uint64_t both = rig_written(r, MIB(6)), pin = rig_written(r, MIB(2));
     EXPECT(chunk_at(both) != chunk_at(pin), "the block lies on two chunks");
     rig_expose(r, both);
     rig_free(r, both);
@@ -110,10 +91,9 @@ POOL_TEST(the_rest_of_a_dead_block_stays)
     EXPECT(!pool_is_away(pin), "the second holds dead memory");
 }
 
-POOL_TEST(what_is_exposed_while_it_is_held_stays)
+CASE(what_is_exposed_while_it_is_held_stays)
 {
-    struct rig *r = parking(state);
-    uint64_t a = written(r, MIB(40)), b = written(r, MIB(40));
+    uint64_t a = rig_written(r, MIB(40)), b = rig_written(r, MIB(40));
     uint64_t held = pool_park_hold(r->pool, 0, 0);
     EXPECT_EQ(held, rig_stats(r).reserved_bytes, "all is held");
     EXPECT_EQ(pool_expose(b), POOL_OK, "another thread shares it");
@@ -122,10 +102,10 @@ POOL_TEST(what_is_exposed_while_it_is_held_stays)
 }
 
 /* The small zone first, then by address. */
-POOL_TEST(what_is_to_be_kept_stays)
+CASE(what_is_to_be_kept_stays)
 {
-    struct rig *r = parking(state);
-    uint64_t low = written(r, MIB(40)), high = written(r, MIB(40)), small = written(r, KIB(700));
+    uint64_t low = rig_written(r, MIB(40)), high = rig_written(r, MIB(40)),
+             small = rig_written(r, KIB(700));
     EXPECT(low < high && small < low, "they lie so");
     uint64_t kept = chunk_at(small)->size_bytes + 1;
     EXPECT_EQ(rig_park(r, kept, 0, false), chunk_at(high)->size_bytes, "whole chunks stay");
@@ -138,11 +118,10 @@ POOL_TEST(what_is_to_be_kept_stays)
               chunk_at(small)->size_bytes + chunk_at(low)->size_bytes, "what cannot go counts");
 }
 
-POOL_TEST(no_more_goes_than_is_asked_for_and_the_largest_first)
+CASE(no_more_goes_than_is_asked_for_and_the_largest_first)
 {
-    struct rig *r = parking(state);
-    uint64_t a = written(r, MIB(20)), b = written(r, MIB(100)), c = written(r, MIB(50));
-    uint64_t small = written(r, KIB(700));
+    uint64_t a = rig_written(r, MIB(20)), b = rig_written(r, MIB(100)), c = rig_written(r, MIB(50));
+    uint64_t small = rig_written(r, KIB(700));
     EXPECT_EQ(rig_park(r, 0, MIB(90), false), chunk_at(b)->size_bytes, "one is enough");
     EXPECT(pool_is_away(b), "the largest");
     EXPECT_EQ(rig_park(r, 0, MIB(40), false), chunk_at(c)->size_bytes, "the next joins it");
@@ -171,9 +150,8 @@ static unsigned walk(struct rig *r)
 }
 
 /* Small free ranges are kept along with what is around them. */
-POOL_TEST(only_live_memory_is_named_and_small_gaps)
+CASE(only_live_memory_is_named_and_small_gaps)
 {
-    struct rig *r = parking(state);
     uint64_t a[8];
     for (int i = 0; i < 8; i++)
         a[i] = rig_alloc(r, KIB(255) + KIB(i >= 5));
@@ -203,43 +181,14 @@ POOL_TEST(only_live_memory_is_named_and_small_gaps)
     EXPECT_EQ(walk(r), 0, "nothing is held");
 }
 
-/* A block over three chunks, of which the one in the middle stays. */
-POOL_TEST(a_range_does_not_reach_into_what_stays)
-{
-    struct rig *r = parking(state);
-    uint64_t a[3];
-    rig_alloc_all(r, a, 3, MIB(4));
-    EXPECT(a[1] == a[0] + MIB(4) && a[2] == a[1] + MIB(4), "one after the other");
-    rig_free_every(r, a, 0, 3, 1);
-    rig_settle(r);
-    rig_empty_magazines(r);
-    uint64_t block = written(r, MIB(12));
-    EXPECT_EQ(block, a[0], "over all three");
-    struct chunk *middle = map_find(a[1])->chunk;
-    EXPECT_EQ(middle->addr, a[1], "each is a chunk");
-    middle->exposed = true;
-    pool_park_hold(r->pool, 0, 0);
-    EXPECT_EQ(walk(r), 2, "what goes, before and behind");
-    EXPECT_EQ(walk_starts[0], a[0], "the first");
-    EXPECT_EQ(walk_sizes[0], MIB(4), "its own bytes");
-    EXPECT_EQ(walk_starts[1], a[2], "the last");
-    EXPECT_EQ(walk_sizes[1], MIB(4), "its own bytes");
-    EXPECT_EQ(pool_park_end(r->pool, true), MIB(8), "both go");
-    EXPECT_EQ(pool_wake_begin(r->pool), 0, "both come");
-    EXPECT_EQ(walk(r), 2, "as before");
-    pool_wake_end(r->pool);
-    middle->exposed = false;
-}
-
 /* More ranges than one look of the walk can name. */
-POOL_TEST(a_long_walk_misses_nothing)
+CASE(a_long_walk_misses_nothing)
 {
-    struct rig *r = parking(state);
     uint64_t a[400];
     for (int i = 0; i < 400; i++)
-        a[i] = written(r, KIB(300));
+        a[i] = rig_written(r, KIB(300));
     rig_free_every(r, a, 0, 400, 2);
-    uint64_t huge = written(r, MIB(300));
+    uint64_t huge = rig_written(r, MIB(300));
     EXPECT(rig_park(r, 0, 0, false) > MIB(400), "all of it goes");
     EXPECT(pool_is_away(huge), "also this");
     EXPECT_EQ(rig_wake(r), 0, "and comes back, with its bytes");
@@ -270,10 +219,9 @@ static void press(struct rig *r)
 }
 
 /* Held or away, idle or not: nothing of it is released, moved or taken. */
-POOL_TEST(nothing_else_touches_what_is_held_or_away)
+CASE(nothing_else_touches_what_is_held_or_away)
 {
-    struct rig *r = parking(state);
-    uint64_t a = written(r, MIB(30)), b = written(r, MIB(40)), pin = written(r, MIB(6));
+    uint64_t a = rig_written(r, MIB(30)), b = rig_written(r, MIB(40)), pin = rig_written(r, MIB(6));
     r->model->late_allowed = true;
     uint64_t held = pool_park_hold(r->pool, 0, 0);
     rig_free(r, a);
@@ -310,9 +258,8 @@ static void hold_beside(struct model *m, enum model_row row)
     said_beside = pool_check(m->hook_arg);
 }
 
-POOL_TEST(what_another_thread_moves_is_not_held)
+CASE(what_another_thread_moves_is_not_held)
 {
-    struct rig *r = parking(state);
     uint64_t a[10];
     rig_alloc_all(r, a, 10, MIB(8));
     rig_free_every(r, a, 0, 10, 2);
@@ -338,10 +285,9 @@ static void look_whether_away(struct model *m)
 }
 
 /* Who asks whether an address is away must not learn that it is there when it is gone. */
-POOL_TEST(memory_counts_as_away_before_it_is_unmapped)
+CASE(memory_counts_as_away_before_it_is_unmapped)
 {
-    struct rig *r = parking(state);
-    uint64_t a[2] = {written(r, MIB(10)), written(r, 3000)};
+    uint64_t a[2] = {rig_written(r, MIB(10)), rig_written(r, 3000)};
     r->model->hook_unmap = look_whether_away;
     r->model->hook_arg = a;
     EXPECT(rig_park(r, 0, 0, false), "it goes");
@@ -351,10 +297,9 @@ POOL_TEST(memory_counts_as_away_before_it_is_unmapped)
 }
 
 /* It has its bytes, serves requests, and goes with the next park. */
-POOL_TEST(what_the_driver_does_not_unmap_stays)
+CASE(what_the_driver_does_not_unmap_stays)
 {
-    struct rig *r = parking(state);
-    uint64_t a = written(r, MIB(40)), used = model_used_bytes(r->model);
+    uint64_t a = rig_written(r, MIB(40)), used = model_used_bytes(r->model);
     r->model->unmap_code = MODEL_BROKEN;
     EXPECT_EQ(pool_park_hold(r->pool, 0, 0), used, "all is held");
     EXPECT_EQ(pool_park_end(r->pool, true), 0, "nothing goes");
@@ -367,12 +312,11 @@ POOL_TEST(what_the_driver_does_not_unmap_stays)
     EXPECT_EQ(rig_wake(r), 0, "and comes back");
 }
 
-POOL_TEST(frees_and_allocations_in_what_is_away_call_no_driver)
+CASE(frees_and_allocations_in_what_is_away_call_no_driver)
 {
-    struct rig *r = parking(state);
-    uint64_t a[6], object = written(r, 700);
+    uint64_t a[6], object = rig_written(r, 700);
     for (int i = 0; i < 6; i++)
-        a[i] = written(r, MIB(10));
+        a[i] = rig_written(r, MIB(10));
     rig_free(r, a[1]);
     rig_settle(r);
     EXPECT(rig_park(r, 0, 0, false) > MIB(60), "all goes");

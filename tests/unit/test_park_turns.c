@@ -1,12 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * Many parks and wakes in turn, while the program allocates and frees: pool/park.c.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Many parks and wakes in turn, while the program allocates and frees: pool/park.c. */
 #include "tests/unit/expect.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 
 #ifndef FEWER_ROUNDS
 #define FEWER_ROUNDS 1
@@ -34,11 +28,8 @@ static void others_allocate_and_free(struct rig *r)
 
 /* Blocks of all sizes over the borders of chunks, slabs half free; blocks are freed and others
  * handed out in their places at each moment of a park and of a wake. */
-POOL_TEST(no_byte_differs_in_ten_thousand_cycles)
+RIG_TEST(no_byte_differs_in_ten_thousand_cycles, expect_bytes(*state))
 {
-    struct rig *r = *state;
-    r->has_bytes = true;
-    rig_start(r);
     r->park_hook = others_allocate_and_free;
     for (int cycle = 0; cycle < 10000 / FEWER_ROUNDS / FEWER_ROUNDS; cycle++) {
         for (int i = 0; i < 3; i++)
@@ -115,10 +106,9 @@ static bool pass(void *arg, uint64_t addr, uint64_t size_bytes)
 }
 
 /* Other threads use the pool at each moment of a park and a wake. */
-POOL_TEST(threads_allocate_free_and_ask_beside_parks)
+RIG_TEST(threads_allocate_free_and_ask_beside_parks, expect_arena(state))
 {
     enum { WORKERS = 3 };
-    struct rig *r = expect_arena(state);
     static struct worker workers[WORKERS];
     pthread_t asker;
     r->model->late_allowed = true;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/pending.c: freed memory that work may still use. */
 #include "pool/pending.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
@@ -113,10 +112,9 @@ RIG_TEST(what_comes_late_keeps_the_queue_in_order, slow(state))
 }
 
 /* So many that it takes many batches to come to what the request is for, which was freed last. */
-POOL_TEST(a_request_retires_until_it_is_served)
+RIG_TEST(a_request_retires_until_it_is_served, slow(state))
 {
     enum { OBJECTS = 6000 };
-    struct rig *r = slow(state);
     uint64_t objects[OBJECTS];
     uint64_t large = rig_alloc(r, MIB(64));
     rig_alloc_all(r, objects, OBJECTS, 512);
@@ -133,10 +131,9 @@ POOL_TEST(a_request_retires_until_it_is_served)
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved_bytes, "nothing was taken for it");
 }
 
-POOL_TEST(a_trim_retires_all_that_is_ready)
+RIG_TEST(a_trim_retires_all_that_is_ready, slow(state))
 {
     enum { OBJECTS = 3000 };
-    struct rig *r = slow(state);
     rig_alloc_all(r, NULL, OBJECTS, 512);
     rig_launch(r, 1, MS(10), r->blocks[0].addr);
     rig_free_all(r);

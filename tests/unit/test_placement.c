@@ -2,7 +2,6 @@
 /* pool/placement.c: the window in which the least memory is missing. What fits best: walk, magazine
  * and pool. */
 #include "pool/placement.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

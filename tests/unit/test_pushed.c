@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The program's context is current again after the library's own (shim/driver/pushed.h), whichever
  * of its calls the driver refuses, and whether the driver did them or not. */
-
-#include "tests/unit/cases.h"
-
 #include "shim/driver/pushed.h"
+#include "tests/unit/cases.h"
 
 struct hooks_real real;
 

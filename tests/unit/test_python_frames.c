@@ -3,7 +3,6 @@
  * as expected gives no frames, and no crash. tests/tool/test_paths.py has the real interpreters. */
 #include "shim/process/log.h"
 #include "shim/trace/python_frames.h"
-
 #include "tests/unit/cases.h"
 
 enum { FRAMES = 5, CODE_BYTES = 184, LINES = 6 };
@@ -124,6 +123,7 @@ static unsigned walk(unsigned most)
 static void begin(void)
 {
     const char *why = NULL;
+    make_all();
     python_frames_end();
     if (!python_frames_begin(&symbols, &why))
         fail_msg("%s", why);
@@ -168,7 +168,6 @@ TEST(frames_are_found_with_their_names_and_lines)
     static const unsigned wanted[FRAMES] = {1, 11, 23, 33, 40};
     uint64_t out[FRAMES], key = 0, before;
     struct python_place place;
-    make_all();
     begin();
     assert_int_equal(walk(FRAMES + 1), FRAMES);
     assert_int_equal(walk(2), 2);
@@ -191,7 +190,6 @@ TEST(frames_are_found_with_their_names_and_lines)
 TEST(frames_of_the_interpreters_own_are_passed_over)
 {
     uint64_t out[FRAMES], key = 0;
-    make_all();
     begin();
     assert_int_equal(walk(FRAMES), FRAMES);
     ((char *)frames[1])[69] = 3;
@@ -208,7 +206,6 @@ TEST(hidden_frames_are_passed_over)
 {
     uint64_t out[FRAMES], key = 0;
     int32_t hidden = 4;
-    make_all();
     begin();
     for (int i = 1; i < 4; i++)
         memcpy(codes[i].bytes + 168, &hidden, 4);
@@ -225,7 +222,6 @@ TEST(hidden_frames_are_passed_over)
 /* Code that has ended, and other code at its place. */
 TEST(whatever_is_told_of_a_place_is_in_its_key)
 {
-    make_all();
     begin();
     assert_int_equal(walk(FRAMES), FRAMES);
     for (int i = 0; i < 4; i++) {
@@ -247,7 +243,6 @@ TEST(whatever_is_told_of_a_place_is_in_its_key)
 
 TEST(of_a_thread_that_may_lose_its_frames_none)
 {
-    make_all();
     begin();
     holder = NULL;
     assert_int_equal(walk(FRAMES), 0);
@@ -261,7 +256,6 @@ TEST(of_a_thread_that_may_lose_its_frames_none)
 
 TEST(no_frames_prove_nothing)
 {
-    make_all();
     begin();
     cframe[1] = 0;
     said = "";
@@ -276,7 +270,6 @@ TEST(no_frames_prove_nothing)
 TEST(what_is_not_as_expected_ends_it_with_a_line)
 {
     for (int i = 0; i < 9; i++) {
-        make_all();
         begin();
         uint64_t *place = i == 0   ? &thread[7]
                           : i == 1 ? &cframe[1]

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/park/quiet.c: what refuses a park, and what it waits for. The test stands for the rest of
  * the process: two records of contexts, what the driver says of each, and the gate. */
-#include "shim/park/quiet.h"
-
 #include "pool/pool.h"
 #include "pool/spin.h"
 #include "shim/context/context.h"
@@ -13,6 +11,7 @@
 #include "shim/driver/device_fence.h"
 #include "shim/driver/error.h"
 #include "shim/park/gate.h"
+#include "shim/park/quiet.h"
 #include "shim/process/clock.h"
 #include "shim/process/fork_gate.h"
 #include "shim/process/state.h"

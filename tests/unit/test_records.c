@@ -2,7 +2,6 @@
 /* pool/fence.c: when a submission records the fence of what was freed before, and when it leaves
  * that for later. */
 #include "pool/fence.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

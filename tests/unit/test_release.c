@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/release.c: idle memory back to the driver, on request. */
 #include "pool/release.h"
-
 #include "tests/unit/expect.h"
 
 RIG_TEST(live_memory_stays, expect_arena(state))

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/park/retain.c with the store, and a GPU of the test's: what is trusted, and what is copied
  * where. The test does what move.c does with the answers. */
-#include "shim/park/retain.h"
-
 #include "shim/park/hasher.h"
-
+#include "shim/park/retain.h"
 #include "tests/unit/cases.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -117,19 +115,22 @@ static void wake(unsigned mask, uint64_t keeps)
     retain_keep(&store, keeps, 5);
 }
 
+/* A park that copies so many of the pages, and a wake that keeps all. */
+static void expect_copied(unsigned mask, unsigned count)
+{
+    assert_int_equal(park(mask), count);
+    wake(mask, UINT64_MAX);
+}
+
 TEST_WITH(what_differs_is_copied, begin, end)
 {
-    assert_int_equal(park(0xff), 8);
-    wake(0xff, UINT64_MAX);
-    assert_int_equal(park(0xff), 0);
-    wake(0xff, UINT64_MAX);
+    expect_copied(0xff, 8);
+    expect_copied(0xff, 0);
     gpu[3]++;
-    assert_int_equal(park(0xff), 1);
-    wake(0xff, UINT64_MAX);
+    expect_copied(0xff, 1);
     for (unsigned i = 0; i < PAGES; i++)
         gpu[i]++;
-    assert_int_equal(park(0xff), 8);
-    wake(0xff, UINT64_MAX);
+    expect_copied(0xff, 8);
     assert_int_equal(store.used_bytes, 8 * HASH_PAGE_BYTES);
 }
 
@@ -153,17 +154,14 @@ TEST_WITH(ranges_are_listed_by_pages, begin, end)
 /* The places of pages that are gone are given to others, and what is away keeps its own. */
 TEST_WITH(places_go_from_hand_to_hand, begin, end)
 {
-    assert_int_equal(park(0x00ff), 8);
-    wake(0x00ff, UINT64_MAX);
-    assert_int_equal(park(0xff00), 8);
-    wake(0xff00, UINT64_MAX);
+    expect_copied(0x00ff, 8);
+    expect_copied(0xff00, 8);
     assert_int_equal(store.used_bytes, 8 * HASH_PAGE_BYTES);
     assert_int_equal(park(0x0ff0), 4);
     assert_int_equal(park(0x000f), 4); /* joins */
     wake(0x0fff, UINT64_MAX);
     assert_int_equal(store.used_bytes, 12 * HASH_PAGE_BYTES);
-    assert_int_equal(park(0x0fff), 0);
-    wake(0x0fff, UINT64_MAX);
+    expect_copied(0x0fff, 0);
 }
 
 TEST_WITH(an_equal_hash_of_another_key_is_another, begin, end)
@@ -171,24 +169,19 @@ TEST_WITH(an_equal_hash_of_another_key_is_another, begin, end)
     park(0xf);
     wake(0xf, UINT64_MAX);
     key = 2;
-    assert_int_equal(park(0xf), 4);
-    wake(0xf, UINT64_MAX);
-    assert_int_equal(park(0xf), 0);
-    wake(0xf, UINT64_MAX);
+    expect_copied(0xf, 4);
+    expect_copied(0xf, 0);
 }
 
 TEST_WITH(without_hashes_all_is_copied, begin, end)
 {
     hashes = false;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(park(0xf), 4);
-        wake(0xf, UINT64_MAX);
+        expect_copied(0xf, 4);
     }
     hashes = true;
-    assert_int_equal(park(0xf), 4); /* what was copied without one is not known */
-    wake(0xf, UINT64_MAX);
-    assert_int_equal(park(0xf), 0);
-    wake(0xf, UINT64_MAX);
+    expect_copied(0xf, 4); /* what was copied without one is not known */
+    expect_copied(0xf, 0);
 }
 
 /* A place that a copy may have written in part is not known any more. */
@@ -204,8 +197,7 @@ TEST_WITH(a_copy_that_stops_is_forgotten, begin, end)
     retain_undo();
     retain_keep(&store, UINT64_MAX, 5);
     gpu[1] = 101;
-    assert_int_equal(park(0xf), 1);
-    wake(0xf, UINT64_MAX);
+    expect_copied(0xf, 1);
     list(0xf, never); /* nothing is hashed, so nothing is known to be equal */
     assert_false(retain_has_bytes(0));
     retain_undo();
@@ -224,8 +216,7 @@ TEST_WITH(pages_that_stay_are_not_away, begin, end)
     retain_saved(0, retain_num_pages());
     retain_left(is_high);
     wake(0xc, UINT64_MAX);
-    assert_int_equal(park(0xf), 0);
-    wake(0xf, UINT64_MAX);
+    expect_copied(0xf, 0);
 }
 
 TEST_WITH(no_more_is_kept_than_allowed, begin, end)
@@ -237,8 +228,7 @@ TEST_WITH(no_more_is_kept_than_allowed, begin, end)
     assert_int_equal(park(0xff), 5);
     wake(0xff, 0);
     assert_int_equal(store.num_rows, 0);
-    assert_int_equal(park(0xff), 8);
-    wake(0xff, UINT64_MAX);
+    expect_copied(0xff, 8);
 }
 
 TEST_WITH(copies_are_old_after_a_while, begin, end)

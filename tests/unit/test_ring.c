@@ -3,7 +3,6 @@
  * again. With the pool's own use of it: a fence that the driver is asked about keeps its event
  * meanwhile. */
 #include "pool/ring.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

@@ -2,7 +2,6 @@
 /* pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
  * out of it is what was asked for, whatever was freed into it before. */
 #include "pool/magazine.h"
-
 #include "pool/map.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"

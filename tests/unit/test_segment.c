@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/segment.c: the driver's own allocations, cached whole. */
 #include "pool/segment.h"
-
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

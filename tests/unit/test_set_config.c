@@ -41,9 +41,9 @@ RIG_TEST(memory_left_to_others_can_change, expect_arena(state))
     EXPECT_EQ(pool_tick(r->pool), MIB(48), "352 of 512 MiB were free");
 }
 
-POOL_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle)
+RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle,
+         expect_reuse(state, REUSE_ORDER))
 {
-    struct rig *r = expect_reuse(state, REUSE_ORDER);
     uint64_t a[10];
     rig_alloc_all(r, a, 10, MIB(8));
     r->config.max_reserved_bytes = MIB(40);
@@ -64,16 +64,6 @@ POOL_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle)
     r->config.max_reserved_bytes = UINT64_MAX;
     set(r);
     EXPECT(rig_alloc(r, MIB(100)), "no limit any more");
-}
-
-RIG_TEST(a_limit_above_what_there_is_needs_no_tick, expect_arena(state))
-{
-    rig_alloc(r, MIB(8));
-    r->config.max_reserved_bytes = MIB(64);
-    set(r);
-    EXPECT_EQ(pool_tick_ns(r->pool), 0, "requests look at it");
-    EXPECT(!rig_alloc(r, MIB(64)), "beyond it");
-    EXPECT(rig_alloc(r, MIB(50)), "within");
 }
 
 RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set, expect_arena(state))

@@ -44,12 +44,14 @@ static bool same_empty_cache(const struct empty_cache *a, const struct empty_cac
 #define SAME_GLOBS SAME_STATS
 #define SAME_DIR SAME_STATS
 
+static int before; /* each byte of a value that a text is parsed into */
+
 /* Parses, shows and parses again; compares the text with `plain`, and both values. */
 #define CHECK(TYPE, type, BY, text, plain)                                                         \
     do {                                                                                           \
         static type first_, again_;                                                                \
-        memset(&first_, 0, sizeof first_);                                                         \
-        memset(&again_, 0, sizeof again_);                                                         \
+        memset(&first_, before, sizeof first_);                                                    \
+        memset(&again_, before, sizeof again_);                                                    \
         if (!parse_##TYPE(text, &first_))                                                          \
             fail_msg("\"%s\" is not understood", text);                                            \
         size_t n_ = show_##TYPE(BY first_, shown, sizeof shown);                                   \
@@ -65,6 +67,12 @@ TEST(sizes)
 #define BYTES(text, plain) CHECK(BYTES, struct option_bytes, &, text, plain)
 #define LIMIT(text, plain) CHECK(LIMIT, struct option_bytes, &, text, plain)
     BYTES("0", "0");
+    BYTES("12B", "12");
+    BYTES("3kib", "3K");
+    BYTES("2 MB", "2M");
+    BYTES("0.25GiB", "256M");
+    BYTES("2t", "2T");
+    BYTES("16777215T", "16777215T");
     BYTES("none", "0");
     BYTES("512", "512");
     BYTES("1.5G", "1536M");
@@ -79,6 +87,7 @@ TEST(sizes)
     BYTES("63=1k,1M,7=none", "1M,7=0,63=1K");
     LIMIT("unlimited", "none");
     LIMIT("none,1=8G", "none,1=8G");
+    LIMIT("8G,1=None", "8G,1=none");
     LIMIT("0", "0");
     LIMIT("50%,3=unlimited", "50%,3=none");
 }
@@ -100,6 +109,7 @@ TEST(times)
     SECONDS("30", "30s");
     SECONDS("0.2", "200ms");
     SECONDS("90s", "90s");
+    SECONDS("1.000001h", "3600003.6ms");
     SECONDS("120", "2m");
     SECONDS("24h", "24h");
     SECONDS("0.000001m", "0.06ms");
@@ -112,7 +122,14 @@ TEST(words)
 {
 #define WORD(TYPE, type, text, plain) CHECK(TYPE, type, , text, plain)
     WORD(SWITCH, atomic_bool, "yes", "on");
+    WORD(SWITCH, atomic_bool, "ON", "on");
+    WORD(SWITCH, atomic_bool, "True", "on");
+    WORD(SWITCH, atomic_bool, " 1 ", "on");
     WORD(SWITCH, atomic_bool, "none", "off");
+    WORD(SWITCH, atomic_bool, "0", "off");
+    WORD(SWITCH, atomic_bool, "off", "off");
+    WORD(SWITCH, atomic_bool, "No", "off");
+    WORD(SWITCH, atomic_bool, "FALSE", "off");
     WORD(BACKING, enum pool_backing, "Auto", "auto");
     WORD(BACKING, enum pool_backing, "driver", "driver");
     WORD(REUSE, enum pool_reuse, "wait", "wait");
@@ -127,7 +144,10 @@ TEST(requests_for_a_flush)
 {
 #define EMPTY_CACHE(text, plain) CHECK(EMPTY_CACHE, struct empty_cache, &, text, plain)
     EMPTY_CACHE("0", "off");
+    EMPTY_CACHE("1", "1");
     EMPTY_CACHE("all", "1");
+    EMPTY_CACHE("device=1, keep=1G", "1,device=1,keep=1G");
+    EMPTY_CACHE("1,every:1m", "1,every:1m");
     EMPTY_CACHE("oom", "oom");
     EMPTY_CACHE("keep=1.5G", "1,keep=1536M");
     EMPTY_CACHE("device=0,every:0.5s", "every:500ms,device=0");
@@ -141,6 +161,7 @@ TEST(parks)
     PARK("none", "off");
     PARK("idle:0.5", "idle:500ms");
     PARK("lend:60", "lend:1m");
+    PARK("lend:1", "lend:1s");
     PARK(" lend:5s , idle:1h", "idle:1h,lend:5s");
     PARK("ask,retain:16G", "retain:16G");
     PARK("retain:512M,idle:5s", "idle:5s,retain:512M");
@@ -150,7 +171,7 @@ TEST(stacks)
 {
 #define STACKS(text, plain) CHECK(TRACE_STACKS, struct option_trace_stacks, &, text, plain)
     STACKS("none", "0");
-    STACKS("16", "16");
+    STACKS("64", "64");
     STACKS("08, Python", "8,python");
 }
 
@@ -161,12 +182,17 @@ TEST(paths_and_patterns)
 #define PATH(text, plain) CHECK(PATH, struct option_path, &, text, plain)
 #define DIR(text, plain) CHECK(DIR, struct option_dir, &, text, plain)
 #define GLOBS(text, plain) CHECK(GLOBS, struct option_globs, &, text, plain)
+    before = 'x';
     STATS("off", "off");
     STATS("exit", "exit");
     STATS("exit-json", "exit-json");
     STATS("exit:/tmp/%p.txt", "exit:/tmp/%p.txt");
     STATS("exit:/tmp/100%%.json", "exit-json:/tmp/100%%.json");
+    STATS("exit:/tmp/a-%p.json", "exit-json:/tmp/a-%p.json");
+    STATS("exit-json:/a:b", "exit-json:/a:b");
     LOG("0", "off");
+    LOG("Error", "error");
+    LOG("warning:/x", "warn:/x");
     LOG("Warning", "warn");
     LOG("debug:/a b,c:d", "debug:/a b,c:d");
     PATH("none", "none");
@@ -175,6 +201,7 @@ TEST(paths_and_patterns)
     DIR("/none", "/none");
     PATH("/none", "/none");
     GLOBS("python*, a?b", "python*, a?b");
+    GLOBS("none*", "none*");
 }
 
 TEST(a_short_buffer_gets_the_beginning)

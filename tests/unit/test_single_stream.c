@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
  * waits for, and when it may not come again. */
-#include "pool/single_stream.h"
-
 #include "pool/magazine.h"
+#include "pool/single_stream.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/slab.c: small objects. */
-#include "pool/slab.h"
-
 #include "pool/map.h"
+#include "pool/slab.h"
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/spin.c: a thread that waits for a few steps of another one leaves the processor to it. */
 #include "pool/spin.h"
+#include "shim/process/clock.h"
 #include "tests/unit/expect.h"
-
-#include <time.h>
-
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* Of many: a turn that does not sleep may take long where other threads have the processor. */
 static uint64_t shortest_ns(unsigned turn)
 {
     uint64_t shortest = UINT64_MAX;
     for (int i = 0; i < 50; i++) {
-        uint64_t start_ns = clock_ns();
+        uint64_t start_ns = clock_now_ns();
         spin_pause(turn);
-        uint64_t took_ns = clock_ns() - start_ns;
+        uint64_t took_ns = clock_now_ns() - start_ns;
         shortest = took_ns < shortest ? took_ns : shortest;
     }
     return shortest;

@@ -6,7 +6,6 @@
 #include "tests/unit/steps.h"
 /* After it. */
 #include "pool/fence.c"
-
 #include "tests/unit/expect.h"
 
 #include <semaphore.h>

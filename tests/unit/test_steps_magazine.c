@@ -4,7 +4,6 @@
 #include "tests/unit/steps.h"
 /* After it. */
 #include "pool/magazine.c"
-
 #include "tests/unit/expect.h"
 
 struct other {

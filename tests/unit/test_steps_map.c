@@ -4,7 +4,6 @@
 #include "tests/unit/steps.h"
 /* After it. */
 #include "pool/map.c"
-
 #include "tests/unit/expect.h"
 
 #define BASE (UINT64_C(0x7e) << 40)

@@ -1,18 +1,10 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/store.c: the room on the host by the kernel's files, and the rows.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/store.c: the room on the host by the kernel's files, and the rows. */
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
-
 #include "shim/process/proc_text.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
@@ -23,6 +15,7 @@
 enum { WHY_BYTES = 128, PATH_BYTES = 512, RANGES = 3000 };
 
 static char why[WHY_BYTES];
+static struct store s;
 static bool is_in_root; /* what the store reads of the kernel lies below the root */
 
 bool __real_proc_text_read_whole(const char *path, char *text, size_t size_bytes);
@@ -30,7 +23,6 @@ bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes
 bool __wrap_proc_text_read_whole(const char *path, char *text, size_t size_bytes)
 {
     char below[PATH_BYTES];
-
     snprintf(below, sizeof below, "%s%s", is_in_root ? root : "", path);
     return __real_proc_text_read_whole(below, text, size_bytes);
 }
@@ -46,11 +38,24 @@ static int make_root(void **state)
 
 static int remove_root(void **state)
 {
+    store_free(&s);
     is_in_root = false;
     return root_end();
 }
 
-TEST_WITH(the_machine_has_room, make_root, remove_root)
+#define CASE(name) TEST_WITH(name, make_root, remove_root)
+
+/* The limit of a group, and what it uses. */
+static void put_group(const char *group, const char *limit, const char *used)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+    put(path, limit);
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", group);
+    put(path, used);
+}
+
+CASE(the_machine_has_room)
 {
     assert_int_equal(store_room(root), 4096 * MIB);
     put("/proc/meminfo", "MemTotal:  8388608 kB\n");
@@ -59,30 +64,26 @@ TEST_WITH(the_machine_has_room, make_root, remove_root)
     assert_true(store_room("") > MIB);
 }
 
-TEST_WITH(each_group_above_has_a_limit, make_root, remove_root)
+CASE(each_group_above_has_a_limit)
 {
-    put("/sys/fs/cgroup/a/b/memory.max", "max\n");
-    put("/sys/fs/cgroup/a/b/memory.current", "12345\n");
+    put_group("/a/b", "max\n", "12345\n");
     assert_int_equal(store_room(root), 4096 * MIB);
-    put("/sys/fs/cgroup/a/memory.max", "1073741824\n");
-    put("/sys/fs/cgroup/a/memory.current", "268435456\n");
+    put_group("/a", "1073741824\n", "268435456\n");
     assert_int_equal(store_room(root), 768 * MIB);
-    put("/sys/fs/cgroup/memory.max", "1073741824\n");
-    put("/sys/fs/cgroup/memory.current", "1073741825\n");
+    put_group("", "1073741824\n", "1073741825\n");
     assert_int_equal(store_room(root), 0);
 }
 
-TEST_WITH(files_that_nobody_reads_leave_room, make_root, remove_root)
+CASE(files_that_nobody_reads_leave_room)
 {
     put("/sys/fs/cgroup/a/b/memory.high", "1073741824\n");
-    put("/sys/fs/cgroup/a/b/memory.max", "2073741824\n");
-    put("/sys/fs/cgroup/a/b/memory.current", "1073741824\n");
+    put_group("/a/b", "2073741824\n", "1073741824\n");
     put("/sys/fs/cgroup/a/b/memory.stat", "anon 3\ninactive_file 104857600\nactive_file 7\n");
     assert_int_equal(store_room(root), 100 * MIB);
 }
 
 /* In a container the group has the machine's name, and the mount is the container's. */
-TEST_WITH(groups_of_the_first_version, make_root, remove_root)
+CASE(groups_of_the_first_version)
 {
     put("/proc/thread-self/cgroup", "5:cpu:/x\n4:memory:/docker/1\n1:name=systemd:/\n0::/\n");
     put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824\n");
@@ -91,10 +92,8 @@ TEST_WITH(groups_of_the_first_version, make_root, remove_root)
     assert_int_equal(store_room(root), 513 * MIB);
 }
 
-TEST(too_much_is_refused_in_words)
+CASE(too_much_is_refused_in_words)
 {
-    struct store s = {0};
-
     assert_false(store_begin(&s, "", UINT64_C(1) << 50, UINT64_C(1) << 50, why, sizeof why));
     assert_non_null(strstr(why, "GiB are needed"));
     assert_null(s.bytes);
@@ -104,18 +103,14 @@ TEST(too_much_is_refused_in_words)
 static bool is_resident(const char *at)
 {
     unsigned char resident = 0;
-
     return mincore((void *)(uintptr_t)at, 1, &resident) == 0 && resident & 1;
 }
 
 /* The limit falls while host memory is made ready. */
-TEST_WITH(each_step_looks_at_the_room_anew, make_root, remove_root)
+CASE(each_step_looks_at_the_room_anew)
 {
-    struct store s = {0};
-
     is_in_root = true;
-    put("/sys/fs/cgroup/a/memory.max", "2147483648\n");
-    put("/sys/fs/cgroup/a/memory.current", "4096\n");
+    put_group("/a", "2147483648\n", "4096\n");
     assert_true(store_begin(&s, "", 1024 * MIB, 1024 * MIB, why, sizeof why));
     assert_true(store_extend(&s, 1024 * MIB, why, sizeof why));
     assert_int_equal(s.usable_bytes, 256 * MIB);
@@ -123,13 +118,10 @@ TEST_WITH(each_step_looks_at_the_room_anew, make_root, remove_root)
     assert_false(store_extend(&s, 1024 * MIB, why, sizeof why));
     assert_non_null(strstr(why, "the host has 1.0 GiB"));
     assert_int_equal(s.usable_bytes, 256 * MIB);
-    store_free(&s);
 }
 
-TEST(it_begins_at_a_huge_page)
+CASE(it_begins_at_a_huge_page)
 {
-    struct store s = {0};
-
     for (int i = 0; i < 8; i++) {
         void *shift = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(store_begin(&s, "", 3 * MIB, MIB, why, sizeof why));
@@ -139,10 +131,8 @@ TEST(it_begins_at_a_huge_page)
     }
 }
 
-TEST(what_is_not_needed_goes_back)
+CASE(what_is_not_needed_goes_back)
 {
-    struct store s = {0};
-
     assert_true(store_begin(&s, "", 64 * MIB, 16 * MIB, why, sizeof why));
     assert_true(store_extend(&s, 16 * MIB, why, sizeof why));
     memset(s.bytes, 1, 16 * MIB);
@@ -151,16 +141,14 @@ TEST(what_is_not_needed_goes_back)
     assert_int_equal(s.usable_bytes, 4 * MIB);
     assert_true(is_resident(s.bytes + 3 * MIB - 4096));
     assert_false(is_resident(s.bytes + 4 * MIB));
-    store_free(&s);
 }
 
-TEST_WITH(a_twentieth_is_too_little, make_root, remove_root)
+CASE(a_twentieth_is_too_little)
 {
     put("/proc/thread-self/cgroup", "0::/a\n");
     put("/proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:  419431 kB\n");
     put("/sys/fs/cgroup/memory.max", "max\n");
-    put("/sys/fs/cgroup/a/memory.max", "1048576000\n");
-    put("/sys/fs/cgroup/a/memory.current", "996147200\n"); /* 950 of 1,000 MiB */
+    put_group("/a", "1048576000\n", "996147200\n"); /* 950 of 1,000 MiB */
     assert_false(store_is_tight(root));
     put("/sys/fs/cgroup/a/memory.current", "996147201\n");
     assert_true(store_is_tight(root));
@@ -172,33 +160,26 @@ TEST_WITH(a_twentieth_is_too_little, make_root, remove_root)
 }
 
 /* A file in memory needs the host's room, and one on a disk does not. */
-TEST_WITH(only_files_in_memory_need_room, make_root, remove_root)
+CASE(only_files_in_memory_need_room)
 {
-    struct store s = {0};
-
-    put("/sys/fs/cgroup/a/memory.max", "1048576\n");
-    put("/sys/fs/cgroup/a/memory.current", "0\n");
+    put_group("/a", "1048576\n", "0\n");
     is_in_root = true;
     assert_false(store_begin(&s, "/dev/shm", 64 * MIB, 40 * MIB, why, sizeof why));
     assert_int_equal(store_begin(&s, "/tmp", 64 * MIB, 40 * MIB, why, sizeof why),
                      !store_file_is_memory("/tmp"));
-    store_free(&s);
 }
 
 static void put_room(uint64_t bytes)
 {
     char text[32];
-
     snprintf(text, sizeof text, "%llu\n", (unsigned long long)bytes);
     put("/sys/fs/cgroup/a/memory.max", text);
 }
 
 /* The kernel would kill the process. 200 MiB need 20th more of them, and 256 MiB stay for others.
  */
-TEST_WITH(a_group_that_lacks_one_mib_refuses, make_root, remove_root)
+CASE(a_group_that_lacks_one_mib_refuses)
 {
-    struct store s = {0};
-
     put("/sys/fs/cgroup/a/memory.current", "0\n");
     is_in_root = true;
     put_room((200 + 10 + 256 - 1) * MIB);
@@ -215,13 +196,10 @@ TEST_WITH(a_group_that_lacks_one_mib_refuses, make_root, remove_root)
     assert_non_null(strstr(why, "GiB are needed"));
     put_room(1024 * MIB);
     assert_true(store_make_usable(&s, why, sizeof why));
-    store_free(&s);
 }
 
-TEST(rows_are_found_in_any_order)
+CASE(rows_are_found_in_any_order)
 {
-    struct store s = {0};
-
     assert_true(store_begin(&s, "", 1024 * MIB, MIB, why, sizeof why));
     for (uint64_t i = 0; i < RANGES; i++) { /* 7919 is a prime: each place once */
         uint64_t addr = i * 7919 % RANGES * 4096 + MIB;
@@ -237,13 +215,10 @@ TEST(rows_are_found_in_any_order)
     }
     assert_int_equal(store_find(&s, 0, UINT64_MAX)->addr, MIB);
     assert_null(store_find(&s, MIB + RANGES * 4096, UINT64_MAX));
-    store_free(&s);
 }
 
-TEST(a_cut_store_gives_its_memory_back)
+CASE(a_cut_store_gives_its_memory_back)
 {
-    struct store s = {0};
-
     assert_true(store_begin(&s, "", 64 * MIB, 16 * MIB, why, sizeof why));
     store_add(&s, 1 << 20, 8 * MIB);
     assert_true(store_make_usable(&s, why, sizeof why));
@@ -270,10 +245,8 @@ static bool is_high(uint64_t addr)
     return addr >= 8 * MIB;
 }
 
-TEST(rows_of_what_stays_are_dropped)
+CASE(rows_of_what_stays_are_dropped)
 {
-    struct store s = {0};
-
     assert_true(store_begin(&s, "", 64 * MIB, 16 * MIB, why, sizeof why));
     store_add(&s, MIB, 4096);
     struct store_mark mark = store_mark(&s);
@@ -285,14 +258,12 @@ TEST(rows_of_what_stays_are_dropped)
     assert_null(store_find(&s, 4 * MIB, 8 * MIB));
     assert_int_equal(store_find(&s, 8 * MIB, UINT64_MAX)->offset, 5 * 4096);
     assert_int_equal(store_find(&s, 11 * MIB, UINT64_MAX)->addr, 11 * MIB);
-    store_free(&s);
 }
 
 static bool child_has(char *bytes)
 {
     int status;
     pid_t child = fork();
-
     if (!child)
         _exit(is_resident(bytes));
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -303,7 +274,6 @@ static bool child_has(char *bytes)
 static bool memory_can_stay_here(void)
 {
     char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
     assert_true(page != MAP_FAILED && !madvise(page, 4096, MADV_DONTFORK));
     *page = 1;
     bool stays = !child_has(page);
@@ -311,9 +281,8 @@ static bool memory_can_stay_here(void)
     return stays;
 }
 
-TEST(a_locked_process_keeps_no_more_than_it_needs)
+CASE(a_locked_process_keeps_no_more_than_it_needs)
 {
-    struct store s = {0};
     uint64_t before;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -334,10 +303,8 @@ TEST(a_locked_process_keeps_no_more_than_it_needs)
     munlockall();
 }
 
-TEST(a_child_has_no_copy)
+CASE(a_child_has_no_copy)
 {
-    struct store s = {0};
-
     if (!memory_can_stay_here())
         skip();
     assert_true(store_begin(&s, "", 4 * MIB, MIB, why, sizeof why));
@@ -345,7 +312,6 @@ TEST(a_child_has_no_copy)
     assert_true(store_make_usable(&s, why, sizeof why));
     memset(s.bytes, 1, MIB);
     assert_false(child_has(s.bytes));
-    store_free(&s);
 }
 
 PLAY_TESTS

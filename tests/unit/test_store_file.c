@@ -1,27 +1,17 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/store_file.c, and shim/park/store.c with a folder: files without a name, and what a
- * full, failing or foreign folder does.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/store_file.c, and shim/park/store.c with a folder: files without a name, and what a
+ * full, failing or foreign folder does. */
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/unit/cases.h"
 #include "tests/unit/resident.h"
@@ -101,7 +91,6 @@ static unsigned entries(const char *path)
 {
     unsigned count = 0;
     DIR *dir = opendir(path);
-
     assert_non_null(dir);
     while (readdir(dir))
         count++;
@@ -134,7 +123,6 @@ static bool begin(uint64_t bytes)
 static void expect_bytes_come_back(void)
 {
     const struct store_row *row = store_add(&s, 4096, BYTES);
-
     assert_true(row && store_make_usable(&s, why, sizeof why));
     assert_true(store_file_put(s.bytes + row->offset, pattern, BYTES));
     store_settle(&s);
@@ -147,7 +135,6 @@ static void expect_bytes_come_back(void)
 TEST_WITH(bytes_are_in_a_file_without_a_name, make_folder, remove_folder)
 {
     unsigned descriptors = entries("/proc/self/fd");
-
     assert_true(begin(BYTES));
     assert_int_equal(entries("/proc/self/fd"), descriptors);
     assert_int_equal(program_descriptors, descriptors - 1);
@@ -200,7 +187,6 @@ TEST_WITH(a_use_stops_the_filling_of_a_file, make_folder, remove_folder)
 TEST_WITH(too_little_room_is_refused_and_nothing_is_left, make_folder, remove_folder)
 {
     struct rlimit before, less;
-
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     for (int writes = 0; writes < 2; writes++) {
         no_fallocate = writes;
@@ -225,7 +211,6 @@ TEST_WITH(too_little_room_is_refused_and_nothing_is_left, make_folder, remove_fo
 static fsblkcnt_t free_blocks(void)
 {
     struct statvfs fs;
-
     assert_int_equal(statvfs(folder, &fs), 0);
     return fs.f_bfree;
 }
@@ -234,7 +219,6 @@ static fsblkcnt_t free_blocks(void)
 static int on_small_disks(void)
 {
     char options[32];
-
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         return 1;
     for (int mib = 1; mib <= 9; mib++) {
@@ -258,7 +242,6 @@ TEST_WITH(a_full_disk_is_refused_at_every_megabyte, make_folder, remove_folder)
 {
     int status;
     pid_t child = fork();
-
     if (!child)
         _exit(on_small_disks());
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -279,7 +262,6 @@ TEST_WITH(a_folder_that_does_not_serve_is_refused_in_words, make_folder, remove_
 {
     char path[128], long_path[300];
     FILE *file;
-
     expect_refused("scratch", "scratch is no absolute name");
     snprintf(path, sizeof path, "%s/none", folder);
     expect_refused(path, "/none is missing");
@@ -309,7 +291,6 @@ TEST_WITH(a_folder_that_does_not_serve_is_refused_in_words, make_folder, remove_
 TEST_WITH(a_file_that_was_cut_off_is_an_error_and_a_later_try_is_right, make_folder, remove_folder)
 {
     int empty;
-
     assert_true(begin(BYTES));
     expect_bytes_come_back();
     char *at = s.bytes;
@@ -390,7 +371,6 @@ TEST_WITH(a_locked_process_keeps_no_bytes_in_memory, make_folder, remove_folder)
 TEST_WITH(a_child_has_no_mapping_of_it, make_folder, remove_folder)
 {
     int status;
-
     assert_true(begin(BYTES));
     expect_bytes_come_back();
     pid_t child = fork();

@@ -4,7 +4,6 @@
 #include "pool/state.h"
 #include "pool/time_budget.h"
 #include "pool/tuning.h"
-
 #include "tests/unit/expect.h"
 
 static struct time_budget full_at_5_ms(void)

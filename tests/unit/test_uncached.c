@@ -1,11 +1,6 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * shim/park/uncached.c: the same bytes as memcpy's, at each alignment and size, and none beside.
- */
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/park/uncached.c: the same bytes as memcpy's, at each alignment and size, and none beside. */
 #include "shim/park/uncached.h"
-
-#include <string.h>
-
 #include "tests/unit/cases.h"
 
 enum { LINE = 64, SIZE_MOST = 2 * LINE + 1, ROOM = LINE + SIZE_MOST + LINE };

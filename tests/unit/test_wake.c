@@ -8,31 +8,15 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-static struct rig *with_bytes(struct rig *r)
-{
-    r->has_bytes = true;
-    rig_start(r);
-    return r;
-}
-
-static struct rig *parking(void **state)
-{
-    return with_bytes(*state);
-}
-
-static uint64_t written(struct rig *r, uint64_t size_bytes)
-{
-    uint64_t addr = rig_alloc(r, size_bytes);
-    rig_write(r, &r->blocks[r->count - 1]);
-    return addr;
-}
+#define CASE(name) RIG_TEST(name, expect_bytes(*state))
 
 /* Freed with work of several streams about, so that each free needs a fence, and by way of a
  * magazine. */
-RIG_TEST(a_chunk_freed_whole_while_away_is_not_created_again, parking(state))
+CASE(a_chunk_freed_whole_while_away_is_not_created_again)
 {
-    uint64_t a = written(r, MIB(40)), b = written(r, MIB(50)), c = written(r, MIB(1)), small;
-    small = written(r, KIB(700));
+    uint64_t a = rig_written(r, MIB(40)), b = rig_written(r, MIB(50)), c = rig_written(r, MIB(1)),
+             small;
+    small = rig_written(r, KIB(700));
     rig_launch(r, 1, MS(1), a);
     rig_launch(r, 2, MS(1), b);
     rig_free(r, rig_alloc(r, 4096)); /* from here on the thread has a magazine */
@@ -47,7 +31,7 @@ RIG_TEST(a_chunk_freed_whole_while_away_is_not_created_again, parking(state))
     EXPECT_EQ(rig_stats(r).reserved_bytes, map_find(b)->chunk->size_bytes, "and reserved no more");
     EXPECT(gone > rig_stats(r).reserved_bytes, "less than went");
     EXPECT_SOUND(r);
-    rig_launch(r, 1, MS(1), written(r, MIB(40)));
+    rig_launch(r, 1, MS(1), rig_written(r, MIB(40)));
 }
 
 /* In the order of one stream the free block is ready at once, though its work is not known
@@ -55,8 +39,8 @@ RIG_TEST(a_chunk_freed_whole_while_away_is_not_created_again, parking(state))
 RIG_TEST(the_same_in_single_stream_mode, *state)
 {
     r->model->backend.single_stream = true;
-    with_bytes(r);
-    uint64_t a = written(r, MIB(40)), b = written(r, MIB(50));
+    expect_bytes(r);
+    uint64_t a = rig_written(r, MIB(40)), b = rig_written(r, MIB(50));
     rig_launch(r, 0, MS(1), a);
     EXPECT(rig_park(r, 0, 0, false) >= MIB(90), "both go");
     rig_free(r, a);
@@ -66,26 +50,13 @@ RIG_TEST(the_same_in_single_stream_mode, *state)
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), creates + 1, "a use brings one chunk back");
 }
 
-RIG_TEST(of_a_chunk_that_is_partly_live_all_comes_back, parking(state))
-{
-    uint64_t a[5];
-    for (int i = 0; i < 5; i++)
-        a[i] = written(r, KIB(400));
-    EXPECT(rig_park(r, 0, 0, false), "all goes");
-    uint64_t reserved = rig_stats(r).reserved_bytes;
-    rig_free(r, a[0]);
-    rig_free(r, a[3]);
-    EXPECT_EQ(rig_wake(r), 0, "it comes back");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, reserved, "as it was");
-}
-
 /* Whichever call fails, everything of that try goes back, and the next try works. */
-RIG_TEST(a_wake_is_all_or_nothing, parking(state))
+CASE(a_wake_is_all_or_nothing)
 {
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow};
     for (int i = 1; i < 6; i++)
-        written(r, MIB(10) * (uint64_t)i);
-    written(r, 3000);
+        rig_written(r, MIB(10) * (uint64_t)i);
+    rig_written(r, 3000);
     rig_expose(r, r->blocks[2].addr); /* so that there are two ranges to allow */
     uint64_t gone = rig_park(r, 0, 0, false), used = model_used_bytes(r->model);
     uint64_t maps = model_calls(r->model, MODEL_ROW_map);
@@ -111,10 +82,10 @@ RIG_TEST(a_wake_is_all_or_nothing, parking(state))
 }
 
 /* Another pool's wake has failed: this one's memory goes again, with nothing copied. */
-RIG_TEST(a_wake_can_be_taken_back, parking(state))
+CASE(a_wake_can_be_taken_back)
 {
-    written(r, MIB(40));
-    written(r, 3000);
+    rig_written(r, MIB(40));
+    rig_written(r, 3000);
     uint64_t gone = rig_park(r, 0, 0, false);
     for (int i = 0; i < 3; i++) {
         EXPECT_EQ(pool_wake_begin(r->pool), 0, "it comes");
@@ -130,9 +101,9 @@ RIG_TEST(a_wake_can_be_taken_back, parking(state))
 }
 
 /* What is free while the wake is tried, and what is handed out after it was in vain. */
-RIG_TEST(a_wake_in_vain_makes_no_holes, parking(state))
+CASE(a_wake_in_vain_makes_no_holes)
 {
-    uint64_t a = written(r, MIB(40)), b = written(r, MIB(50));
+    uint64_t a = rig_written(r, MIB(40)), b = rig_written(r, MIB(50));
     uint64_t gone = rig_park(r, 0, 0, false);
     rig_free(r, a);
     model_fail(r->model, MODEL_ROW_create, 1, MODEL_NOMEM);
@@ -154,9 +125,9 @@ RIG_TEST(a_wake_in_vain_makes_no_holes, parking(state))
     EXPECT(!map_find(a)->chunk, "what is free is a hole");
 }
 
-RIG_TEST(a_context_ends_while_its_memory_is_away, parking(state))
+CASE(a_context_ends_while_its_memory_is_away)
 {
-    uint64_t a = written(r, MIB(40)), b = written(r, MIB(20));
+    uint64_t a = rig_written(r, MIB(40)), b = rig_written(r, MIB(20));
     rig_expose(r, b);
     EXPECT(rig_park(r, 0, 0, false) >= MIB(40), "it goes");
     EXPECT(pool_is_away(a), "it is away");
@@ -176,15 +147,15 @@ RIG_TEST(a_context_ends_while_its_memory_is_away, parking(state))
 }
 
 /* The next context has the pool. */
-RIG_TEST(a_pool_that_is_revived_parks_anew, parking(state))
+CASE(a_pool_that_is_revived_parks_anew)
 {
-    written(r, MIB(40));
+    rig_written(r, MIB(40));
     EXPECT(rig_park(r, 0, 0, false), "it goes");
     r->count = 0;
     r->saved_count = 0;
     pool_abandon(r->pool);
     EXPECT(pool_revive(r->pool), "another context has it");
-    uint64_t a = written(r, MIB(20));
+    uint64_t a = rig_written(r, MIB(20));
     EXPECT(rig_park(r, 0, 0, false) >= MIB(20), "it parks");
     EXPECT(pool_is_away(a), "its memory is away");
     EXPECT_EQ(rig_wake(r), 0, "and wakes");
@@ -193,7 +164,7 @@ RIG_TEST(a_pool_that_is_revived_parks_anew, parking(state))
 POOL_TEST(segments_and_lost_and_working_pools_are_not_parked)
 {
     struct rig *r = expect_segments(state), *s = rig_create(MIB(256)), *t = rig_create(MIB(256));
-    written(r, MIB(40));
+    rig_written(r, MIB(40));
     EXPECT_EQ(pool_park_hold(r->pool, 0, 0), 0, "segments stay");
     rig_start(s);
     rig_alloc(s, MIB(40));
@@ -216,13 +187,13 @@ POOL_TEST(segments_and_lost_and_working_pools_are_not_parked)
 RIG_TEST(a_park_ends_all_ghosts, *state)
 {
     r->config.reuse = REUSE_ORDER;
-    with_bytes(r);
+    expect_bytes(r);
     uint64_t a[20];
     rig_alloc_all(r, a, 20, MIB(10));
     for (int i = 0; i < 20; i++)
         rig_launch(r, 1, MS(1), a[i]);
     rig_free_every(r, a, 0, 20, 2);
-    written(r, MIB(60));
+    rig_written(r, MIB(60));
     EXPECT(r->pool->ghost_bytes, "chunks have moved");
     model_drain(r->model);
     EXPECT(r->pool->ghost_bytes, "nobody has looked since");
@@ -234,8 +205,8 @@ RIG_TEST(a_park_ends_all_ghosts, *state)
 RIG_TEST(the_limit_holds_over_park_growth_and_wake, *state)
 {
     r->config.max_reserved_bytes = MIB(100);
-    with_bytes(r);
-    written(r, MIB(60));
+    expect_bytes(r);
+    rig_written(r, MIB(60));
     EXPECT(rig_park(r, 0, 0, false) >= MIB(60), "it goes");
     r->driver_serves = false;
     EXPECT_EQ(rig_alloc(r, MIB(60)), 0, "what is away counts");
@@ -250,11 +221,11 @@ static void add_bytes(void *arg, uint64_t addr, uint64_t size_bytes)
     *(uint64_t *)arg += size_bytes;
 }
 
-RIG_TEST(lists_tell_device_memory_from_what_the_program_holds, parking(state))
+CASE(lists_tell_device_memory_from_what_the_program_holds)
 {
     struct pool_range ranges[8];
-    uint64_t shared = written(r, MIB(10)), bytes = 0;
-    written(r, MIB(40));
+    uint64_t shared = rig_written(r, MIB(10)), bytes = 0;
+    rig_written(r, MIB(40));
     rig_expose(r, shared);
     uint64_t here = map_find(shared)->chunk->size_bytes;
     EXPECT(rig_park(r, 0, 0, false), "the other goes");
@@ -268,9 +239,9 @@ RIG_TEST(lists_tell_device_memory_from_what_the_program_holds, parking(state))
     EXPECT_EQ(block.requested_bytes, MIB(40), "as they are");
 }
 
-RIG_TEST(only_addresses_of_chunks_that_are_away_are_away, parking(state))
+CASE(only_addresses_of_chunks_that_are_away_are_away)
 {
-    uint64_t a = written(r, MIB(40));
+    uint64_t a = rig_written(r, MIB(40));
     EXPECT(!pool_is_away(a) && !pool_is_away(0), "nothing is away");
     rig_park(r, 0, 0, false);
     EXPECT(pool_is_away(a) && pool_is_away(a + MIB(40) - 1), "all of the block");
@@ -282,10 +253,10 @@ RIG_TEST(only_addresses_of_chunks_that_are_away_are_away, parking(state))
     EXPECT(!pool_is_away(a), "until the wake");
 }
 
-RIG_TEST(broken_states_of_parked_chunks_are_named, parking(state))
+CASE(broken_states_of_parked_chunks_are_named)
 {
-    written(r, MIB(40));
-    written(r, 3000);
+    rig_written(r, MIB(40));
+    rig_written(r, 3000);
     rig_park(r, 0, 0, false);
     struct chunk *c = list_entry(r->pool->parked.next, struct chunk, parked);
     struct chunk *other = list_entry(c->parked.next, struct chunk, parked);

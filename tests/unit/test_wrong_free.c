@@ -3,9 +3,8 @@
  * blocks and slabs there. Each such free gets an error, and harms no other memory. To be run under
  * TSan and ASan as well. */
 #include "pool/bits.h"
+#include "shim/process/clock.h"
 #include "tests/unit/expect.h"
-
-#include <time.h>
 
 #define LENGTH_NS UINT64_C(700000000)
 #ifndef FEWER_ROUNDS
@@ -47,13 +46,6 @@ static void *free_wrongly(void *arg)
     return NULL;
 }
 
-static uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Slabs of one size after the other where others were, and blocks where slabs were. */
 static void recycle(struct rig *r, unsigned round)
 {
@@ -79,9 +71,9 @@ static void recycle_beside_wrong_frees(struct rig *r)
     atomic_store(&shared.wrong, 0);
     atomic_store(&shared.frees, 0);
     EXPECT_EQ(pthread_create(&thread, NULL, free_wrongly, NULL), 0, "a thread is made");
-    uint64_t until_ns = clock_ns() + LENGTH_NS;
+    uint64_t until_ns = clock_now_ns() + LENGTH_NS;
     for (unsigned round = 0;
-         round < ROUNDS || atomic_load(&shared.frees) < FREES || clock_ns() < until_ns; round++)
+         round < ROUNDS || atomic_load(&shared.frees) < FREES || clock_now_ns() < until_ns; round++)
         recycle(r, round);
     atomic_store(&shared.done, true);
     pthread_join(thread, NULL);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What the resolver needs of the rest of the library, made to be looked at. Wrappers count and pass
  * on. A pool watches, and a short cut serves, when told to. */
-#include "shim/process/state.h"
-#include "tests/unit/resolve/probe.h"
-
 #include "pool/pool.h"
 #include "shim/context/stream_watch.h"
 #include "shim/control/thread.h"
@@ -14,8 +11,10 @@
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
+#include "shim/process/state.h"
 #include "shim/share/peer.h"
 #include "shim/trace/trace.h"
+#include "tests/unit/resolve/probe.h"
 
 _Atomic unsigned pool_watch __attribute__((visibility("hidden")));
 

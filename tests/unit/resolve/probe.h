@@ -1,6 +1,5 @@
-/* SPDX-License-Identifier: BSD-2-Clause
- *
- * What the resolver's test programs see of the library under test and of the driver made for
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the resolver's test programs see of the library under test and of the driver made for
  * them. */
 #ifndef TESTS_UNIT_RESOLVE_PROBE_H
 #define TESTS_UNIT_RESOLVE_PROBE_H

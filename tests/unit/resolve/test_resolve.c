@@ -3,11 +3,9 @@
  * that says which of its functions was called. The tests run in order: first without the driver,
  * then with it. With RESOLVE_ALIASES in the environment, cuGetProcAddress of that driver answers
  * with other addresses than dlsym. RESOLVE_LIBCUDA is another name to open the driver by. */
-#include "tests/unit/resolve/probe.h"
-
 #include "pool/pool.h"
-
 #include "shim/context/stream_watch.h"
+#include "tests/unit/resolve/probe.h"
 
 #include <dlfcn.h>
 
