@@ -129,7 +129,7 @@ static void from_another_context(uint64_t address)
     REQUIRE(cuCtxDestroy(other));
 }
 
-static int attributes(void)
+ACT(attributes)
 {
     static const size_t sizes[] = {768, 96 * KIB, 2 * MIB, 6 * MIB};
     scene_start(1, 60);
@@ -265,7 +265,7 @@ static int run(const char *what, const char *log)
     return scene_again(inner_variable, what);
 }
 
-static int sync_memops(void)
+ACT(sync_memops)
 {
     char log[] = "/tmp/scene-memops-XXXXXX", line[512];
     int said = 0;
@@ -288,4 +288,4 @@ static int sync_memops(void)
     return rc;
 }
 
-SCENE_ACTS(ACT(attributes), ACT(sync_memops))
+PLAY_ACTS

@@ -5,7 +5,7 @@
 /* Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
  */
 
-static int pitch(void)
+ACT(pitch)
 {
     static const struct {
         size_t width_bytes, height;
@@ -50,7 +50,7 @@ static void describe(const char *what, uint64_t block, size_t size_bytes, uint64
            device);
 }
 
-static int pointers(void)
+ACT(pointers)
 {
     static const size_t sizes[] = {512, 5000, 1 * MIB, 2 * MIB, 7 * MIB, 40 * MIB};
     enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -89,7 +89,7 @@ static int pointers(void)
 
 /* Allocating, launching and freeing leave errno as it was, once the first calls are done. */
 
-static int errno_kept(void)
+ACT(errno_kept)
 {
     int changed = 0;
     scene_start(1, 60);
@@ -117,7 +117,7 @@ static int errno_kept(void)
 
 enum { ROUNDS = 30 };
 
-static int free_async(void)
+ACT(free_async)
 {
     const uint64_t words = 8 * KIB;
     uint32_t wrong = 0;
@@ -148,7 +148,7 @@ static int free_async(void)
 /* cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
  * pointers are dead, new ones are good. */
 
-static int reset(void)
+ACT(reset)
 {
     const uint64_t words = 32 * KIB;
     uint32_t wrong = 0;
@@ -179,4 +179,4 @@ static int reset(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(pitch), ACT(pointers), ACT(errno_kept), ACT(free_async), ACT(reset))
+PLAY_ACTS

@@ -192,7 +192,7 @@ static void use(void)
     REQUIRE(gpu_stream_destroy(stream));
 }
 
-static int threads_that_allocate_may_be_cancelled(void)
+ACT(threads_that_allocate_may_be_cancelled)
 {
     size_t before = 0, after = 0;
     int others = 0;
@@ -282,7 +282,7 @@ static int import(int from, int to)
     return to < 0;
 }
 
-static int threads_that_share_may_be_cancelled(void)
+ACT(threads_that_share_may_be_cancelled)
 {
     int others = 0;
     scene_watchdog(60);
@@ -337,7 +337,7 @@ static void *wait_for_memory(void *waiting)
     return NULL;
 }
 
-static int a_wait_for_memory_ends_no_thread(void)
+ACT(a_wait_for_memory_ends_no_thread)
 {
     int inside = 0;
     CUstream streams[2];
@@ -369,5 +369,4 @@ static int a_wait_for_memory_ends_no_thread(void)
     return inside;
 }
 
-SCENE_ACTS(ACT(threads_that_allocate_may_be_cancelled), ACT(threads_that_share_may_be_cancelled),
-           ACT(a_wait_for_memory_ends_no_thread))
+PLAY_ACTS

@@ -6,7 +6,7 @@
 /* A synchronisation inside a capture fails and spoils it, natively and preloaded. Once spoilt
  * captures are over, memory and later captures are as good as ever. */
 
-static int what_spoils_a_capture_spoils_nothing_else(void)
+ACT(what_spoils_a_capture_spoils_nothing_else)
 {
     const uint64_t words = 4 * KIB;
     CUgraph graph = NULL;
@@ -41,4 +41,4 @@ static int what_spoils_a_capture_spoils_nothing_else(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(what_spoils_a_capture_spoils_nothing_else))
+PLAY_ACTS

@@ -56,7 +56,7 @@ static void capture_in_green(CUcontext current)
     REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 
-static int a_capture_ends_with_its_context(void)
+ACT(a_capture_ends_with_its_context)
 {
     CUcontext primary = NULL, worked = NULL, own = NULL;
     CUstream streams[2], captured = NULL;
@@ -191,15 +191,9 @@ static int wait_beside_captures(bool closes)
     return 0;
 }
 
-static int a_free_that_waits_holds_no_capture_up(void)
-{
-    return wait_beside_captures(false);
-}
+ACT_IS(ACT(a_free_that_waits_holds_no_capture_up), wait_beside_captures(false))
 
-static int a_close_that_waits_holds_no_capture_up(void)
-{
-    return wait_beside_captures(true);
-}
+ACT_IS(ACT(a_close_that_waits_holds_no_capture_up), wait_beside_captures(true))
 
 /* A process, and a second context, make their first allocation while a capture is open. The
  * capturing thread makes it, or another one. No capture is spoilt by what the library does then. */
@@ -231,7 +225,7 @@ static void capture_around(const char *what, CUstreamCaptureMode mode, CUcontext
     REQUIRE(gpu_stream_destroy(stream));
 }
 
-static int the_first_allocation_may_come_in_a_capture(void)
+ACT(the_first_allocation_may_come_in_a_capture)
 {
     CUcontext primary = NULL, second = NULL, third = NULL;
     scene_start(1, 60);
@@ -249,6 +243,4 @@ static int the_first_allocation_may_come_in_a_capture(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_capture_ends_with_its_context), ACT(a_free_that_waits_holds_no_capture_up),
-           ACT(a_close_that_waits_holds_no_capture_up),
-           ACT(the_first_allocation_may_come_in_a_capture))
+PLAY_ACTS

@@ -78,7 +78,7 @@ static int inside(size_t size_bytes)
     return !at_once;
 }
 
-static int what_is_freed_is_there_after_the_capture(void)
+ACT(what_is_freed_is_there_after_the_capture)
 {
     static const struct {
         const char *name;
@@ -130,7 +130,7 @@ static int turns(void)
     return failed;
 }
 
-static int very_many_captures_may_be_open(void)
+ACT(very_many_captures_may_be_open)
 {
     scene_start(1, 60);
     NEW_STREAMS(streams, STREAMS, false);
@@ -201,7 +201,7 @@ static int play(int index, void *unused)
     return index == 0 ? capture_meanwhile() : take();
 }
 
-static int what_was_freed_before_a_capture_is_free(void)
+ACT(what_was_freed_before_a_capture_is_free)
 {
     REQUIRE(setenv("SIM_CAPACITY", "2G", 0));
     scene_start(1, 60);
@@ -210,5 +210,4 @@ static int what_was_freed_before_a_capture_is_free(void)
     return rc;
 }
 
-SCENE_ACTS(ACT(what_is_freed_is_there_after_the_capture), ACT(very_many_captures_may_be_open),
-           ACT(what_was_freed_before_a_capture_is_free))
+PLAY_ACTS

@@ -119,7 +119,7 @@ static int one(int index, void *context)
     return index == 0 ? capture(index, context) : churn(index, context);
 }
 
-static int no_thread_spoils_anothers_capture(void)
+ACT(no_thread_spoils_anothers_capture)
 {
     static const struct {
         const char *name;
@@ -203,7 +203,7 @@ static int either(int index, void *context)
     return index < CAPTURING ? come_and_go(index) : want_fences();
 }
 
-static int a_handle_that_comes_back_is_no_open_capture(void)
+ACT(a_handle_that_comes_back_is_no_open_capture)
 {
     scene_start(1, 120);
     atomic_store(&still_capturing, CAPTURING);
@@ -282,7 +282,7 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
     return wrong + !back;
 }
 
-static int a_flush_waits_for_the_end_of_a_capture(void)
+ACT(a_flush_waits_for_the_end_of_a_capture)
 {
     const uint64_t words = 16 * KIB;
     uint64_t block[2];
@@ -304,5 +304,4 @@ static int a_flush_waits_for_the_end_of_a_capture(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(no_thread_spoils_anothers_capture), ACT(a_handle_that_comes_back_is_no_open_capture),
-           ACT(a_flush_waits_for_the_end_of_a_capture))
+PLAY_ACTS

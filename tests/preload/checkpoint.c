@@ -46,7 +46,7 @@ static int helper(int pid)
 
 /* Live, idle and lately freed blocks of a process that waits meanwhile. The one that takes the
  * checkpoint has no memory of its own, and is without the library. */
-static int what_was_checkpointed_goes_on(void)
+ACT(what_was_checkpointed_goes_on)
 {
     static const size_t sizes[LIVE] = {600, 9000, 300000, 1 * MIB, 5 * MIB, 40 * MIB};
     uint64_t live[LIVE], idle = 0;
@@ -179,7 +179,7 @@ static bool can_step(void)
 
 /* The one that takes the checkpoint has no memory yet when it locks. It fills the device meanwhile,
  * and frees it. A real device has other users: then only the simulated one is filled. */
-static int a_process_is_put_back_where_another_has_freed_memory(void)
+ACT(a_process_is_put_back_where_another_has_freed_memory)
 {
     int in = -1, out = -1, status = -1;
     uint64_t (*calls)(const char *) = NULL;
@@ -221,7 +221,7 @@ static int a_process_is_put_back_where_another_has_freed_memory(void)
 #define AT_ONCE_S 8
 #endif
 
-static int nobody_waits_for_a_locked_process(void)
+ACT(nobody_waits_for_a_locked_process)
 {
     enum { REQUESTS = 3 };
     int in = -1, out = -1, refused = 0;
@@ -245,7 +245,7 @@ static int nobody_waits_for_a_locked_process(void)
 }
 
 /* No call but those of the checkpoint comes back before the unlock. */
-static int a_process_that_locks_itself_has_nothing_idle(void)
+ACT(a_process_that_locks_itself_has_nothing_idle)
 {
     scene_start(1, 60);
     if (!can_step() || !scene_simulated())
@@ -266,16 +266,10 @@ static int a_process_that_locks_itself_has_nothing_idle(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene_act acts[] = {
-        ACT(what_was_checkpointed_goes_on),
-        ACT(a_process_is_put_back_where_another_has_freed_memory),
-        ACT(nobody_waits_for_a_locked_process),
-        ACT(a_process_that_locks_itself_has_nothing_idle),
-    };
     const char *whom = getenv(inner_variable);
     if (whom != NULL)
         return helper(atoi(whom));
     if (getenv(target_variable) != NULL)
         return be_locked();
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+    return scene_play(argc, argv);
 }

@@ -27,7 +27,7 @@ static int destroy_with_live_blocks(int round)
     return (int)wrong;
 }
 
-static int contexts_have_memory_of_their_own(void)
+ACT(contexts_have_memory_of_their_own)
 {
     const uint64_t words = 32 * KIB;
     CUcontext primary = NULL, context[CONTEXTS];
@@ -147,7 +147,7 @@ static uint32_t destroy_attached(uint32_t round)
     return wrong;
 }
 
-static int a_context_lives_until_its_last_use(void)
+ACT(a_context_lives_until_its_last_use)
 {
     CUcontext primary = NULL;
     uint32_t wrong = 0;
@@ -211,7 +211,7 @@ static void play(const char *name, CUcontext beside, CUstream stream)
     EXPECT(wrong == 0);
 }
 
-static int early_launches_in_two_contexts(void)
+ACT(early_launches_in_two_contexts)
 {
     CUcontext own = NULL, beside = NULL;
     scene_start(1, 120);
@@ -274,7 +274,7 @@ static int break_or_use(int index, void *unused)
     return index == 0 ? break_own() : use_others();
 }
 
-static int contexts_beside_a_broken_one_work(void)
+ACT(contexts_beside_a_broken_one_work)
 {
     /* The simulated driver takes 100 us where it is asked which context is current. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
@@ -317,7 +317,7 @@ static int allocate_beside(int index, void *data)
     return wrong;
 }
 
-static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
+ACT(memory_in_stream_order_is_known_beside_contexts_that_end)
 {
     int num_contexts = ENDING_CONTEXTS;
     contexts_end_slowly();
@@ -327,7 +327,7 @@ static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
 }
 
 /* The same, where the driver goes on for long after it has given the addresses back. */
-static int memory_in_stream_order_is_known_beside_contexts_that_take_long(void)
+ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long)
 {
     int num_contexts = 4;
     contexts_take_ns("200000000");
@@ -352,7 +352,7 @@ static void ask_in_handler(int signal_number)
     gpu_last_error();
 }
 
-static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
+ACT(a_handler_in_the_end_of_a_context_waits_for_nobody)
 {
     CUcontext ctx = NULL;
     struct sigaction action = {.sa_handler = ask_in_handler, .sa_flags = SA_RESTART};
@@ -383,7 +383,7 @@ static void destroy_in_handler(int signal_number)
     atomic_store(&destroyed, cuCtxDestroy(to_destroy) == CUDA_SUCCESS ? 1 : -1);
 }
 
-static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
+ACT(a_handler_ends_a_context_that_its_own_thread_asks_about)
 {
     CUcontext other = NULL;
     struct sigaction action = {.sa_handler = destroy_in_handler, .sa_flags = SA_RESTART};
@@ -415,7 +415,7 @@ static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
  * takes its time for the question whether a context lives, so that the context may end right after
  * it. */
 
-static int flushes_beside_contexts_that_end(void)
+ACT(flushes_beside_contexts_that_end)
 {
     enum { ENDS = 60, ENDS_REAL = 8, BLOCKS = 6 };
     scene_watchdog(60);
@@ -446,10 +446,4 @@ static int flushes_beside_contexts_that_end(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(contexts_have_memory_of_their_own), ACT(a_context_lives_until_its_last_use),
-           ACT(early_launches_in_two_contexts), ACT(contexts_beside_a_broken_one_work),
-           ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
-           ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
-           ACT(a_handler_in_the_end_of_a_context_waits_for_nobody),
-           ACT(a_handler_ends_a_context_that_its_own_thread_asks_about),
-           ACT(flushes_beside_contexts_that_end))
+PLAY_ACTS

@@ -87,7 +87,7 @@ static void ask_for_whole(void)
     REQUIRE(gpu_free(odd));
 }
 
-static int exports(void)
+ACT(exports)
 {
     static const size_t sizes[] = {700, 5000, 100000, 1 * MIB, 6 * MIB};
     CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
@@ -187,7 +187,7 @@ static void ask_of_all(const char *when, const uint64_t freed[BLOCKS], uint64_t 
     printf(" %d others\n", others);
 }
 
-static int moved(void)
+ACT(moved)
 {
     uint64_t freed[BLOCKS], kept[BLOCKS];
     const size_t later_bytes = BLOCKS * BLOCK_BYTES;
@@ -216,4 +216,4 @@ static int moved(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(exports), ACT(moved))
+PLAY_ACTS

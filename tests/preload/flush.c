@@ -29,7 +29,7 @@ static bool has_control_thread(void)
     return found;
 }
 
-static int a_signal_gives_idle_memory_back(void)
+ACT(a_signal_gives_idle_memory_back)
 {
     uint64_t live[LIVE], idle[IDLE];
     uint32_t wrong = 0;
@@ -101,7 +101,7 @@ static void request(int round)
         REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "device=0", 1));
 }
 
-static int setenv_gives_idle_memory_back(void)
+ACT(setenv_gives_idle_memory_back)
 {
     enum { IDLE_BLOCKS = 6 };
     uint64_t idle[IDLE_BLOCKS], next = 0;
@@ -168,7 +168,7 @@ static void end_kernel(void)
     gpu_last_error();
 }
 
-static int nothing_waits_for_a_running_kernel(void)
+ACT(nothing_waits_for_a_running_kernel)
 {
     struct observer observer;
     observer_start(&observer);
@@ -201,5 +201,4 @@ static int nothing_waits_for_a_running_kernel(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_signal_gives_idle_memory_back), ACT(setenv_gives_idle_memory_back),
-           ACT(nothing_waits_for_a_running_kernel))
+PLAY_ACTS

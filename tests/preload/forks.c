@@ -21,7 +21,7 @@ static uint32_t work(uint32_t value)
     return wrong;
 }
 
-static int children_of_before_have_memory_of_their_own(void)
+ACT(children_of_before_have_memory_of_their_own)
 {
     enum { CHILDREN = 3 };
     pid_t children[CHILDREN];
@@ -68,7 +68,7 @@ static void *churn_quickly(void *context)
     return NULL;
 }
 
-static int children_of_after_are_refused(void)
+ACT(children_of_after_are_refused)
 {
     const uint64_t words = 32 * KIB;
     uint64_t block = 0;
@@ -189,7 +189,7 @@ static void allocate_while_the_timer_forks(void)
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
 }
 
-static int forks_in_the_middle_of_allocations(void)
+ACT(forks_in_the_middle_of_allocations)
 {
     const uint64_t words = 32 * KIB;
     pthread_t threads[THREADS];
@@ -234,5 +234,4 @@ static int forks_in_the_middle_of_allocations(void)
     return wrong != 0 || failed != 0;
 }
 
-SCENE_ACTS(ACT(children_of_before_have_memory_of_their_own), ACT(children_of_after_are_refused),
-           ACT(forks_in_the_middle_of_allocations))
+PLAY_ACTS

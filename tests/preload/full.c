@@ -26,7 +26,7 @@ static void free_all(int n)
     FREE_ALL(blocks, n);
 }
 
-static int oom(void)
+ACT(oom)
 {
     static const size_t divisors[] = {24, 40, 60, 24};
     size_t free_bytes = 0, total_bytes = 0;
@@ -67,7 +67,7 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 8;
 }
 
-static int capacity(void)
+ACT(capacity)
 {
     static struct {
         uint64_t ptr;
@@ -112,7 +112,7 @@ static int capacity(void)
 /* What the program reads of free and total memory. Used and free add up to no more than the total.
  * Either pointer may be NULL. An allocation lowers what is free, and its free restores it. */
 
-static int meminfo(void)
+ACT(meminfo)
 {
     size_t before = 0, during = 0, after = 0, total = 0, total_alone = 0;
     scene_start(1, 60);
@@ -148,4 +148,4 @@ static int meminfo(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(oom), ACT(capacity), ACT(meminfo))
+PLAY_ACTS

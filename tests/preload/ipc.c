@@ -71,7 +71,7 @@ static size_t share_pieces(void)
     return wrong;
 }
 
-static int another_process_has_the_same_bytes(void)
+ACT(another_process_has_the_same_bytes)
 {
     static const size_t sizes[] = {4 * MIB, 512,       64 * KIB, 20 * MIB, 700,
                                    2 * MIB, 300 * KIB, 3 * MIB,  34 * MIB, 33 * KIB};
@@ -121,7 +121,7 @@ static int another_process_has_the_same_bytes(void)
 /* The other process is one without the cache. It gets an error or the right bytes. A program under
  * the cache opens what it exports itself. Also nonsense in the place of a handle is refused. */
 
-static int a_process_without_the_cache_is_right_or_refused(void)
+ACT(a_process_without_the_cache_is_right_or_refused)
 {
     static const size_t sizes[] = {4 * MIB, 512, 3000, 80 * KIB, 20 * MIB, 512};
     CUipcMemHandle handle;
@@ -167,7 +167,7 @@ static bool comes_back(struct observer *observer, size_t want_bytes)
     return false;
 }
 
-static int what_was_opened_is_gone_after_a_reset(void)
+ACT(what_was_opened_is_gone_after_a_reset)
 {
     static const size_t sizes[] = {64 * MIB, 900};
     uint64_t blocks[2];
@@ -226,10 +226,5 @@ int main(int argc, char **argv)
         ipc_serve(atoi(argv[2]), atoi(argv[3]));
         return 0;
     }
-    static const struct scene_act acts[] = {
-        ACT(another_process_has_the_same_bytes),
-        ACT(a_process_without_the_cache_is_right_or_refused),
-        ACT(what_was_opened_is_gone_after_a_reset),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+    return scene_play(argc, argv);
 }

@@ -63,7 +63,7 @@ static int open_where_nothing_is_served(int from, int to)
     return 0;
 }
 
-static int ipc_refused(void)
+ACT(ipc_refused)
 {
     ipc_share_with(open_where_nothing_is_served, sizes, HANDLES);
     return 0;
@@ -142,7 +142,7 @@ static int import(int from, int to)
     return 0;
 }
 
-static int ipc_ended(void)
+ACT(ipc_ended)
 {
     ipc_share_with(import, ended_sizes, ENDED_HANDLES);
     return 0;
@@ -180,7 +180,7 @@ static int share_beside(int index, void *unused)
     return refused;
 }
 
-static int ipc_beside(void)
+ACT(ipc_beside)
 {
     contexts_end_slowly();
     scene_start(1, 60);
@@ -188,4 +188,4 @@ static int ipc_beside(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(ipc_refused), ACT(ipc_ended), ACT(ipc_beside))
+PLAY_ACTS

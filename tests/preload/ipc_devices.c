@@ -33,7 +33,7 @@ static int import(int from, int to)
     return 0;
 }
 
-static int a_device_uses_what_it_opened_of_its_peer(void)
+ACT(a_device_uses_what_it_opened_of_its_peer)
 {
     CUipcMemHandle handles[2];
     uint64_t blocks[2] = {0};
@@ -110,7 +110,7 @@ static int import_and_copy(int from, int to)
     return 0;
 }
 
-static int copies_reach_what_another_device_opened(void)
+ACT(copies_reach_what_another_device_opened)
 {
     CUipcMemHandle handle;
     struct findings f;
@@ -137,5 +137,4 @@ static int copies_reach_what_another_device_opened(void)
     return f.wrong_moved + f.wrong_again + f.wrong_got != 0;
 }
 
-SCENE_ACTS(ACT(a_device_uses_what_it_opened_of_its_peer),
-           ACT(copies_reach_what_another_device_opened))
+PLAY_ACTS

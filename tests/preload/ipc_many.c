@@ -71,7 +71,7 @@ static int either(int index, void *context)
     return wrong;
 }
 
-static int every_handle_shows_its_own_block(void)
+ACT(every_handle_shows_its_own_block)
 {
     atomic_int done = 0;
     scene_watchdog(100);
@@ -101,7 +101,7 @@ static int open_once(int index, void *peers)
     return m.rc != 0 || m.wrong != 0;
 }
 
-static int a_slow_exporter_has_its_time(void)
+ACT(a_slow_exporter_has_its_time)
 {
     struct ipc_peer peers[MANY];
     int wrong = 0;
@@ -254,7 +254,7 @@ static int open_in_threads(int from, int to)
     return 0;
 }
 
-static int threads_open_and_captures_hold(void)
+ACT(threads_open_and_captures_hold)
 {
     CUipcMemHandle handles[HANDLES];
     CUgraph graph = NULL;
@@ -320,7 +320,7 @@ static int open_beside_contexts(int from, int to)
     return 0;
 }
 
-static int opened_memory_is_known_beside_contexts_that_end(void)
+ACT(opened_memory_is_known_beside_contexts_that_end)
 {
     ipc_share_with(open_beside_contexts, sizes, HANDLES);
     return 0;
@@ -424,7 +424,7 @@ static int take_turns(struct shared *s, int me)
     return errors != 0;
 }
 
-static int events_order_processes(void)
+ACT(events_order_processes)
 {
     int failed = 0;
     bool skipped = false;
@@ -449,6 +449,4 @@ static int events_order_processes(void)
     return failed != 0;
 }
 
-SCENE_ACTS(ACT(every_handle_shows_its_own_block), ACT(a_slow_exporter_has_its_time),
-           ACT(threads_open_and_captures_hold),
-           ACT(opened_memory_is_known_beside_contexts_that_end), ACT(events_order_processes))
+PLAY_ACTS

@@ -159,7 +159,7 @@ static void tell_count(const char *text, const char *field, int expected)
     printf("%s %d\n", field, count);
 }
 
-static int kinds(void)
+ACT(kinds)
 {
     static char text[65536];
     char stats[] = "/tmp/scene-kinds-XXXXXX", value[64];
@@ -281,7 +281,7 @@ static int elsewhere(int (*body)(void))
     return scene_wait(child);
 }
 
-static int mapping_calls(void)
+ACT(mapping_calls)
 {
     static const size_t sizes[] = {4096, 200 * KIB, 2 * MIB, 6 * MIB};
     int rc = elsewhere(free_addresses);
@@ -307,4 +307,4 @@ static int mapping_calls(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(kinds), ACT(mapping_calls))
+PLAY_ACTS

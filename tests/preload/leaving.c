@@ -65,7 +65,7 @@ static void leave_busy(enum way way)
     }
 }
 
-static int exit_threads(void)
+ACT(exit_threads)
 {
     int wrong = 0;
     for (int i = 0; i < 2 * WAYS; i++) {
@@ -117,7 +117,7 @@ static int work(int out)
     return write(out, &word, sizeof word) != sizeof word;
 }
 
-static int daemonize(void)
+ACT(daemonize)
 {
     int ends[2];
     struct word word = {0};
@@ -173,7 +173,7 @@ static void close_all(void)
     }
 }
 
-static int close_fds(void)
+ACT(close_fds)
 {
     const uint64_t words = 64 * KIB;
     int files[FILES];
@@ -240,7 +240,7 @@ static int short_life(int index, void *context)
     return (int)wrong;
 }
 
-static int short_threads(void)
+ACT(short_threads)
 {
     size_t before = 0, after = 0;
     uint32_t wrong = 0;
@@ -304,7 +304,7 @@ static int storm_body(int index, void *context)
     return 0;
 }
 
-static int signal_storm(void)
+ACT(signal_storm)
 {
     scene_start(1, 120);
     uint64_t first = NEW_BLOCK(4096);
@@ -314,4 +314,4 @@ static int signal_storm(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(exit_threads), ACT(daemonize), ACT(close_fds), ACT(short_threads), ACT(signal_storm))
+PLAY_ACTS

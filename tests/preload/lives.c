@@ -28,7 +28,7 @@ static void make_room(void)
     REQUIRE(gpu_free(block));
 }
 
-static int second_life(void)
+ACT(second_life)
 {
     static uint64_t blocks[LIFE_BLOCKS];
     uint32_t wrong = 0;
@@ -99,7 +99,7 @@ static void use_one(uint32_t number)
     REQUIRE(gpu_open(0));
 }
 
-static int context_leak(void)
+ACT(context_leak)
 {
     size_t before = 0, first_free = 0, free_bytes = 0;
     scene_start(1, 200);
@@ -205,7 +205,7 @@ static uint32_t primary_context_of_a_green_one(void)
     return wrong;
 }
 
-static int green(void)
+ACT(green)
 {
     CUcontext primary = NULL, converted = NULL, by_stream = NULL;
     CUstream on_green = NULL;
@@ -260,4 +260,4 @@ static int green(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(second_life), ACT(context_leak), ACT(green))
+PLAY_ACTS

@@ -105,7 +105,7 @@ static uint32_t with_thread(void)
     return wrong;
 }
 
-static int one_stream(void)
+ACT(one_stream)
 {
     uint32_t wrong = 0;
     scene_start(1, 120);
@@ -311,7 +311,7 @@ static int play(int index)
     return 0;
 }
 
-static int domains(void)
+ACT(domains)
 {
     const char *index = getenv(inner_variable);
     if (index != NULL)
@@ -322,4 +322,4 @@ static int domains(void)
     return rc;
 }
 
-SCENE_ACTS(ACT(one_stream), ACT(domains))
+PLAY_ACTS

@@ -60,7 +60,7 @@ static size_t late_writer_copy(CUstream writer, uint64_t words)
     return wrong;
 }
 
-static int reuse(void)
+ACT(reuse)
 {
     static const uint64_t sizes[] = {512, 64 * KIB, 256 * KIB};
     CUstream streams[REUSE_STREAMS] = {NULL, CU_STREAM_PER_THREAD, NULL, NULL, NULL};
@@ -91,7 +91,7 @@ static int reuse(void)
 
 enum { BLOCKS = 20 };
 
-static int persistent(void)
+ACT(persistent)
 {
     const uint64_t words = 32 * KIB;
     void *flag = NULL;
@@ -145,7 +145,7 @@ static int persistent(void)
 
 enum { STEPS = 120, DEPTH = 4 };
 
-static int events(void)
+ACT(events)
 {
     const uint64_t words = 8 * KIB;
     CUevent produced = NULL, consumed = NULL;
@@ -223,7 +223,7 @@ static uint32_t play_together(CUstream *streams)
     return wrong;
 }
 
-static int streams(void)
+ACT(streams)
 {
     static const char *const names[STREAMS] = {
         "default", "legacy", "per-thread", "blocking", "non-blocking", "second non-blocking",
@@ -313,7 +313,7 @@ static void play_early(const char *name, CUstream stream, CUstream beside, bool 
     EXPECT(wrong == 0);
 }
 
-static int early_launch(void)
+ACT(early_launch)
 {
     scene_start(1, 120);
     CUstream blocking = NEW_STREAM(false), non_blocking = NEW_STREAM(true);
@@ -329,4 +329,4 @@ static int early_launch(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(reuse), ACT(persistent), ACT(events), ACT(streams), ACT(early_launch))
+PLAY_ACTS

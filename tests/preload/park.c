@@ -141,7 +141,7 @@ static int question_about_attributes(void)
            type != CU_MEMORYTYPE_DEVICE || id != before;
 }
 
-static int each_use_wakes(void)
+ACT(each_use_wakes)
 {
     static const struct {
         const char *name;
@@ -181,7 +181,7 @@ static int each_use_wakes(void)
     return failures;
 }
 
-static int what_uses_no_memory_does_not_wake(void)
+ACT(what_uses_no_memory_does_not_wake)
 {
     CUevent event;
     uint64_t blocks[8];
@@ -216,7 +216,7 @@ static int what_uses_no_memory_does_not_wake(void)
 
 /* ---- Blocks, graphs, threads */
 
-static int blocks_come_and_go_meanwhile(void)
+ACT(blocks_come_and_go_meanwhile)
 {
     enum { BLOCKS = 60 };
     uint64_t blocks[BLOCKS];
@@ -249,7 +249,7 @@ static int blocks_come_and_go_meanwhile(void)
     return failures + (wrong_a() != 0);
 }
 
-static int a_graph_replays_after_many_parks(void)
+ACT(a_graph_replays_after_many_parks)
 {
     CUgraph graph;
     CUgraphExec exec;
@@ -282,7 +282,7 @@ static int launch_in_thread(int index, void *arg)
     return gpu_fill(b + (uint64_t)index * 4096, KIB, (uint32_t)index, own) || gpu_stream_sync(own);
 }
 
-static int many_threads_wake_once(void)
+ACT(many_threads_wake_once)
 {
     pthread_barrier_t together;
     int failures;
@@ -310,7 +310,7 @@ static void *launch_and_stay(void *unused)
 }
 
 /* More than the library has records for: it may refuse, and nothing is wrong. */
-static int more_threads_than_records(void)
+ACT(more_threads_than_records)
 {
     enum { THREADS = 1100 };
     static pthread_t threads[THREADS];
@@ -339,7 +339,7 @@ static void *download_until_cancelled(void *unused)
     return NULL;
 }
 
-static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
+ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away)
 {
     if (scene_sanitized()) /* a cancelled thread leaves marks on its stack */
         return SCENE_SKIP;
@@ -362,7 +362,7 @@ static void *park_again(void *unused)
 }
 
 /* Many open files: it takes a while until a park knows that none of them is a network card's. */
-static int a_use_comes_while_a_second_park_begins(void)
+ACT(a_use_comes_while_a_second_park_begins)
 {
     enum { FILES = 4000, ROUNDS = 8 };
     struct rlimit limit;
@@ -390,7 +390,7 @@ static int a_use_comes_while_a_second_park_begins(void)
 
 /* Whoever has the use's answer finds the copy that it left. A sanitizer's build takes a second for
  * each round. */
-static int a_drop_right_after_a_use_drops(void)
+ACT(a_drop_right_after_a_use_drops)
 {
     int rounds = scene_sanitized() ? 10 : 100;
     begin(1);
@@ -404,8 +404,4 @@ static int a_drop_right_after_a_use_drops(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, NULL);
 }
 
-SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake),
-           ACT(blocks_come_and_go_meanwhile), ACT(a_graph_replays_after_many_parks),
-           ACT(many_threads_wake_once), ACT(more_threads_than_records),
-           ACT(a_use_comes_while_a_second_park_begins), ACT(a_drop_right_after_a_use_drops),
-           ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))
+PLAY_ACTS

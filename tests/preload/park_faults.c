@@ -82,7 +82,7 @@ static bool walk(const char *symbol, unsigned nth, int code)
     return calls >= nth;
 }
 
-static int no_byte_is_lost(void)
+ACT(no_byte_is_lost)
 {
     unsigned walked = 0;
     scene_start(1, 600);
@@ -123,7 +123,7 @@ static void *launch(void *rc)
 }
 
 /* A signal comes to a thread whose launch waits for its memory, and its handler launches, too. */
-static int a_handler_may_launch_while_its_thread_waits(void)
+ACT(a_handler_may_launch_while_its_thread_waits)
 {
     pthread_t thread;
     int rc = -1;
@@ -156,7 +156,7 @@ static int a_handler_may_launch_while_its_thread_waits(void)
 
 /* The driver has no memory for long: the use gets its error, nothing is lost, and a later one is
  * right. */
-static int without_memory_the_use_fails_and_later_ones_are_right(void)
+ACT(without_memory_the_use_fails_and_later_ones_are_right)
 {
     uint32_t first = 0;
     scene_start(1, 600);
@@ -189,7 +189,7 @@ static bool begin_one(int *rc)
 }
 
 /* The driver records an event of the context no more, and later again. */
-static int an_event_that_fails_ends_no_later_park(void)
+ACT(an_event_that_fails_ends_no_later_park)
 {
     int rc;
     if (!begin_one(&rc))
@@ -211,7 +211,7 @@ static int an_event_that_fails_ends_no_later_park(void)
 }
 
 /* What the driver does not unmap stays on the device, so the next use need not wait for it. */
-static int memory_that_the_driver_does_not_unmap_stays(void)
+ACT(memory_that_the_driver_does_not_unmap_stays)
 {
     int rc;
     if (!begin_one(&rc))
@@ -232,7 +232,7 @@ static int memory_that_the_driver_does_not_unmap_stays(void)
 
 /* A try to wake fails, and the driver does not unmap what the try has mapped. The next try finds
  * the old mapping at the address. */
-static int a_mapping_that_stays_hinders_no_later_try(void)
+ACT(a_mapping_that_stays_hinders_no_later_try)
 {
     int rc;
     if (!begin_one(&rc))
@@ -252,8 +252,4 @@ static int a_mapping_that_stays_hinders_no_later_try(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(no_byte_is_lost), ACT(an_event_that_fails_ends_no_later_park),
-           ACT(memory_that_the_driver_does_not_unmap_stays),
-           ACT(a_mapping_that_stays_hinders_no_later_try),
-           ACT(a_handler_may_launch_while_its_thread_waits),
-           ACT(without_memory_the_use_fails_and_later_ones_are_right))
+PLAY_ACTS

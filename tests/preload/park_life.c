@@ -9,7 +9,7 @@
 
 /* ---- The process */
 
-static int forks_leave_the_bytes_alone(void)
+ACT(forks_leave_the_bytes_alone)
 {
     begin(1);
     park();
@@ -26,7 +26,7 @@ static int forks_leave_the_bytes_alone(void)
     return wrong_a() != 0;
 }
 
-static int closed_descriptors_are_not_missed(void)
+ACT(closed_descriptors_are_not_missed)
 {
     begin(1);
     if (!scene_simulated())
@@ -38,7 +38,7 @@ static int closed_descriptors_are_not_missed(void)
     return wrong_a() != 0;
 }
 
-static int a_core_dump_and_a_child_have_no_copy(void)
+ACT(a_core_dump_and_a_child_have_no_copy)
 {
     char line[256];
     bool found = false, in_store = false;
@@ -68,7 +68,7 @@ static void take_result(void)
         _exit(1);
 }
 
-static int a_result_is_there_at_exit(void)
+ACT(a_result_is_there_at_exit)
 {
     begin(1);
     REQUIRE(atexit(take_result));
@@ -76,14 +76,14 @@ static int a_result_is_there_at_exit(void)
     return 0;
 }
 
-static int an_exit_asks_for_nothing(void)
+ACT(an_exit_asks_for_nothing)
 {
     begin(1);
     park();
     return 0;
 }
 
-static int contexts_end_while_it_is_away(void)
+ACT(contexts_end_while_it_is_away)
 {
     CUcontext own;
     CUdeviceptr block;
@@ -113,7 +113,7 @@ static int contexts_end_while_it_is_away(void)
 }
 
 /* What others know of stays, and everything else goes. */
-static int exported_memory_stays(void)
+ACT(exported_memory_stays)
 {
     CUipcMemHandle handle;
     uint64_t keep;
@@ -127,7 +127,7 @@ static int exported_memory_stays(void)
     return wrong_a() != 0 || scene_wrong_words(keep, 4 * MIB, 3, NULL);
 }
 
-static int limits_hold(void)
+ACT(limits_hold)
 {
     begin(1);
     uint64_t more, live = NEW_BLOCK(32 * MIB);
@@ -143,7 +143,7 @@ static int limits_hold(void)
 
 /* ---- Devices */
 
-static int peers_reach_it_afterwards(void)
+ACT(peers_reach_it_afterwards)
 {
     bool can = false;
     CUcontext second;
@@ -175,7 +175,7 @@ static int peers_reach_it_afterwards(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 13, NULL);
 }
 
-static int the_current_device_does_not_matter(void)
+ACT(the_current_device_does_not_matter)
 {
     begin(2);
     REQUIRE(gpu_open(1));
@@ -189,8 +189,4 @@ static int the_current_device_does_not_matter(void)
     return wrong || wrong_a();
 }
 
-SCENE_ACTS(ACT(forks_leave_the_bytes_alone), ACT(closed_descriptors_are_not_missed),
-           ACT(a_core_dump_and_a_child_have_no_copy), ACT(a_result_is_there_at_exit),
-           ACT(an_exit_asks_for_nothing), ACT(contexts_end_while_it_is_away),
-           ACT(exported_memory_stays), ACT(limits_hold), ACT(peers_reach_it_afterwards),
-           ACT(the_current_device_does_not_matter))
+PLAY_ACTS

@@ -122,7 +122,7 @@ static void *launch_in_a_crowd(void *arg)
 }
 
 /* Few enough to be followed, each of them; then more, which refuse all parks. */
-static int a_crowd_launches(void)
+ACT(a_crowd_launches)
 {
     begin(1);
     start(CROWD, launch_in_a_crowd);
@@ -190,7 +190,7 @@ static void *live_at_random(void *arg)
     return NULL;
 }
 
-static int threads_live_at_random(void)
+ACT(threads_live_at_random)
 {
     begin(1);
     start(6, live_at_random);
@@ -208,7 +208,7 @@ static void *send_signals(void *unused)
     return NULL;
 }
 
-static int flushes_by_signal_come_beside(void)
+ACT(flushes_by_signal_come_beside)
 {
     pthread_t sender;
     begin(1);
@@ -231,7 +231,7 @@ static void *open_and_close_libraries(void *unused)
     return NULL;
 }
 
-static int libraries_come_and_go_beside(void)
+ACT(libraries_come_and_go_beside)
 {
     pthread_t opener;
     begin(1);
@@ -260,7 +260,7 @@ static void *make_and_destroy_contexts(void *unused)
     return NULL;
 }
 
-static int contexts_come_and_go_beside(void)
+ACT(contexts_come_and_go_beside)
 {
     pthread_t maker;
     begin(1);
@@ -285,7 +285,7 @@ static void *make_and_destroy_empty_contexts(void *unused)
 }
 
 /* The simulated driver takes its time for each question, so that a context may end in between. */
-static int empty_contexts_come_and_go_beside(void)
+ACT(empty_contexts_come_and_go_beside)
 {
     pthread_t maker;
     scene_watchdog(300);
@@ -314,7 +314,7 @@ static void *fork_all_the_time(void *unused)
     return NULL;
 }
 
-static int forks_come_beside(void)
+ACT(forks_come_beside)
 {
     pthread_t parent;
     begin(1);
@@ -327,7 +327,7 @@ static int forks_come_beside(void)
 
 /* Limits that fall while the process is parked, and rise again. Without files and host memory the
  * driver may bring no device memory back: then the use would wait until the limit rises. */
-static int limits_of_the_process_change(void)
+ACT(limits_of_the_process_change)
 {
     static const __rlimit_resource_t which[] = {RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS,
                                                 RLIMIT_DATA};
@@ -361,7 +361,4 @@ static int limits_of_the_process_change(void)
     return wrong_a() != 0;
 }
 
-SCENE_ACTS(ACT(a_crowd_launches), ACT(threads_live_at_random), ACT(flushes_by_signal_come_beside),
-           ACT(libraries_come_and_go_beside), ACT(contexts_come_and_go_beside),
-           ACT(empty_contexts_come_and_go_beside), ACT(forks_come_beside),
-           ACT(limits_of_the_process_change))
+PLAY_ACTS

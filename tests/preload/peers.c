@@ -25,7 +25,7 @@ static int on_device(int index, void *context)
     return (int)wrong;
 }
 
-static int each_device_has_its_own_memory(void)
+ACT(each_device_has_its_own_memory)
 {
     const uint64_t words = 32 * KIB;
     uint64_t block[DEVICES];
@@ -108,7 +108,7 @@ static void copy_without(uint64_t own, uint64_t peer, uint64_t words)
     printf(", wrong %zu and %u\n", wrong, scene_wrong_words(own, words, 0x06060606, NULL));
 }
 
-static int access_goes_for_blocks_of_before_and_after(void)
+ACT(access_goes_for_blocks_of_before_and_after)
 {
     const uint64_t words = 16 * KIB;
     bool can = false;
@@ -195,7 +195,7 @@ static uint32_t reach(uint32_t value)
     return wrong;
 }
 
-static int access_is_a_matter_of_contexts(void)
+ACT(access_is_a_matter_of_contexts)
 {
     CUcontext first = NULL, second = NULL, peer = NULL;
     bool can = false;
@@ -256,7 +256,7 @@ static int access_is_a_matter_of_contexts(void)
 
 enum { MANY = 70 };
 
-static int many_contexts_of_one_device_hide_no_other_device(void)
+ACT(many_contexts_of_one_device_hide_no_other_device)
 {
     const uint64_t words = 16 * KIB;
     CUcontext own[MANY];
@@ -283,6 +283,4 @@ static int many_contexts_of_one_device_hide_no_other_device(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(each_device_has_its_own_memory), ACT(access_goes_for_blocks_of_before_and_after),
-           ACT(access_is_a_matter_of_contexts),
-           ACT(many_contexts_of_one_device_hide_no_other_device))
+PLAY_ACTS

@@ -19,7 +19,7 @@ static int begin(unsigned watchdog_s)
 /* The program retains and releases the primary context by the driver API. It lives until its last
  * release, and its memory ends with it. Then it can be retained anew. */
 
-static int the_primary_context_ends_with_its_last_user(void)
+ACT(the_primary_context_ends_with_its_last_user)
 {
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
@@ -117,7 +117,7 @@ static int either(int index, void *context)
     return 0;
 }
 
-static int it_ends_beside_contexts_of_other_threads(void)
+ACT(it_ends_beside_contexts_of_other_threads)
 {
     /* The simulated driver takes 300 us for a retain. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
@@ -169,7 +169,7 @@ static int life_after(uint32_t round)
     return failed;
 }
 
-static int a_reset_beside_first_allocations_harms_no_later_life(void)
+ACT(a_reset_beside_first_allocations_harms_no_later_life)
 {
     /* The simulated driver takes 200 us for a look at the device, so a pool takes as long to make.
      */
@@ -214,7 +214,7 @@ static void *drivers_own(const char *name)
     return NULL;
 }
 
-static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
+ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one)
 {
     enum { UNSEEN = 4 };
     int wrong = 0;
@@ -285,15 +285,9 @@ static int contexts_end_unseen(const char *sim_reuse)
     return wrong != 0;
 }
 
-static int a_context_that_ended_unseen_serves_nothing_under_its_handle(void)
-{
-    return contexts_end_unseen("2");
-}
+ACT_IS(ACT(a_context_that_ended_unseen_serves_nothing_under_its_handle), contexts_end_unseen("2"))
 
-static int a_context_that_ended_unseen_is_not_used(void)
-{
-    return contexts_end_unseen("0");
-}
+ACT_IS(ACT(a_context_that_ended_unseen_is_not_used), contexts_end_unseen("0"))
 
 static bool in_segments(void)
 {
@@ -305,7 +299,7 @@ static bool in_segments(void)
  * given that memory the same address, and then the write is one of the next life. An arena has
  * another address. No error stays. */
 
-static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
+ACT(memory_of_an_ended_life_is_refused_in_the_next_one)
 {
     static const size_t sizes[] = {512, 300 * KIB, 3 * MIB, 40 * MIB};
     int lasts = 0, written = 0;
@@ -380,7 +374,7 @@ static int use_beside_resets(int index, void *unused)
     return 0;
 }
 
-static int threads_beside_resets_meet_no_error_that_lasts(void)
+ACT(threads_beside_resets_meet_no_error_that_lasts)
 {
     REQUIRE(setenv("SIM_HAZARD", "off", 1)); /* the threads use what is no more theirs */
     begin(120);
@@ -427,7 +421,7 @@ static int reset_or_flush(int index, void *unused)
     return 0;
 }
 
-static int a_reset_that_fails_leaves_no_memory_behind(void)
+ACT(a_reset_that_fails_leaves_no_memory_behind)
 {
     uint64_t blocks[FLUSH_BLOCKS], before, after = 0;
     int count = 0;
@@ -463,12 +457,4 @@ static int a_reset_that_fails_leaves_no_memory_behind(void)
     return done || wrong || after >= before + FLUSH_BYTES;
 }
 
-SCENE_ACTS(ACT(the_primary_context_ends_with_its_last_user),
-           ACT(it_ends_beside_contexts_of_other_threads),
-           ACT(a_reset_beside_first_allocations_harms_no_later_life),
-           ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
-           ACT(a_context_that_ended_unseen_serves_nothing_under_its_handle),
-           ACT(a_context_that_ended_unseen_is_not_used),
-           ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
-           ACT(threads_beside_resets_meet_no_error_that_lasts),
-           ACT(a_reset_that_fails_leaves_no_memory_behind))
+PLAY_ACTS

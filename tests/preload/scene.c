@@ -220,17 +220,30 @@ int scene_wait(pid_t child)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+enum { ACTS_MAX = 64 };
+
+static struct act {
+    const char *name;
+    int (*play)(void);
+} acts[ACTS_MAX];
+static size_t num_acts;
 static const char *playing; /* the act's name; NULL: the program has none */
 
+void scene_list_act(const char *name, int (*play)(void))
+{
+    EXPECT(num_acts < ACTS_MAX);
+    acts[num_acts++] = (struct act){name, play};
+}
+
 /* Returns the exit status. */
-static int play_here(const struct scene_act *act)
+static int play_here(const struct act *act)
 {
     playing = act->name;
     int failures = act->play();
     return failures == SCENE_SKIP ? SCENE_SKIP : failures != 0;
 }
 
-static int play_apart(const struct scene_act *act)
+static int play_apart(const struct act *act)
 {
     pid_t pid = scene_fork();
     if (pid == 0)
@@ -257,14 +270,14 @@ int scene_again(const char *variable, const char *value)
     return scene_wait(child);
 }
 
-int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count)
+int scene_play(int argc, char **argv)
 {
     int failed = 0, played = 0;
     observer_serve();
-    for (size_t i = 0; i < count && argc == 2; i++)
+    for (size_t i = 0; i < num_acts && argc == 2; i++)
         if (is_named(acts[i].name, argc, argv))
             return play_here(&acts[i]);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < num_acts; i++) {
         if (!is_named(acts[i].name, argc, argv))
             continue;
         int status = play_apart(&acts[i]);

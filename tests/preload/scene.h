@@ -102,24 +102,34 @@ pid_t scene_fork(void);
 /* Waits for its end; its exit status, or the signal that ended it, negative. */
 int scene_wait(pid_t child);
 
-/* Acts: short scenes of one subject in one program. Each act is a function whose name says what
+/* Acts: short scenes of one subject in one program. ACT(name) { .. } is an act; its name says what
  * holds. It returns its number of failures, or SCENE_SKIP. It runs in a process of its own, so that
- * it opens the GPU itself and finds the state of a fresh process. */
-struct scene_act {
-    const char *name;
-    int (*play)(void);
-};
-#define ACT(function) {#function, function}
+ * it opens the GPU itself and finds the state of a fresh process. Acts list themselves, and play in
+ * the order in which they stand. */
+void scene_list_act(const char *name, int (*play)(void));
+
+#define ACT(name)                                                                                  \
+    static int name(void);                                                                         \
+    __attribute__((constructor)) static void list_##name(void)                                     \
+    {                                                                                              \
+        scene_list_act(#name, name);                                                               \
+    }                                                                                              \
+    static int name(void)
+/* ACT_IS(ACT(name), call): an act that is one call. */
+#define ACT_IS(act, call)                                                                          \
+    act                                                                                            \
+    {                                                                                              \
+        return call;                                                                               \
+    }
 
 /* Plays all acts, one after the other, or those that the arguments name, and says how each ended.
  * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. If the only argument
  * names an act, this process plays it, and ends as the act does. */
-int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count);
+int scene_play(int argc, char **argv);
 
 /* main of a program that is nothing but acts. */
-#define SCENE_ACTS(...)                                                                            \
+#define PLAY_ACTS                                                                                  \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
-        static const struct scene_act acts[] = {__VA_ARGS__};                                      \
-        return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);                           \
+        return scene_play(argc, argv);                                                             \
     }

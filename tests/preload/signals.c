@@ -216,24 +216,19 @@ static int interrupt(int flags)
     return 0;
 }
 
-#define PLAY(act, call)                                                                            \
-    static int act(void)                                                                           \
-    {                                                                                              \
-        return call;                                                                               \
-    }
-PLAY(a_handler_of_before_runs, handle("before"))
-PLAY(a_handler_of_later_runs, handle("after"))
-PLAY(a_handler_with_three_arguments_runs, handle("siginfo"))
-PLAY(an_ignored_signal_harms_nobody, handle("ignore"))
-PLAY(a_handler_by_signal_runs, handle("plain"))
-PLAY(a_handler_for_one_signal_runs_once, handle("once"))
-PLAY(a_blocked_signal_can_be_taken, handle("wait"))
-PLAY(another_thread_can_take_it, handle("sigwait"))
-PLAY(a_descriptor_can_take_it, handle("signalfd"))
-PLAY(a_masked_signal_comes_late, handle("masked"))
-PLAY(calls_are_restarted, interrupt(SA_RESTART))
-PLAY(calls_are_interrupted, interrupt(0))
-PLAY(the_handler_has_its_stack, interrupt(SA_ONSTACK))
+ACT_IS(ACT(a_handler_of_before_runs), handle("before"))
+ACT_IS(ACT(a_handler_of_later_runs), handle("after"))
+ACT_IS(ACT(a_handler_with_three_arguments_runs), handle("siginfo"))
+ACT_IS(ACT(an_ignored_signal_harms_nobody), handle("ignore"))
+ACT_IS(ACT(a_handler_by_signal_runs), handle("plain"))
+ACT_IS(ACT(a_handler_for_one_signal_runs_once), handle("once"))
+ACT_IS(ACT(a_blocked_signal_can_be_taken), handle("wait"))
+ACT_IS(ACT(another_thread_can_take_it), handle("sigwait"))
+ACT_IS(ACT(a_descriptor_can_take_it), handle("signalfd"))
+ACT_IS(ACT(a_masked_signal_comes_late), handle("masked"))
+ACT_IS(ACT(calls_are_restarted), interrupt(SA_RESTART))
+ACT_IS(ACT(calls_are_interrupted), interrupt(0))
+ACT_IS(ACT(the_handler_has_its_stack), interrupt(SA_ONSTACK))
 
 static void *read_one(void *got)
 {
@@ -245,7 +240,7 @@ static void *read_one(void *got)
 }
 
 /* Bare, the signal would end the program, and none is sent. */
-static int without_a_handler_a_read_goes_on(void)
+ACT(without_a_handler_a_read_goes_on)
 {
     pthread_t thread;
     long got = 0;
@@ -286,7 +281,7 @@ static void *signal_soon(void *main_thread)
     return NULL;
 }
 
-static int an_ignored_signal_stays_ignored(void)
+ACT(an_ignored_signal_stays_ignored)
 {
     struct sigaction now;
     pid_t child;
@@ -320,10 +315,4 @@ static int an_ignored_signal_stays_ignored(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_handler_of_before_runs), ACT(a_handler_of_later_runs),
-           ACT(a_handler_with_three_arguments_runs), ACT(an_ignored_signal_harms_nobody),
-           ACT(a_handler_by_signal_runs), ACT(a_handler_for_one_signal_runs_once),
-           ACT(a_blocked_signal_can_be_taken), ACT(another_thread_can_take_it),
-           ACT(a_descriptor_can_take_it), ACT(a_masked_signal_comes_late), ACT(calls_are_restarted),
-           ACT(calls_are_interrupted), ACT(the_handler_has_its_stack),
-           ACT(without_a_handler_a_read_goes_on), ACT(an_ignored_signal_stays_ignored))
+PLAY_ACTS
