@@ -57,8 +57,7 @@ static void flush(const char *how)
     if (!scene_preloaded())
         return;
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", how, 1));
-    uint64_t block = NEW_BLOCK(4096);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(4096);
     REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
 }
 
@@ -111,9 +110,8 @@ ACT(a_flush_trims_default_created_and_current_pools)
 ACT(a_flush_trims_each_device)
 {
     CUmemoryPool second = NULL;
-    uint64_t block = 0;
     scene_start(2, 120);
-    REQUIRE(gpu_malloc(&block, 4096));
+    NEW_BLOCK(4096);
     REQUIRE(gpu_open(1));
     REQUIRE(cuDeviceGetDefaultMemPool(&second, 1));
     fill(second, 32 * MIB);
@@ -140,7 +138,6 @@ ACT(an_imported_pool_is_left_alone)
     printf("idle %d MiB\n", (int)(idle_bytes(exported) / MIB));
     if (rc == 0)
         REQUIRE(cuMemPoolDestroy(imported));
-    REQUIRE(cuMemPoolDestroy(exported));
     return 0;
 }
 
@@ -149,8 +146,7 @@ ACT(what_is_to_be_kept_is_kept_in_order)
 {
     start();
     CUmemoryPool created = make_pool(CU_MEM_HANDLE_TYPE_NONE);
-    uint64_t block = NEW_BLOCK(64 * MIB);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(64 * MIB);
     fill(standard, 64 * MIB);
     fill(created, 64 * MIB);
     flush("keep=160M");
@@ -165,7 +161,6 @@ ACT(what_is_to_be_kept_is_kept_in_order)
     trim_bare(created, 0);
     printf("idle %d, %d MiB\n", (int)(idle_bytes(standard) / MIB),
            (int)(idle_bytes(created) / MIB));
-    REQUIRE(cuMemPoolDestroy(created));
     return 0;
 }
 
@@ -185,7 +180,6 @@ ACT(a_flush_waits_for_no_work)
     flush("1");
     trim_bare(standard, 0);
     printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
-    REQUIRE(gpu_stream_destroy(stream));
     return 0;
 }
 
@@ -345,10 +339,9 @@ ACT(captures_stay_whole)
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemGenericAllocationHandle handle = 0;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUgraph graph = NULL;
-    size_t free_bytes = 0, idle = 0;
+    size_t idle = 0;
     start();
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     idle = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
     fill(standard, idle);
     CUstream stream = NEW_STREAM(false);
@@ -362,8 +355,7 @@ ACT(captures_stay_whole)
     REQUIRE(cuThreadExchangeStreamCaptureMode(&mode));
     printf("physical memory in a capture: %d\n", rc);
     REQUIRE(cuMemRelease(handle));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_stream_destroy(stream));
+    END_CAPTURE(stream);
     return 0;
 }
 
@@ -374,17 +366,16 @@ ACT(idle_memory_serves_every_call)
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemGenericAllocationHandle handle = 0;
-    size_t free_bytes = 0, after = 0;
     CUdeviceptr async = 0;
     uint64_t block = 0;
     start();
     CUmemoryPool other = make_pool(CU_MEM_HANDLE_TYPE_NONE);
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     const size_t most = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
 
     fill(standard, most);
     if (scene_preloaded()) {
-        REQUIRE(gpu_mem_info(&after, NULL));
+        size_t after = FREE_BYTES();
         EXPECT(after + 8 * MIB >= free_bytes);
     }
     trim_bare(standard, 0);

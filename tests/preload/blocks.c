@@ -58,7 +58,7 @@ ACT(pointers)
     scene_start(1, 60);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < SIZES; i++)
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+            blocks[i] = NEW_BLOCK(sizes[i]);
         for (int i = 0; i < SIZES; i++) {
             printf("%zu bytes\n", sizes[i]);
             describe("  base", blocks[i], sizes[i], blocks[i]);
@@ -163,11 +163,10 @@ ACT(reset)
         printf("round %d: %s is free\n", round,
                free_bytes + 32 * MIB >= first_free ? "all" : "less");
         for (int i = 0; i < 3; i++) {
-            REQUIRE(gpu_malloc(&live[i], (uint64_t)(1 + i) * 4 * MIB));
+            live[i] = NEW_BLOCK((uint64_t)(1 + i) * 4 * MIB);
             REQUIRE(gpu_fill(live[i], words, (uint32_t)i, NULL));
         }
-        uint64_t idle = NEW_BLOCK(48 * MIB);
-        REQUIRE(gpu_free(idle));
+        TAKE_AND_GIVE(48 * MIB);
         for (int i = 0; i < 3; i++)
             wrong += scene_wrong_words(live[i], words, (uint32_t)i, NULL);
         printf("reset: %d\n", gpu_reset());

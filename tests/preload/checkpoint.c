@@ -15,33 +15,39 @@ enum { STEPS = 4, LIVE = 6 };
 static const char *const steps[STEPS] = {"cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint",
                                          "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock"};
 
+static int step(int index, int pid)
+{
+    int (*function)(int, void *) = NULL;
+    unsigned char arguments[64] = {0};
+    *(void **)&function = dlsym(RTLD_DEFAULT, steps[index]);
+    EXPECT(function != NULL);
+    if (index == 0)
+        memcpy(arguments, &(unsigned){5000}, sizeof(unsigned)); /* the lock's time limit, ms */
+    return function(pid, index == 0 ? arguments : NULL);
+}
+
 /* Exits with 0 if all went well. Else the status is 32 times the failing step (1 to 4) plus the
  * lowest five bits of the code. */
 static int helper(int pid)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    int (*init)(unsigned) = NULL;
-    EXPECT(driver != NULL);
-    *(void **)&init = dlsym(driver, "cuInit");
-    EXPECT(init != NULL);
+    REQUIRE(cuInit(0));
     for (int i = 0; i < STEPS; i++) {
-        int (*step)(int, void *) = NULL;
-        unsigned char arguments[64] = {0};
-        *(void **)&step = dlsym(driver, steps[i]);
-        if (step == NULL)
-            return SCENE_SKIP;
-        if (i == 0) {
-            REQUIRE(init(0));
-            memcpy(arguments, &(unsigned){5000}, sizeof(unsigned)); /* the lock's time limit, ms */
-        }
-        int rc = step(pid, i == 0 ? arguments : NULL);
+        int rc = step(i, pid);
         if (rc != 0) {
-            if (i == 1 && (*(void **)&step = dlsym(driver, steps[3])) != NULL)
-                step(pid, NULL);
+            if (i == 1)
+                step(3, pid);
             return (i + 1) * 32 + rc % 32;
         }
     }
     return 0;
+}
+
+static bool can_step(void)
+{
+    for (int i = 0; i < STEPS; i++)
+        if (!scene_driver_has(steps[i]))
+            return false;
+    return true;
 }
 
 /* Live, idle and lately freed blocks of a process that waits meanwhile. The one that takes the
@@ -54,12 +60,12 @@ ACT(what_was_checkpointed_goes_on)
     int status = -1;
     size_t wrong = 0;
     scene_start(1, 60);
-    if (!scene_driver_has(steps[0]))
+    if (!can_step())
         scene_skip("no checkpoint functions");
     CUstream stream = NEW_STREAM(false);
     for (int i = 0; i < LIVE; i++) {
-        REQUIRE(gpu_malloc(&live[i], sizes[i]));
-        REQUIRE(gpu_malloc(&idle, sizes[i] * 2));
+        live[i] = NEW_BLOCK(sizes[i]);
+        idle = NEW_BLOCK(sizes[i] * 2);
         REQUIRE(gpu_memset_async(live[i], 40 + i, sizes[i], stream));
         REQUIRE(gpu_memset_async(idle, 1, sizes[i] * 2, stream));
         REQUIRE(gpu_free(idle));
@@ -79,7 +85,7 @@ ACT(what_was_checkpointed_goes_on)
     for (int i = 0; i < LIVE; i++)
         wrong += scene_wrong_bytes(live[i], sizes[i], (unsigned char)(40 + i));
     for (int round = 0; round < 20; round++) {
-        REQUIRE(gpu_malloc(&idle, (size_t)(round + 1) * MIB));
+        idle = NEW_BLOCK((size_t)(round + 1) * MIB);
         REQUIRE(gpu_memset_async(idle, round, MIB, stream));
         REQUIRE(gpu_stream_sync(stream));
         wrong += scene_wrong_bytes(idle, MIB, (unsigned char)round);
@@ -91,17 +97,6 @@ ACT(what_was_checkpointed_goes_on)
 }
 
 /* ---- a process that another one locks */
-
-static int step(int index, int pid)
-{
-    int (*function)(int, void *) = NULL;
-    unsigned char arguments[64] = {0};
-    *(void **)&function = dlsym(RTLD_DEFAULT, steps[index]);
-    EXPECT(function != NULL);
-    if (index == 0)
-        memcpy(arguments, &(unsigned){5000}, sizeof(unsigned));
-    return function(pid, index == 0 ? arguments : NULL);
-}
 
 enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024 };
 
@@ -115,7 +110,7 @@ static int be_locked(void)
     uint64_t live = NEW_BLOCK(TARGET_LIVE_MIB * MIB);
     REQUIRE(gpu_memset(live, 42, TARGET_LIVE_MIB * MIB));
     for (int i = 0; i < TARGET_IDLE_MIB / 64; i++) {
-        REQUIRE(gpu_malloc(&freed, 64 * (size_t)(i % 4 + 1) * MIB));
+        freed = NEW_BLOCK(64 * (size_t)(i % 4 + 1) * MIB);
         REQUIRE(gpu_memset(freed, 1, MIB));
         REQUIRE(gpu_free(freed));
     }
@@ -123,7 +118,7 @@ static int be_locked(void)
     EXPECT(write(STDOUT_FILENO, "x", 1) == 1 && read(STDIN_FILENO, &byte, 1) == 1);
     size_t wrong = scene_wrong_bytes(live, TARGET_LIVE_MIB * MIB, 42);
     for (int i = 0; i < 20; i++) {
-        REQUIRE(gpu_malloc(&freed, 10 * MIB));
+        freed = NEW_BLOCK(10 * MIB);
         REQUIRE(gpu_memset(freed, 7, 10 * MIB));
         REQUIRE(gpu_free(freed));
     }
@@ -155,8 +150,7 @@ static pid_t start_target(int *in, int *out)
 
 static size_t free_bytes(void)
 {
-    size_t bytes = 0;
-    REQUIRE(gpu_mem_info(&bytes, NULL));
+    size_t bytes = FREE_BYTES();
     return bytes;
 }
 
@@ -167,14 +161,6 @@ static int take(size_t size_bytes)
     if (rc == 0)
         REQUIRE(gpu_free(block));
     return rc;
-}
-
-static bool can_step(void)
-{
-    for (int i = 0; i < STEPS; i++)
-        if (!scene_driver_has(steps[i]))
-            return false;
-    return true;
 }
 
 /* The one that takes the checkpoint has no memory yet when it locks. It fills the device meanwhile,

@@ -60,11 +60,11 @@ ACT(a_signal_gives_idle_memory_back)
     }
     for (int round = 0; round < 3 && back; round++) {
         for (uint32_t i = 0; i < LIVE; i++) {
-            REQUIRE(gpu_malloc(&live[i], (i + 1) * 64 * KIB));
+            live[i] = NEW_BLOCK((i + 1) * 64 * KIB);
             REQUIRE(gpu_fill(live[i], (i + 1) * 2 * KIB, i + 7, NULL));
         }
         for (int i = 0; i < IDLE; i++) {
-            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+            idle[i] = NEW_BLOCK(64 * MIB);
             REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
         }
         REQUIRE(gpu_sync());
@@ -104,7 +104,7 @@ static void request(int round)
 ACT(setenv_gives_idle_memory_back)
 {
     enum { IDLE_BLOCKS = 6 };
-    uint64_t idle[IDLE_BLOCKS], next = 0;
+    uint64_t idle[IDLE_BLOCKS];
     uint32_t wrong = 0;
     struct observer observer;
     observer_start(&observer);
@@ -113,14 +113,14 @@ ACT(setenv_gives_idle_memory_back)
     REQUIRE(gpu_fill(live, 16 * KIB, 8, NULL));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < IDLE_BLOCKS; i++) {
-            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+            idle[i] = NEW_BLOCK(64 * MIB);
             REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
         }
         REQUIRE(gpu_sync());
         size_t full = observer_free_bytes(&observer);
         FREE_ALL(idle, IDLE_BLOCKS);
         request(round);
-        REQUIRE(gpu_malloc(&next, 4096));
+        uint64_t next = NEW_BLOCK(4096);
         size_t seen = observer_free_bytes(&observer);
         printf("round %d: others see it %s\n", round,
                seen >= full + (IDLE_BLOCKS * 64 - 32) * MIB ? "free" : "taken");
@@ -146,7 +146,7 @@ static void use_and_free(uint64_t bytes)
 {
     uint64_t idle[IDLE_BESIDE];
     for (int i = 0; i < IDLE_BESIDE; i++) {
-        REQUIRE(gpu_malloc(&idle[i], bytes));
+        idle[i] = NEW_BLOCK(bytes);
         REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
     }
     REQUIRE(gpu_sync());
@@ -173,7 +173,7 @@ ACT(nothing_waits_for_a_running_kernel)
     struct observer observer;
     observer_start(&observer);
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&forever, false));
+    forever = NEW_STREAM(false);
     REQUIRE(gpu_host_alloc(&flag, 4));
     uint64_t small = NEW_BLOCK(4096);
     size_t before = observer_free_bytes(&observer);
@@ -190,7 +190,7 @@ ACT(nothing_waits_for_a_running_kernel)
 
     use_and_free(64 * MIB);
     start_kernel();
-    REQUIRE(gpu_malloc(&other, 300 * MIB));
+    other = NEW_BLOCK(300 * MIB);
     printf("for another size: others see it %s\n",
            observer_free_bytes(&observer) + (300 + 160) * MIB >= before ? "free" : "taken");
     end_kernel();

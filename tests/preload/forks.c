@@ -13,8 +13,7 @@ static uint32_t work(uint32_t value)
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < 20; i++) {
-        uint64_t block = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(block, words, value + i, NULL));
+        uint64_t block = NEW_FILLED(words, value + i, NULL);
         wrong += scene_wrong_words(block, words, value + i, NULL);
         REQUIRE(gpu_free(block));
     }
@@ -62,8 +61,7 @@ static void *churn_quickly(void *context)
 {
     REQUIRE(gpu_open(0));
     while (!atomic_load(&over)) {
-        uint64_t block = NEW_BLOCK(256 * KIB);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(256 * KIB);
     }
     return NULL;
 }
@@ -79,7 +77,7 @@ ACT(children_of_after_are_refused)
     for (int i = 0; i < 3; i++) {
         if (block)
             REQUIRE(gpu_free(block));
-        REQUIRE(gpu_malloc(&block, words * 4));
+        block = NEW_BLOCK(words * 4);
     }
     REQUIRE(gpu_fill(block, words, 9, NULL));
     REQUIRE(gpu_sync());
@@ -153,8 +151,7 @@ static void *churn(void *context)
     REQUIRE(pthread_sigmask(SIG_BLOCK, &alarm_set, NULL));
     REQUIRE(gpu_open(0));
     while (!atomic_load(&stop)) {
-        uint64_t block = NEW_BLOCK(size_bytes);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(size_bytes);
     }
     return NULL;
 }
@@ -182,8 +179,7 @@ static void allocate_while_the_timer_forks(void)
     REQUIRE(sigaction(SIGVTALRM, &action, NULL));
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
     while (forked + failed_in_handler < FORKS_IN_HANDLER) {
-        uint64_t block = NEW_BLOCK(64 * KIB);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(64 * KIB);
     }
     timer = (struct itimerval){0};
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
@@ -195,8 +191,7 @@ ACT(forks_in_the_middle_of_allocations)
     pthread_t threads[THREADS];
     int failed = 0;
     scene_start(1, 120);
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 9, NULL));
+    uint64_t block = NEW_FILLED(words, 9, NULL);
     REQUIRE(gpu_sync());
     printf("before\n");
     fflush(stdout);

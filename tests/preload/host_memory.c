@@ -50,7 +50,7 @@ static int play(void)
     scene_start(1, 60);
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < BLOCKS; i++)
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i % (i < 100 ? kinds : kinds - 2)]));
+            blocks[i] = NEW_BLOCK(sizes[i % (i < 100 ? kinds : kinds - 2)]);
         for (uint32_t i = 0; i < BLOCKS; i += 41)
             wrong += use(blocks[i], 512, round * BLOCKS + i);
         uint64_t base, pitched, async;

@@ -47,8 +47,7 @@ ACT(a_device_uses_what_it_opened_of_its_peer)
         scene_skip("the devices are no peers");
     for (int i = 0; i < 2; i++) {
         REQUIRE(gpu_open(i));
-        REQUIRE(gpu_malloc(&blocks[i], words * 4));
-        REQUIRE(gpu_fill(blocks[i], words, 10 + (uint32_t)i, NULL));
+        blocks[i] = NEW_FILLED(words, 10 + (uint32_t)i, NULL);
         REQUIRE(gpu_sync());
         ipc_export(&handles[i], blocks[i]);
     }
@@ -86,8 +85,7 @@ static int import_and_copy(int from, int to)
     EXPECT(read(from, &handle, sizeof handle) == sizeof handle);
     REQUIRE(gpu_ipc_open(&block, handle));
     REQUIRE(gpu_open(1));
-    uint64_t own = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(own, words, 0, NULL));
+    uint64_t own = NEW_FILLED(words, 0, NULL);
     REQUIRE(gpu_sync());
     f.move = gpu_move(own, block, words * 4);
     REQUIRE(gpu_sync());
@@ -122,8 +120,7 @@ ACT(copies_reach_what_another_device_opened)
     if (!can)
         scene_skip("the devices are no peers");
     REQUIRE(gpu_open(0));
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 10, NULL));
+    uint64_t block = NEW_FILLED(words, 10, NULL);
     REQUIRE(gpu_sync());
     ipc_export(&handle, block);
     EXPECT(write(importer.to, &handle, sizeof handle) == sizeof handle);
@@ -133,7 +130,6 @@ ACT(copies_reach_what_another_device_opened)
            "%d; exit %d\n",
            f.move, f.wrong_moved, f.get, f.wrong_got, f.enable, f.again, f.wrong_again, f.disable,
            ended);
-    REQUIRE(gpu_free(block));
     return f.wrong_moved + f.wrong_again + f.wrong_got != 0;
 }
 

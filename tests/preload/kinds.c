@@ -264,7 +264,7 @@ static int free_addresses(void)
         for (int shift = 21; shift < 44; shift++)
             for (uint64_t times = 1; times <= 17; times += 16)
                 freed += cuMemAddressFree(granule - back * 2 * MIB, times << shift) == CUDA_SUCCESS;
-    REQUIRE(gpu_malloc(&block, 4096));
+    block = NEW_BLOCK(4096);
     REQUIRE(gpu_memset(block, 7, 4096));
     printf("address space that nobody reserved, freed: %d, %zu wrong\n", freed,
            scene_wrong_bytes(block, 4096, 7));

@@ -259,8 +259,8 @@ ACT(a_graph_replays_after_many_parks)
     REQUIRE(gpu_copy(b, a, WORDS, stream));
     REQUIRE(gpu_memset_async(b, 0xff, 64, stream));
     REQUIRE(gpu_get_async(here, b, BYTES, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    graph = END_CAPTURE(stream);
+    exec = NEW_EXEC(graph);
     for (int i = 0; i < 10; i++) {
         park();
         REQUIRE(gpu_graph_launch(exec, stream));
@@ -268,7 +268,6 @@ ACT(a_graph_replays_after_many_parks)
         failures += here[0] != UINT32_MAX || here[16] != VALUE || here[WORDS - 1] != VALUE;
         memset(here, 0, BYTES);
     }
-    REQUIRE(gpu_graph_destroy(graph, exec));
     return failures + (wrong_a() != 0);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The device memory of the process is on the host while the process forks, closes its descriptors,
- * ends contexts, and ends; memory that others know of; other devices.
+ * ends contexts, and ends; other devices.
  */
 #include "tests/preload/park_world.h"
 
@@ -90,7 +90,7 @@ ACT(contexts_end_while_it_is_away)
     int failures = 0;
     begin(1);
     for (int i = 0; i < 3; i++) {
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        own = NEW_CONTEXT();
         REQUIRE(cuMemAlloc(&block, 8 * MIB));
         REQUIRE(cuMemsetD8(block, 1, 8 * MIB));
         REQUIRE(cuCtxSynchronize());
@@ -104,27 +104,12 @@ ACT(contexts_end_while_it_is_away)
     }
     REQUIRE(gpu_reset());
     REQUIRE(gpu_open(0));
-    REQUIRE(cuCtxGetCurrent(&context));
+    context = CURRENT_CONTEXT();
     uint64_t again = NEW_BLOCK(BYTES);
     REQUIRE(gpu_fill(again, WORDS, 2, NULL));
     REQUIRE(gpu_sync());
     park();
     return failures + (scene_wrong_words(again, WORDS, 2, NULL) != 0);
-}
-
-/* What others know of stays, and everything else goes. */
-ACT(exported_memory_stays)
-{
-    CUipcMemHandle handle;
-    uint64_t keep;
-    begin(1);
-    NEW_BLOCKS(&keep, 1, 16 * MIB);
-    REQUIRE(gpu_fill(keep, 4 * MIB, 3, NULL));
-    REQUIRE(gpu_sync());
-    REQUIRE(gpu_ipc_export(&handle, keep));
-    int code = asker_ask("park wait=2000");
-    EXPECT(code == -1 || (code == PAGE_REPLY_PARTLY && strstr(asker_reply(), "\"exposed\"")));
-    return wrong_a() != 0 || scene_wrong_words(keep, 4 * MIB, 3, NULL);
 }
 
 ACT(limits_hold)
@@ -152,7 +137,7 @@ ACT(peers_reach_it_afterwards)
     if (!can)
         return SCENE_SKIP;
     REQUIRE(gpu_open(1));
-    REQUIRE(cuCtxGetCurrent(&second));
+    second = CURRENT_CONTEXT();
     REQUIRE(gpu_peer_enable(0));
     REQUIRE(cuCtxSetCurrent(context));
     park();

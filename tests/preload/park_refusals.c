@@ -25,14 +25,14 @@ ACT(work_that_runs_refuses)
 /* A context of the device needs no pool of its own to use memory of another one's. */
 ACT(work_of_a_context_without_a_pool_refuses)
 {
-    CUcontext other, first;
+    CUcontext first;
     CUstream its;
     uint32_t *flag;
     begin(1);
-    REQUIRE(cuCtxGetCurrent(&first));
+    first = CURRENT_CONTEXT();
     REQUIRE(gpu_host_alloc((void **)&flag, 4));
     *flag = 0;
-    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    CUcontext other = NEW_CONTEXT();
     REQUIRE(cuStreamCreate(&its, CU_STREAM_NON_BLOCKING));
     REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, its));
     REQUIRE(gpu_fill(a, WORDS, 7, its));
@@ -56,7 +56,7 @@ ACT(an_open_capture_refuses)
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     expect_refused("capture");
     REQUIRE(gpu_fill(b, WORDS, 4, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
+    graph = END_CAPTURE(stream);
     REQUIRE(gpu_graph_destroy(graph, NULL));
     park();
     return wrong_a() != 0;

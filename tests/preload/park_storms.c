@@ -248,7 +248,7 @@ static void *make_and_destroy_contexts(void *unused)
         CUcontext own;
         CUdeviceptr block;
         unsigned char got[4];
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        own = NEW_CONTEXT();
         REQUIRE(cuMemAlloc(&block, 4 * MIB));
         REQUIRE(cuMemsetD8(block, i, 4 * MIB));
         usleep(i * 97 % 3000);
@@ -276,7 +276,7 @@ static void *make_and_destroy_empty_contexts(void *unused)
 {
     for (unsigned i = 0; !atomic_load(&stops); i++) {
         CUcontext own;
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        own = NEW_CONTEXT();
         usleep(i * 97 % 3000);
         REQUIRE(cuCtxDestroy(own));
         rest_with_others();

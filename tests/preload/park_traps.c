@@ -96,7 +96,7 @@ static void *fill_from_the_first_moment(void *unused)
 static int play_first_moments(void)
 {
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&context));
+    context = CURRENT_CONTEXT();
     bool held = scene_simulated();
     if (held)
         REQUIRE(simHold("cuLaunchKernel"));
@@ -155,8 +155,8 @@ ACT(a_graph_that_a_kernel_launches_refuses)
         return SCENE_SKIP;
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_spin_fill(b, WORDS, 31, 3000 * MS_NS, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    graph = END_CAPTURE(stream);
+    exec = NEW_EXEC(graph);
     REQUIRE(simDeviceLaunch(exec, stream));
     expect_refused("GPU work still runs");
     REQUIRE(gpu_sync());
@@ -297,6 +297,12 @@ static int get_dma_buf(uint64_t block)
     return rc || close(fd);
 }
 
+static int export(uint64_t block)
+{
+    CUipcMemHandle handle;
+    return gpu_ipc_export(&handle, block);
+}
+
 static uint64_t exposed_bytes(void)
 {
     const char *found = strstr(asker_reply(), "{\"what\":\"exposed\",\"bytes\":");
@@ -305,14 +311,15 @@ static uint64_t exposed_bytes(void)
 
 ACT(what_others_know_of_keeps_its_memory)
 {
-    static int (*const tell[])(uint64_t block) = {get_tokens, get_dma_buf};
-    uint64_t blocks[2], exposed = 0;
+    static int (*const tell[])(uint64_t block) = {export, get_tokens, get_dma_buf};
+    enum { WAYS = sizeof tell / sizeof *tell };
+    uint64_t blocks[WAYS], exposed = 0;
     begin(1);
-    NEW_BLOCKS(blocks, 2, 32 * MIB);
-    for (uint32_t i = 0; i < 2; i++)
+    NEW_BLOCKS(blocks, WAYS, 32 * MIB);
+    for (uint32_t i = 0; i < WAYS; i++)
         REQUIRE(gpu_fill(blocks[i], 8 * MIB, i + 1, NULL));
     REQUIRE(gpu_sync());
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < WAYS; i++) {
         if (tell[i](blocks[i]))
             return scene_simulated() ? 1 : SCENE_SKIP;
         expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
@@ -320,7 +327,7 @@ ACT(what_others_know_of_keeps_its_memory)
         EXPECT(!asker_page() || exposed_bytes() >= exposed);
         EXPECT(wrong_a() == 0);
     }
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < WAYS; i++)
         EXPECT(scene_wrong_words(blocks[i], 8 * MIB, i + 1, NULL) == 0);
     return 0;
 }

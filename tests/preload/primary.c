@@ -40,7 +40,7 @@ ACT(the_primary_context_ends_with_its_last_user)
         REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
         printf(", active %d", active);
         wrong += scene_wrong_bytes(live, words * 4, (unsigned char)round) != 0;
-        REQUIRE(gpu_malloc(&freed, 8 * MIB));
+        freed = NEW_BLOCK(8 * MIB);
         REQUIRE(gpu_memset(freed, 1, 64 * KIB));
         printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
         REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
@@ -91,9 +91,8 @@ static int make_contexts(void)
     struct timespec pause = {.tv_nsec = 100000};
     int failed = 0;
     while (!atomic_load(&over)) {
-        CUcontext own = NULL;
         uint64_t block = 0;
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        CUcontext own = NEW_CONTEXT();
         failed += gpu_malloc(&block, BYTES) != 0 || gpu_memset(block, 7, BYTES) != 0 ||
                   gpu_free(block) != 0;
         REQUIRE(cuCtxDestroy(own));
@@ -237,7 +236,7 @@ ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one)
         REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
         REQUIRE(cuCtxSetCurrent(context));
         printf("active %d, free of the last life's %d\n", active, (int)cuMemFree(of_last_life));
-        REQUIRE(gpu_malloc(&block, LIFE_BYTES));
+        block = NEW_BLOCK(LIFE_BYTES);
         REQUIRE(gpu_memset(block, round, LIFE_BYTES));
         wrong += scene_wrong_bytes(block, LIFE_BYTES, (unsigned char)round) != 0;
         REQUIRE(gpu_free(block));

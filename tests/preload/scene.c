@@ -38,6 +38,35 @@ CUstream scene_new_stream(const char *file, int line, bool blocking)
     return stream;
 }
 
+uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t value,
+                          CUstream stream)
+{
+    uint64_t block = scene_new_block(file, line, words * 4);
+    scene_require(file, line, "gpu_fill", gpu_fill(block, words, value, stream));
+    return block;
+}
+
+CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph)
+{
+    CUgraphExec exec = NULL;
+    scene_require(file, line, "gpu_graph_instantiate", gpu_graph_instantiate(&exec, graph));
+    return exec;
+}
+
+CUgraph scene_end_capture(const char *file, int line, CUstream stream)
+{
+    CUgraph graph = NULL;
+    scene_require(file, line, "gpu_capture_end", gpu_capture_end(stream, &graph));
+    return graph;
+}
+
+size_t scene_free_bytes(const char *file, int line)
+{
+    size_t bytes = 0;
+    scene_require(file, line, "gpu_mem_info", gpu_mem_info(&bytes, NULL));
+    return bytes;
+}
+
 void scene_skip(const char *why)
 {
     printf("skipped: %s\n", why);

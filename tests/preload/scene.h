@@ -31,10 +31,17 @@ enum { SCENE_SKIP = 77 };
 #define EXPECT(condition) scene_require(__FILE__, __LINE__, #condition, !(condition))
 void scene_require(const char *file, int line, const char *what, int rc);
 
-/* Blocks and streams as values, and the free of several blocks; each is required in the same way.
- */
+/* What is made, as values, and the free of several blocks; each is required in the same way. A
+ * filled block has as many words of that value, by a kernel on the stream. */
 #define NEW_BLOCK(size_bytes) scene_new_block(__FILE__, __LINE__, size_bytes)
+#define NEW_FILLED(words, value, stream) scene_new_filled(__FILE__, __LINE__, words, value, stream)
 #define NEW_STREAM(blocking) scene_new_stream(__FILE__, __LINE__, blocking)
+#define NEW_CONTEXT() scene_new_context(__FILE__, __LINE__)
+#define NEW_EXEC(graph) scene_new_exec(__FILE__, __LINE__, graph)
+#define END_CAPTURE(stream) scene_end_capture(__FILE__, __LINE__, stream)
+#define CURRENT_CONTEXT() scene_current_context(__FILE__, __LINE__)
+#define FREE_BYTES() scene_free_bytes(__FILE__, __LINE__)
+#define TAKE_AND_GIVE(size_bytes) REQUIRE(gpu_free(NEW_BLOCK(size_bytes)))
 #define NEW_BLOCKS(blocks, n, size_bytes)                                                          \
     for (size_t new_i = 0; new_i < (size_t)(n); new_i++)                                           \
     (blocks)[new_i] = NEW_BLOCK(size_bytes)
@@ -45,7 +52,27 @@ void scene_require(const char *file, int line, const char *what, int rc);
     for (size_t free_i = 0; free_i < (size_t)(n); free_i++)                                        \
     REQUIRE(gpu_free((blocks)[free_i]))
 uint64_t scene_new_block(const char *file, int line, size_t size_bytes);
+uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t value,
+                          CUstream stream);
 CUstream scene_new_stream(const char *file, int line, bool blocking);
+CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph);
+CUgraph scene_end_capture(const char *file, int line, CUstream stream);
+size_t scene_free_bytes(const char *file, int line);
+
+/* For scenes that call the driver themselves. */
+static inline CUcontext scene_new_context(const char *file, int line)
+{
+    CUcontext context = NULL;
+    scene_require(file, line, "cuCtxCreate", (int)cuCtxCreate(&context, NULL, 0, 0));
+    return context;
+}
+
+static inline CUcontext scene_current_context(const char *file, int line)
+{
+    CUcontext context = NULL;
+    scene_require(file, line, "cuCtxGetCurrent", (int)cuCtxGetCurrent(&context));
+    return context;
+}
 
 /* Before the process leaves with threads at work: the driver is gone before they are. From here on
  * a thread of which a call fails stops there, without a word. */

@@ -69,7 +69,6 @@ static int handle(const char *how)
 {
     static const char *const blocked[] = {"wait", "sigwait", "signalfd", "masked"};
     const uint64_t words = 64 * KIB;
-    uint64_t idle = 0;
     bool waits = false, once = strcmp(how, "once") == 0;
     sigset_t usr1;
     int taken = 0;
@@ -84,13 +83,12 @@ static int handle(const char *how)
     if ((!waits || strcmp(how, "masked") == 0) && strcmp(how, "after") != 0)
         install(how);
     scene_start(1, 60);
-    uint64_t live = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(live, words, 6, NULL));
+    uint64_t live = NEW_FILLED(words, 6, NULL);
     if (strcmp(how, "after") == 0)
         install(how);
     for (int i = 0; i < 20; i++) {
         union sigval value = {.sival_int = 17};
-        REQUIRE(gpu_malloc(&idle, 4 * MIB));
+        uint64_t idle = NEW_BLOCK(4 * MIB);
         REQUIRE(gpu_free(idle));
         errno = E2BIG;
         if (i == 0 || !once || scene_preloaded())
@@ -210,7 +208,7 @@ static int interrupt(int flags)
     interrupt_all("installed before", flags & SA_RESTART);
     install_with(flags);
     REQUIRE(gpu_free(block));
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    block = NEW_BLOCK(4 * MIB);
     interrupt_all("installed after", flags & SA_RESTART);
     REQUIRE(gpu_free(block));
     return 0;
@@ -245,7 +243,7 @@ ACT(without_a_handler_a_read_goes_on)
     pthread_t thread;
     long got = 0;
     scene_start(1, 60);
-    uint64_t block = NEW_BLOCK(4 * MIB);
+    NEW_BLOCK(4 * MIB);
     REQUIRE(pipe(ends));
     REQUIRE(pthread_create(&thread, NULL, read_one, &got));
     await_sleep(1);
@@ -255,7 +253,6 @@ ACT(without_a_handler_a_read_goes_on)
     EXPECT(write(ends[1], "x", 1) == 1);
     REQUIRE(pthread_join(thread, NULL));
     printf("read: %ld\n", got);
-    REQUIRE(gpu_free(block));
     return 0;
 }
 
@@ -291,8 +288,7 @@ ACT(an_ignored_signal_stays_ignored)
         scene_skip("a sanitizer's runtime does not survive vfork");
     EXPECT(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
     scene_start(1, 60);
-    uint64_t block = NEW_BLOCK(4 * MIB);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(4 * MIB);
     REQUIRE(sigaction(SIGUSR1, NULL, &now));
     printf("%s\n", now.sa_handler == SIG_IGN ? "ignored" : "not ignored");
     REQUIRE(pthread_create(&other, NULL, signal_soon, &self));

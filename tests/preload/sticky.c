@@ -23,7 +23,7 @@ static void cache_blocks(void)
     uint64_t blocks[SIZES];
     for (int again = 0; again < 2; again++) {
         for (int i = 0; i < SIZES; i++)
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+            blocks[i] = NEW_BLOCK(sizes[i]);
         FREE_ALL(blocks, SIZES);
     }
 }
@@ -118,9 +118,9 @@ static int in_other_thread(int index, void *codes)
 static int break_and_look(int (*look)(void))
 {
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, true));
+    stream = NEW_STREAM(true);
     REQUIRE(gpu_event_create(&event));
-    REQUIRE(gpu_malloc(&kept, 512));
+    kept = NEW_BLOCK(512);
     REQUIRE(gpu_host_alloc(&pinned, 4096));
     uint64_t large = NEW_BLOCK(8 * MIB);
     cache_blocks();
