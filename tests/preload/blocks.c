@@ -80,7 +80,6 @@ ACT(pointers)
     printf("host: %d, %s memory\n",
            gpu_pointer_is_device(&is_device, &device, (uint64_t)(uintptr_t)host),
            is_device ? "device" : "no device");
-    REQUIRE(gpu_host_free(host));
     printf("freed: %d\n", gpu_address_range(&base, &size_bytes, blocks[SIZES - 1] + 4096));
     printf("wild: %d\n", gpu_address_range(&base, &size_bytes, 0x1234000));
     printf("no arguments: %d\n", gpu_address_range(&base, NULL, 0x1234000));

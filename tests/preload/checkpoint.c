@@ -2,7 +2,7 @@
 /* A process takes the GPU memory of another one, or its own, off the device and puts it back, by
  * the driver's checkpoint functions. Whatever the driver answers, it answers bare as well; and if
  * it worked, all is as it was, and goes on. */
-#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
 
 #include <sys/prctl.h>
 
@@ -57,7 +57,6 @@ ACT(what_was_checkpointed_goes_on)
     static const size_t sizes[LIVE] = {600, 9000, 300000, 1 * MIB, 5 * MIB, 40 * MIB};
     uint64_t live[LIVE], idle = 0;
     char value[32];
-    int status = -1;
     size_t wrong = 0;
     scene_start(1, 60);
     if (!can_step())
@@ -80,8 +79,7 @@ ACT(what_was_checkpointed_goes_on)
         execl("/proc/self/exe", "checkpoint", (char *)NULL);
         _exit(127);
     }
-    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
-    printf("checkpointed and restored: %d\n", WEXITSTATUS(status));
+    printf("checkpointed and restored: %d\n", scene_wait(child));
     for (int i = 0; i < LIVE; i++)
         wrong += scene_wrong_bytes(live[i], sizes[i], (unsigned char)(40 + i));
     for (int round = 0; round < 20; round++) {
@@ -91,7 +89,6 @@ ACT(what_was_checkpointed_goes_on)
         wrong += scene_wrong_bytes(idle, MIB, (unsigned char)round);
         REQUIRE(gpu_free(idle));
     }
-    FREE_ALL(live, LIVE);
     printf("%zu wrong bytes\n", wrong);
     return wrong != 0;
 }
@@ -125,33 +122,22 @@ static int be_locked(void)
     return wrong != 0;
 }
 
-/* Returns the process once it is ready, with the ends of its pipes. */
-static pid_t start_target(int *in, int *out)
+static int exec_target(int from, int to)
 {
-    int to[2], from[2];
-    char byte = 0;
-    EXPECT(pipe(to) == 0 && pipe(from) == 0);
-    pid_t child = scene_fork();
-    if (child == 0) {
-        setenv(target_variable, "1", 1);
-        dup2(to[0], STDIN_FILENO);
-        dup2(from[1], STDOUT_FILENO);
-        close(to[1]);
-        execl("/proc/self/exe", "checkpoint", (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    EXPECT(read(from[0], &byte, 1) == 1);
-    *in = to[1];
-    *out = from[0];
-    return child;
+    setenv(target_variable, "1", 1);
+    dup2(from, STDIN_FILENO);
+    dup2(to, STDOUT_FILENO);
+    execl("/proc/self/exe", "checkpoint", (char *)NULL);
+    _exit(127);
 }
 
-static size_t free_bytes(void)
+/* Returns once it is ready. */
+static struct ipc_peer start_target(void)
 {
-    size_t bytes = FREE_BYTES();
-    return bytes;
+    char byte = 0;
+    struct ipc_peer target = ipc_peer_fork_work(exec_target);
+    EXPECT(read(target.from, &byte, 1) == 1);
+    return target;
 }
 
 static int take(size_t size_bytes)
@@ -167,34 +153,30 @@ static int take(size_t size_bytes)
  * and frees it. A real device has other users: then only the simulated one is filled. */
 ACT(a_process_is_put_back_where_another_has_freed_memory)
 {
-    int in = -1, out = -1, status = -1;
     uint64_t (*calls)(const char *) = NULL;
     scene_start(1, 60);
     if (!can_step())
         scene_skip("no checkpoint functions");
     *(void **)&calls = dlsym(RTLD_DEFAULT, "simCallCount");
-    size_t before = free_bytes();
-    pid_t child = start_target(&in, &out);
-    printf("lock: %d\n", step(0, child));
+    size_t before = FREE_BYTES();
+    struct ipc_peer target = start_target();
+    printf("lock: %d\n", step(0, target.pid));
     if (scene_simulated())
         printf("what it has freed is %s\n",
-               before - free_bytes() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
-    uint64_t block = NEW_BLOCK(MIB);
-    printf("checkpoint: %d\n", step(1, child));
+               before - FREE_BYTES() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
+    NEW_BLOCK(MIB);
+    printf("checkpoint: %d\n", step(1, target.pid));
     if (scene_simulated()) {
-        printf("more than is free: %d\n", take(free_bytes() + 64 * MIB));
-        printf("nearly all: %d\n", take(free_bytes() - TARGET_LIVE_MIB / 2 * MIB));
+        printf("more than is free: %d\n", take(FREE_BYTES() + 64 * MIB));
+        printf("nearly all: %d\n", take(FREE_BYTES() - TARGET_LIVE_MIB / 2 * MIB));
     }
-    printf("restore: %d\n", step(2, child));
+    printf("restore: %d\n", step(2, target.pid));
     if (scene_simulated()) /* one that fails may be the last */
         printf("%d restore\n", (int)calls(steps[2]));
-    printf("unlock: %d\n", step(3, child));
-    EXPECT(write(in, "x", 1) == 1);
-    EXPECT(waitpid(child, &status, 0) == child);
+    printf("unlock: %d\n", step(3, target.pid));
+    EXPECT(write(target.to, "x", 1) == 1);
+    int status = ipc_peer_join(&target);
     printf("it ends with %x\n", (unsigned)status);
-    REQUIRE(gpu_free(block));
-    close(in);
-    close(out);
     return status != 0;
 }
 
@@ -210,23 +192,23 @@ ACT(a_process_is_put_back_where_another_has_freed_memory)
 ACT(nobody_waits_for_a_locked_process)
 {
     enum { REQUESTS = 3 };
-    int in = -1, out = -1, refused = 0;
+    int refused = 0;
     REQUIRE(setenv("GPUCACHE_SHARE", "30s", 1));
     scene_start(1, 120);
     if (!can_step() || !scene_simulated())
         scene_skip("no simulated driver");
     NEW_BLOCK(MIB);
-    pid_t child = start_target(&in, &out);
-    REQUIRE(step(0, child));
+    struct ipc_peer target = start_target();
+    REQUIRE(step(0, target.pid));
     uint64_t start_ns = scene_now_ns();
     for (int i = 0; i < REQUESTS; i++)
-        refused += take(free_bytes() + 64 * MIB) != 0;
-    printf("lock again: %d\n", step(0, child));
+        refused += take(FREE_BYTES() + 64 * MIB) != 0;
+    printf("lock again: %d\n", step(0, target.pid));
     bool at_once = (double)(scene_now_ns() - start_ns) / 1e9 < AT_ONCE_S;
     printf("%d refused, %s\n", refused, at_once ? "at once" : "late");
-    REQUIRE(step(3, child));
-    EXPECT(write(in, "x", 1) == 1);
-    scene_wait(child);
+    REQUIRE(step(3, target.pid));
+    EXPECT(write(target.to, "x", 1) == 1);
+    ipc_peer_join(&target);
     return refused != REQUESTS;
 }
 

@@ -71,7 +71,6 @@ ACT(contexts_have_memory_of_their_own)
         printf("what they held is %s\n", after + 8 * MIB >= before ? "free" : "lost");
     block[0] = NEW_FILLED(words, 1, NULL);
     wrong += scene_wrong_words(block[0], words, 1, NULL);
-    REQUIRE(gpu_free(block[0]));
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }
@@ -290,11 +289,9 @@ static int allocate_beside(int index, void *data)
     for (int round = 0; !atomic_load(&all_ended); round++) {
         uint64_t made = 0, base = 0;
         size_t size_bytes = 0;
-        bool is_device = false;
-        int device = -1;
         REQUIRE(gpu_malloc_async(&made, (size_t)(1 + (index + round) % 4) * MIB, NULL));
         if (round % 2) { /* else the free is the first to come to the address */
-            wrong += gpu_pointer_is_device(&is_device, &device, made) != 0 || !is_device;
+            wrong += scene_device_of(made) < 0;
             wrong += gpu_address_range(&base, &size_bytes, made) != 0;
         }
         wrong += gpu_free_async(made, NULL) != 0;
@@ -330,10 +327,8 @@ static atomic_uint_fast64_t answered_ns;
 
 static void ask_in_handler(int signal_number)
 {
-    bool is_device;
-    int device;
     uint64_t start_ns = scene_now_ns();
-    gpu_pointer_is_device(&is_device, &device, asked_about);
+    (void)scene_device_of(asked_about);
     atomic_store(&answered_ns, scene_now_ns() - start_ns);
     gpu_last_error();
 }
@@ -418,8 +413,7 @@ ACT(flushes_beside_contexts_that_end)
             blocks[i] = NEW_BLOCK((size_t)(i + 1) * MIB);
             REQUIRE(gpu_spin_fill(blocks[i], MIB / 4, 7, MS_NS / 2, streams[i % 2]));
         }
-        for (int i = 0; i < BLOCKS; i++)
-            REQUIRE(gpu_free(blocks[i]));
+        FREE_ALL(blocks, BLOCKS);
         if (scene_preloaded())
             kill(getpid(), SIGUSR1); /* the flush waits for what was freed behind work */
         usleep((useconds_t)(left % 8) * 400);

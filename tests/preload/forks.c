@@ -119,7 +119,6 @@ ACT(children_of_after_are_refused)
         REQUIRE(pthread_join(threads[i], NULL));
     printf("forked beside busy threads: %d failed\n", failed);
     wrong += scene_wrong_words(block, words, 9, NULL);
-    REQUIRE(gpu_free(block));
     printf("parent: %u wrong words\n", wrong);
     return wrong != 0 || failed != 0;
 }
@@ -224,7 +223,6 @@ ACT(forks_in_the_middle_of_allocations)
     allocate_while_the_timer_forks();
     printf("from a handler: %d failed\n", (int)failed_in_handler);
     uint32_t wrong = scene_wrong_words(block, words, 9, NULL);
-    REQUIRE(gpu_free(block));
     printf("parent: %u wrong words\n", wrong);
     return wrong != 0 || failed != 0;
 }

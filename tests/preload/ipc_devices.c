@@ -16,11 +16,8 @@ static int import(int from, int to)
     REQUIRE(gpu_open(1));
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
     for (int i = 0; i < 2; i++) {
-        int device = -1;
-        bool is_device = false;
         REQUIRE(gpu_ipc_open(&blocks[i], handles[i]));
-        REQUIRE(gpu_pointer_is_device(&is_device, &device, blocks[i]));
-        EXPECT(is_device && device == 1); /* the context's in which it was opened */
+        EXPECT(scene_device_of(blocks[i]) == 1); /* the context's in which it was opened */
         wrong += scene_wrong_words(blocks[i], words, 10 + (uint32_t)i, NULL);
     }
     for (int i = 0; i < 2; i++)

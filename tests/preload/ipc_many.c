@@ -51,8 +51,7 @@ static int exchange(int index, void *unused)
         uint64_t block = ipc_share(&m.handle, m.size_bytes, m.byte);
         struct ipc_message opened = ipc_peer_do(&importers[index], m);
         wrong += opened.rc != 0 || opened.wrong != 0;
-        opened.order = IPC_CLOSE;
-        wrong += ipc_peer_do(&importers[index], opened).rc != 0;
+        wrong += ipc_peer_then(&importers[index], opened, IPC_CLOSE).rc != 0;
         wrong += scene_wrong_bytes(block, m.size_bytes, m.byte) != 0;
         REQUIRE(gpu_free(block));
     }
@@ -289,13 +288,11 @@ static int open_beside(int index, void *context)
     for (int round = 0; !atomic_load(&stop); round++) {
         uint64_t opened = 0, base = 0;
         size_t size_bytes = 0;
-        bool is_device = false;
-        int device = -1;
         int rc = gpu_ipc_open(&opened, handles[1 + (index + round) % 2]);
         if (rc == CUDA_ERROR_ALREADY_MAPPED && !scene_preloaded())
             continue;
         REQUIRE(rc);
-        unknown += gpu_pointer_is_device(&is_device, &device, opened) != 0 || !is_device;
+        unknown += scene_device_of(opened) < 0;
         unknown += gpu_address_range(&base, &size_bytes, opened) != 0;
         REQUIRE(gpu_ipc_close(opened));
     }

@@ -116,16 +116,12 @@ static int export_of_it(void)
 /* The driver would not know the address. */
 static int question_about_kind(void)
 {
-    bool is_device = false;
-    int device = -1;
-    return gpu_pointer_is_device(&is_device, &device, a + 8) || !is_device || device != 0;
+    return scene_device_of(a + 8) != 0;
 }
 
 static int question_about_range(void)
 {
-    uint64_t base = 0;
-    size_t size_bytes = 0;
-    return gpu_address_range(&base, &size_bytes, a + 8) || base != a || size_bytes != BYTES;
+    return !scene_lies_in(a + 8, a, BYTES);
 }
 
 static int question_about_attributes(void)

@@ -154,19 +154,24 @@ ACT(a_handler_may_launch_while_its_thread_waits)
            scene_wrong_words(blocks[1], 64, 6, NULL);
 }
 
+/* One block, filled. False: bare, or another driver than the simulated one; *rc is the act's. */
+static bool begin_one(int *rc)
+{
+    scene_start(1, 300);
+    blocks[0] = NEW_FILLED(WORDS, 1, NULL);
+    REQUIRE(gpu_sync());
+    *rc = asker_page() && !scene_simulated() ? SCENE_SKIP : 0;
+    return asker_page() && scene_simulated();
+}
+
 /* The driver has no memory for long: the use gets its error, nothing is lost, and a later one is
  * right. */
 ACT(without_memory_the_use_fails_and_later_ones_are_right)
 {
     uint32_t first = 0;
-    scene_start(1, 600);
-    blocks[0] = NEW_BLOCK(4 * WORDS);
-    REQUIRE(gpu_fill(blocks[0], WORDS, 1, NULL));
-    REQUIRE(gpu_sync());
-    if (!asker_page())
-        return 0;
-    if (!scene_simulated())
-        return SCENE_SKIP;
+    int rc;
+    if (!begin_one(&rc))
+        return rc;
     expect_code(asker_ask("set PARK_WAIT=300ms"), PAGE_REPLY_DONE);
     park();
     fail_from("%s:1+:2", "cuMemCreate");
@@ -175,17 +180,6 @@ ACT(without_memory_the_use_fails_and_later_ones_are_right)
     EXPECT(gpu_get(&first, blocks[0], 4) == CUDA_ERROR_OUT_OF_MEMORY);
     fail_no_more();
     return scene_wrong_words(blocks[0], WORDS, 1, NULL) != 0;
-}
-
-/* One block, filled. False: bare, or another driver than the simulated one; *rc is the act's. */
-static bool begin_one(int *rc)
-{
-    scene_start(1, 300);
-    blocks[0] = NEW_BLOCK(4 * WORDS);
-    REQUIRE(gpu_fill(blocks[0], WORDS, 1, NULL));
-    REQUIRE(gpu_sync());
-    *rc = asker_page() && !scene_simulated() ? SCENE_SKIP : 0;
-    return asker_page() && scene_simulated();
 }
 
 /* The driver records an event of the context no more, and later again. */

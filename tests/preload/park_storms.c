@@ -190,13 +190,20 @@ static void *live_at_random(void *arg)
     return NULL;
 }
 
-ACT(threads_live_at_random)
+/* So many threads, and one more that does something beside them; NULL: none. */
+static int live_beside(int count, void *(*run_beside)(void *), unsigned times)
 {
+    pthread_t beside;
     begin(1);
-    start(6, live_at_random);
-    park_at_random(cycles());
-    return stop(6);
+    start(count, live_at_random);
+    if (run_beside)
+        REQUIRE(pthread_create(&beside, NULL, run_beside, NULL));
+    park_at_random(times * cycles());
+    int failures = stop(count);
+    return failures + (run_beside ? pthread_join(beside, NULL) : 0);
 }
+
+ACT_IS(ACT(threads_live_at_random), live_beside(6, NULL, 1))
 
 static void *send_signals(void *unused)
 {
@@ -208,16 +215,7 @@ static void *send_signals(void *unused)
     return NULL;
 }
 
-ACT(flushes_by_signal_come_beside)
-{
-    pthread_t sender;
-    begin(1);
-    start(4, live_at_random);
-    REQUIRE(pthread_create(&sender, NULL, send_signals, NULL));
-    park_at_random(cycles());
-    int failures = stop(4);
-    return failures + pthread_join(sender, NULL);
-}
+ACT_IS(ACT(flushes_by_signal_come_beside), live_beside(4, send_signals, 1))
 
 static void *open_and_close_libraries(void *unused)
 {
@@ -231,16 +229,7 @@ static void *open_and_close_libraries(void *unused)
     return NULL;
 }
 
-ACT(libraries_come_and_go_beside)
-{
-    pthread_t opener;
-    begin(1);
-    start(4, live_at_random);
-    REQUIRE(pthread_create(&opener, NULL, open_and_close_libraries, NULL));
-    park_at_random(cycles());
-    int failures = stop(4);
-    return failures + pthread_join(opener, NULL);
-}
+ACT_IS(ACT(libraries_come_and_go_beside), live_beside(4, open_and_close_libraries, 1))
 
 static void *make_and_destroy_contexts(void *unused)
 {
@@ -260,16 +249,7 @@ static void *make_and_destroy_contexts(void *unused)
     return NULL;
 }
 
-ACT(contexts_come_and_go_beside)
-{
-    pthread_t maker;
-    begin(1);
-    start(3, live_at_random);
-    REQUIRE(pthread_create(&maker, NULL, make_and_destroy_contexts, NULL));
-    park_at_random(cycles());
-    int failures = stop(3);
-    return failures + pthread_join(maker, NULL);
-}
+ACT_IS(ACT(contexts_come_and_go_beside), live_beside(3, make_and_destroy_contexts, 1))
 
 /* Nobody allocates in them. A park asks whether their work is done, by events of theirs. */
 static void *make_and_destroy_empty_contexts(void *unused)
@@ -287,19 +267,13 @@ static void *make_and_destroy_empty_contexts(void *unused)
 /* The simulated driver takes its time for each question, so that a context may end in between. */
 ACT(empty_contexts_come_and_go_beside)
 {
-    pthread_t maker;
     scene_watchdog(300);
     if (scene_simulated()) {
         REQUIRE(setenv("SIM_REALTIME", "1", 1));
         REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000", 1));
         REQUIRE(setenv("SIM_COST_cuEventQuery", "300000", 1));
     }
-    begin(1);
-    start(0, live_at_random);
-    REQUIRE(pthread_create(&maker, NULL, make_and_destroy_empty_contexts, NULL));
-    park_at_random(3 * cycles());
-    int failures = stop(0);
-    return failures + pthread_join(maker, NULL);
+    return live_beside(0, make_and_destroy_empty_contexts, 3);
 }
 
 static void *fork_all_the_time(void *unused)
@@ -314,16 +288,7 @@ static void *fork_all_the_time(void *unused)
     return NULL;
 }
 
-ACT(forks_come_beside)
-{
-    pthread_t parent;
-    begin(1);
-    start(3, live_at_random);
-    REQUIRE(pthread_create(&parent, NULL, fork_all_the_time, NULL));
-    park_at_random(cycles());
-    int failures = stop(3);
-    return failures + pthread_join(parent, NULL);
-}
+ACT_IS(ACT(forks_come_beside), live_beside(3, fork_all_the_time, 1))
 
 /* Limits that fall while the process is parked, and rise again. Without files and host memory the
  * driver may bring no device memory back: then the use would wait until the limit rises. */

@@ -336,27 +336,24 @@ ACT(what_others_know_of_keeps_its_memory)
 ACT(a_sleeping_rank_keeps_its_buffer)
 {
     struct ipc_peer peer = ipc_peer_fork();
-    struct ipc_message opened = {.order = IPC_OPEN, .size_bytes = BYTES, .byte = 7}, said;
+    struct ipc_message m = {.order = IPC_OPEN, .size_bytes = BYTES, .byte = 7}, said;
     int failures = 0;
     begin(1);
-    ipc_export(&opened.handle, b);
+    ipc_export(&m.handle, b);
     REQUIRE(gpu_memset(b, 7, BYTES));
     REQUIRE(gpu_sync());
-    opened = ipc_peer_do(&peer, opened);
-    EXPECT(!opened.rc && !opened.wrong);
+    m = ipc_peer_do(&peer, m);
+    EXPECT(!m.rc && !m.wrong);
     for (unsigned char round = 1; round <= 4; round++) {
         REQUIRE(gpu_memset(b, round, BYTES));
         REQUIRE(gpu_sync());
         expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
         expect_parked(true);
-        struct ipc_message order = {
-            .order = IPC_LOOK, .address = opened.address, .size_bytes = BYTES, .byte = round};
-        said = ipc_peer_do(&peer, order);
+        m.byte = round;
+        said = ipc_peer_then(&peer, m, IPC_LOOK);
         failures += said.rc || said.wrong;
-        order.order = IPC_WRITE;
-        order.byte = (unsigned char)(100 + round);
-        said = ipc_peer_do(&peer, order);
-        failures += said.rc != 0;
+        m.byte = (unsigned char)(100 + round);
+        failures += ipc_peer_then(&peer, m, IPC_WRITE).rc != 0;
         expect_parked(true);
         failures += scene_wrong_bytes(b, BYTES, (unsigned char)(100 + round)) != 0;
         failures += wrong_a() != 0;

@@ -13,11 +13,8 @@ static int on_device(int index, void *context)
     uint32_t wrong = 0;
     REQUIRE(gpu_open(index % DEVICES));
     for (int i = 0; i < TURNS; i++) {
-        bool is_device = false;
-        int device = -1;
         uint64_t block = NEW_FILLED(words, (uint32_t)(index * 100 + i), NULL);
-        REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
-        wrong += device != index % DEVICES;
+        wrong += scene_device_of(block) != index % DEVICES;
         wrong += scene_wrong_words(block, words, (uint32_t)(index * 100 + i), NULL);
         REQUIRE(gpu_free(block));
     }

@@ -147,6 +147,22 @@ size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte)
     return wrong;
 }
 
+int scene_device_of(uint64_t address)
+{
+    bool is_device = false;
+    int device = -1;
+    int rc = gpu_pointer_is_device(&is_device, &device, address);
+    return rc == 0 && is_device ? device : -1;
+}
+
+bool scene_lies_in(uint64_t address, uint64_t block, size_t size_bytes)
+{
+    uint64_t base = 0;
+    size_t range_bytes = 0;
+    int rc = gpu_address_range(&base, &range_bytes, address);
+    return rc == 0 && base == block && range_bytes == size_bytes;
+}
+
 struct thread {
     pthread_t handle;
     int index;
@@ -297,6 +313,23 @@ int scene_again(const char *variable, const char *value)
         _exit(127);
     }
     return scene_wait(child);
+}
+
+const char *scene_again_report(const char *variable, const char *value, int *status)
+{
+    static char text[65536];
+    char path[] = "/tmp/scene-report-XXXXXX", option[64];
+    int descriptor = mkstemp(path);
+    EXPECT(descriptor >= 0);
+    snprintf(option, sizeof option, "exit-json:%s", path);
+    REQUIRE(setenv("GPUCACHE_STATS", option, 1));
+    *status = scene_again(variable, value);
+    FILE *file = fdopen(descriptor, "r");
+    EXPECT(file != NULL);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    unlink(path);
+    return text;
 }
 
 int scene_play(int argc, char **argv)

@@ -99,6 +99,11 @@ uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstr
 /* The same by a copy to the host, all bytes. */
 size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte);
 
+/* The device whose memory is at the address; -1: it is no device memory. */
+int scene_device_of(uint64_t address);
+/* Whether the driver says that the address lies in that block, and in no larger one. */
+bool scene_lies_in(uint64_t address, uint64_t block, size_t size_bytes);
+
 /* Starts n threads of one body, each with its index, and joins them; a body returns its number of
  * failures, their sum is returned. */
 int scene_threads(int n, int (*body)(int index, void *context), void *context);
@@ -109,6 +114,10 @@ int scene_elsewhere(int (*body)(int index, void *context), void *context);
 /* Runs the program, or the act, anew in a child, with this variable in its environment, as in those
  * of later children. Returns its exit status. */
 int scene_again(const char *variable, const char *value);
+
+/* The same. Returns the report that the library leaves at its end; empty: there is none. It lasts
+ * until the next call. */
+const char *scene_again_report(const char *variable, const char *value, int *status);
 
 /* Before another program is started: one that was not built for the thread sanitizer does not
  * survive its runtime, so nothing is preloaded there. Without that sanitizer, does nothing. */

@@ -33,14 +33,9 @@ static void *fill_the_device(void *unused)
 static void *ask(void *unused)
 {
     uint64_t base = 0;
-    size_t size_bytes = 0, pitch_bytes = 0;
-    bool is_device = false;
-    int device = -1;
+    size_t pitch_bytes = 0;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_address_range(&base, &size_bytes, block + 5));
-    EXPECT(base == block && size_bytes == 4 * MIB);
-    REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
-    EXPECT(is_device && device == 0);
+    EXPECT(scene_lies_in(block + 5, block, 4 * MIB) && scene_device_of(block) == 0);
     REQUIRE(gpu_malloc_pitch(&base, &pitch_bytes, 1000, 10));
     REQUIRE(gpu_free(base));
     return NULL;
