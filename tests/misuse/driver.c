@@ -59,7 +59,7 @@ SIN(interior_free_beside)
 }
 
 /* Driver calls before cuInit. */
-static int no_init(void)
+ACT(no_init)
 {
     CUdeviceptr block = 0;
     size_t free_bytes = 0, total_bytes = 0;
@@ -150,11 +150,4 @@ SIN(free_vmm)
     REQUIRE(cuMemAddressFree(mapped, 4 * MIB));
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(interior_free_beside), ACT(no_init),  ACT(no_context), ACT(free_other_context),
-        ACT(free_after_destroy),   ACT(free_vmm),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+PLAY_ACTS

@@ -214,16 +214,4 @@ SIN(free_without_context)
     }
 }
 
-int main(int argc, char **argv)
-{
-    static const struct scene_act acts[] = {
-        ACT(double_free),      ACT(interior_free),
-        ACT(wild_free),        ACT(zero_size),
-        ACT(null_free),        ACT(null_out),
-        ACT(huge_size),        ACT(free_host),
-        ACT(free_stack),       ACT(free_other_thread),
-        ACT(free_two_threads), ACT(use_after_reset),
-        ACT(free_async_sins),  ACT(free_without_context),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
-}
+PLAY_ACTS

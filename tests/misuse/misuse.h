@@ -21,7 +21,7 @@ int misuse_end(void);
 /* An act of that name: its sin between misuse_start and misuse_end. */
 #define SIN(name)                                                                                  \
     static void sin_##name(void);                                                                  \
-    static int name(void)                                                                          \
+    ACT(name)                                                                                      \
     {                                                                                              \
         misuse_start();                                                                            \
         sin_##name();                                                                              \

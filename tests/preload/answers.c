@@ -133,8 +133,7 @@ static uint64_t (*num_calls)(const char *symbol);
 static void leave_idle_on(int device)
 {
     REQUIRE(cuCtxSetCurrent(contexts[device]));
-    uint64_t block = NEW_BLOCK(8 * MIB);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(8 * MIB);
 }
 
 /* Makes the call, which fails once, with idle memory on this device alone. */

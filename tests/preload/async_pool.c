@@ -57,8 +57,7 @@ static void flush(const char *how)
     if (!scene_preloaded())
         return;
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", how, 1));
-    uint64_t block = NEW_BLOCK(4096);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(4096);
     REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
 }
 
@@ -70,7 +69,7 @@ static void trim_bare(CUmemoryPool pool, size_t keep_bytes)
 
 /* ---- a flush trims the pools that the program has */
 
-static int a_flush_trims_default_created_and_current_pools(void)
+ACT(a_flush_trims_default_created_and_current_pools)
 {
     start();
     CUmemoryPool created = make_pool(CU_MEM_HANDLE_TYPE_NONE);
@@ -108,12 +107,11 @@ static int a_flush_trims_default_created_and_current_pools(void)
 
 /* The program has plain memory on the first device only, so no pool of ours is on the second one
  * for that reason. */
-static int a_flush_trims_each_device(void)
+ACT(a_flush_trims_each_device)
 {
     CUmemoryPool second = NULL;
-    uint64_t block = 0;
     scene_start(2, 120);
-    REQUIRE(gpu_malloc(&block, 4096));
+    NEW_BLOCK(4096);
     REQUIRE(gpu_open(1));
     REQUIRE(cuDeviceGetDefaultMemPool(&second, 1));
     fill(second, 32 * MIB);
@@ -125,7 +123,7 @@ static int a_flush_trims_each_device(void)
 }
 
 /* The simulated driver says so on stderr if it is trimmed. */
-static int an_imported_pool_is_left_alone(void)
+ACT(an_imported_pool_is_left_alone)
 {
     start();
     CUmemoryPool exported = make_pool(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), imported = NULL;
@@ -140,17 +138,15 @@ static int an_imported_pool_is_left_alone(void)
     printf("idle %d MiB\n", (int)(idle_bytes(exported) / MIB));
     if (rc == 0)
         REQUIRE(cuMemPoolDestroy(imported));
-    REQUIRE(cuMemPoolDestroy(exported));
     return 0;
 }
 
 /* Ours first, then the default one, then those that the program has made. */
-static int what_is_to_be_kept_is_kept_in_order(void)
+ACT(what_is_to_be_kept_is_kept_in_order)
 {
     start();
     CUmemoryPool created = make_pool(CU_MEM_HANDLE_TYPE_NONE);
-    uint64_t block = NEW_BLOCK(64 * MIB);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(64 * MIB);
     fill(standard, 64 * MIB);
     fill(created, 64 * MIB);
     flush("keep=160M");
@@ -165,12 +161,11 @@ static int what_is_to_be_kept_is_kept_in_order(void)
     trim_bare(created, 0);
     printf("idle %d, %d MiB\n", (int)(idle_bytes(standard) / MIB),
            (int)(idle_bytes(created) / MIB));
-    REQUIRE(cuMemPoolDestroy(created));
     return 0;
 }
 
 /* A trim waits for nothing: what is freed behind work stays until the work is done. */
-static int a_flush_waits_for_no_work(void)
+ACT(a_flush_waits_for_no_work)
 {
     CUdeviceptr block = 0;
     start();
@@ -185,7 +180,6 @@ static int a_flush_waits_for_no_work(void)
     flush("1");
     trim_bare(standard, 0);
     printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
-    REQUIRE(gpu_stream_destroy(stream));
     return 0;
 }
 
@@ -217,7 +211,7 @@ static int flush_beside(int index, void *context)
     return 0;
 }
 
-static int pools_are_destroyed_beside_flushes(void)
+ACT(pools_are_destroyed_beside_flushes)
 {
     start();
     atomic_store(&makers, 3);
@@ -230,7 +224,7 @@ static int pools_are_destroyed_beside_flushes(void)
 }
 
 /* The end of the primary context ends its device's pools, as far as the library knows. */
-static int pools_end_with_their_context(void)
+ACT(pools_end_with_their_context)
 {
     CUcontext primary = NULL;
     start();
@@ -267,7 +261,7 @@ static int make_beside_resets(int index, void *context)
     return 0;
 }
 
-static int pools_are_made_beside_resets(void)
+ACT(pools_are_made_beside_resets)
 {
     start();
     atomic_store(&makers, 1);
@@ -322,7 +316,7 @@ static void call_beside(unsigned after_us)
     _exit(0);
 }
 
-static int first_calls_come_from_two_threads(void)
+ACT(first_calls_come_from_two_threads)
 {
     int ended = 0;
     for (unsigned i = 0; i < FIRST_CALLS; i++) {
@@ -339,16 +333,15 @@ static int first_calls_come_from_two_threads(void)
 
 /* ---- captures stay whole */
 
-static int captures_stay_whole(void)
+ACT(captures_stay_whole)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemGenericAllocationHandle handle = 0;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUgraph graph = NULL;
-    size_t free_bytes = 0, idle = 0;
+    size_t idle = 0;
     start();
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     idle = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
     fill(standard, idle);
     CUstream stream = NEW_STREAM(false);
@@ -362,29 +355,27 @@ static int captures_stay_whole(void)
     REQUIRE(cuThreadExchangeStreamCaptureMode(&mode));
     printf("physical memory in a capture: %d\n", rc);
     REQUIRE(cuMemRelease(handle));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_stream_destroy(stream));
+    END_CAPTURE(stream);
     return 0;
 }
 
 /* ---- idle memory of one pool is there for every call */
 
-static int idle_memory_serves_every_call(void)
+ACT(idle_memory_serves_every_call)
 {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     CUmemGenericAllocationHandle handle = 0;
-    size_t free_bytes = 0, after = 0;
     CUdeviceptr async = 0;
     uint64_t block = 0;
     start();
     CUmemoryPool other = make_pool(CU_MEM_HANDLE_TYPE_NONE);
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     const size_t most = free_bytes / 4 * 3 / (2 * MIB) * (2 * MIB);
 
     fill(standard, most);
     if (scene_preloaded()) {
-        REQUIRE(gpu_mem_info(&after, NULL));
+        size_t after = FREE_BYTES();
         EXPECT(after + 8 * MIB >= free_bytes);
     }
     trim_bare(standard, 0);
@@ -418,7 +409,7 @@ static void await_idle(CUmemoryPool pool, uint64_t most)
         scene_sleep_ms(5);
 }
 
-static int limits_count_it(void)
+ACT(limits_count_it)
 {
     if (scene_preloaded())
         REQUIRE(setenv("GPUCACHE_MAX_IDLE", "8M", 1));
@@ -429,7 +420,7 @@ static int limits_count_it(void)
     return 0;
 }
 
-static int what_is_idle_for_long_goes(void)
+ACT(what_is_idle_for_long_goes)
 {
     if (scene_preloaded())
         REQUIRE(setenv("GPUCACHE_IDLE_TIMEOUT", "200ms", 1));
@@ -442,7 +433,7 @@ static int what_is_idle_for_long_goes(void)
 
 /* ---- graphs: what they keep is simulated alone */
 
-static int graphs_give_back_what_they_keep(void)
+ACT(graphs_give_back_what_they_keep)
 {
     start();
     void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -459,10 +450,4 @@ static int graphs_give_back_what_they_keep(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_flush_trims_default_created_and_current_pools), ACT(a_flush_trims_each_device),
-           ACT(an_imported_pool_is_left_alone), ACT(what_is_to_be_kept_is_kept_in_order),
-           ACT(a_flush_waits_for_no_work), ACT(pools_are_destroyed_beside_flushes),
-           ACT(pools_end_with_their_context), ACT(pools_are_made_beside_resets),
-           ACT(first_calls_come_from_two_threads), ACT(captures_stay_whole),
-           ACT(idle_memory_serves_every_call), ACT(limits_count_it),
-           ACT(what_is_idle_for_long_goes), ACT(graphs_give_back_what_they_keep))
+PLAY_ACTS

@@ -12,10 +12,10 @@ static unsigned long long describe(const char *what, uint64_t block, size_t size
     CUdeviceptr start = 0;
     size_t range_bytes = 0;
     unsigned long long id = 0;
-    CUcontext context = NULL, current = NULL;
+    CUcontext context = NULL;
     unsigned mapped = 0, managed = 7;
     CUdeviceptr device = 0;
-    REQUIRE(cuCtxGetCurrent(&current));
+    CUcontext current = CURRENT_CONTEXT();
     REQUIRE(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address));
     REQUIRE(cuPointerGetAttribute(&range_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address));
     REQUIRE(cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
@@ -111,11 +111,10 @@ static unsigned long long describe_mapping(uint64_t block, size_t size_bytes)
 
 static void from_another_context(uint64_t address)
 {
-    CUcontext mine = NULL, other = NULL, owner = NULL;
+    CUcontext owner = NULL;
     CUdeviceptr base = 0;
     size_t size_bytes = 0;
-    REQUIRE(cuCtxGetCurrent(&mine));
-    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    CUcontext mine = CURRENT_CONTEXT(), other = NEW_CONTEXT();
     REQUIRE(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, address + 100));
     REQUIRE(cuMemGetAddressRange(&base, &size_bytes, address + 100));
     printf("from another context: its context is %s, base %s, %zu bytes\n",
@@ -129,7 +128,7 @@ static void from_another_context(uint64_t address)
     REQUIRE(cuCtxDestroy(other));
 }
 
-static int attributes(void)
+ACT(attributes)
 {
     static const size_t sizes[] = {768, 96 * KIB, 2 * MIB, 6 * MIB};
     scene_start(1, 60);
@@ -147,7 +146,7 @@ static int attributes(void)
         if (large)
             printf("  memory %s\n", memory_a != memory_b ? "of its own" : "shared");
         REQUIRE(gpu_free(a));
-        REQUIRE(gpu_malloc(&a, sizes[i]));
+        a = NEW_BLOCK(sizes[i]);
         printf("  reissued: %s number\n",
                describe("  base", a, sizes[i], a) != id_a ? "a new" : "the old");
         if (large)
@@ -158,7 +157,6 @@ static int attributes(void)
     }
     uint64_t block = NEW_BLOCK(5 * MIB);
     from_another_context(block);
-    REQUIRE(gpu_free(block));
     return 0;
 }
 
@@ -265,7 +263,7 @@ static int run(const char *what, const char *log)
     return scene_again(inner_variable, what);
 }
 
-static int sync_memops(void)
+ACT(sync_memops)
 {
     char log[] = "/tmp/scene-memops-XXXXXX", line[512];
     int said = 0;
@@ -288,4 +286,4 @@ static int sync_memops(void)
     return rc;
 }
 
-SCENE_ACTS(ACT(attributes), ACT(sync_memops))
+PLAY_ACTS

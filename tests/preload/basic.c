@@ -25,7 +25,7 @@ int main(void)
     for (uint32_t round = 1; round <= ROUNDS; round++) {
         uint64_t blocks[BLOCKS];
         for (int i = 0; i < BLOCKS; i++) {
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+            blocks[i] = NEW_BLOCK(sizes[i]);
             EXPECT(blocks[i] % 256 == 0);
             REQUIRE(gpu_fill(tail(blocks[i], sizes[i]), words_of(sizes[i]),
                              round * 10 + (uint32_t)i, NULL));

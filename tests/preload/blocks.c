@@ -5,7 +5,7 @@
 /* Pitched allocations: the pitch is the driver's, the rows are the program's, the size is theirs.
  */
 
-static int pitch(void)
+ACT(pitch)
 {
     static const struct {
         size_t width_bytes, height;
@@ -50,7 +50,7 @@ static void describe(const char *what, uint64_t block, size_t size_bytes, uint64
            device);
 }
 
-static int pointers(void)
+ACT(pointers)
 {
     static const size_t sizes[] = {512, 5000, 1 * MIB, 2 * MIB, 7 * MIB, 40 * MIB};
     enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -58,7 +58,7 @@ static int pointers(void)
     scene_start(1, 60);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < SIZES; i++)
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+            blocks[i] = NEW_BLOCK(sizes[i]);
         for (int i = 0; i < SIZES; i++) {
             printf("%zu bytes\n", sizes[i]);
             describe("  base", blocks[i], sizes[i], blocks[i]);
@@ -80,7 +80,6 @@ static int pointers(void)
     printf("host: %d, %s memory\n",
            gpu_pointer_is_device(&is_device, &device, (uint64_t)(uintptr_t)host),
            is_device ? "device" : "no device");
-    REQUIRE(gpu_host_free(host));
     printf("freed: %d\n", gpu_address_range(&base, &size_bytes, blocks[SIZES - 1] + 4096));
     printf("wild: %d\n", gpu_address_range(&base, &size_bytes, 0x1234000));
     printf("no arguments: %d\n", gpu_address_range(&base, NULL, 0x1234000));
@@ -89,7 +88,7 @@ static int pointers(void)
 
 /* Allocating, launching and freeing leave errno as it was, once the first calls are done. */
 
-static int errno_kept(void)
+ACT(errno_kept)
 {
     int changed = 0;
     scene_start(1, 60);
@@ -117,7 +116,7 @@ static int errno_kept(void)
 
 enum { ROUNDS = 30 };
 
-static int free_async(void)
+ACT(free_async)
 {
     const uint64_t words = 8 * KIB;
     uint32_t wrong = 0;
@@ -148,7 +147,7 @@ static int free_async(void)
 /* cudaDeviceReset with live and with idle blocks, and a life after it: the memory is back, the old
  * pointers are dead, new ones are good. */
 
-static int reset(void)
+ACT(reset)
 {
     const uint64_t words = 32 * KIB;
     uint32_t wrong = 0;
@@ -163,11 +162,10 @@ static int reset(void)
         printf("round %d: %s is free\n", round,
                free_bytes + 32 * MIB >= first_free ? "all" : "less");
         for (int i = 0; i < 3; i++) {
-            REQUIRE(gpu_malloc(&live[i], (uint64_t)(1 + i) * 4 * MIB));
+            live[i] = NEW_BLOCK((uint64_t)(1 + i) * 4 * MIB);
             REQUIRE(gpu_fill(live[i], words, (uint32_t)i, NULL));
         }
-        uint64_t idle = NEW_BLOCK(48 * MIB);
-        REQUIRE(gpu_free(idle));
+        TAKE_AND_GIVE(48 * MIB);
         for (int i = 0; i < 3; i++)
             wrong += scene_wrong_words(live[i], words, (uint32_t)i, NULL);
         printf("reset: %d\n", gpu_reset());
@@ -179,4 +177,4 @@ static int reset(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(pitch), ACT(pointers), ACT(errno_kept), ACT(free_async), ACT(reset))
+PLAY_ACTS

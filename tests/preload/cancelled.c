@@ -175,10 +175,8 @@ enum { END_BYTES = 64 * KIB };
 
 static void use(void)
 {
-    uint64_t block = 0;
-    CUgraph graph = NULL;
     for (int i = 0; i < 6; i++) {
-        REQUIRE(gpu_malloc(&block, sizes[i]));
+        uint64_t block = NEW_BLOCK(sizes[i]);
         size_t end = sizes[i] < END_BYTES ? sizes[i] : END_BYTES;
         REQUIRE(gpu_memset(block, i, end));
         REQUIRE(gpu_memset(block + sizes[i] - end, i, end));
@@ -187,21 +185,19 @@ static void use(void)
     }
     CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
     REQUIRE(gpu_stream_destroy(stream));
 }
 
-static int threads_that_allocate_may_be_cancelled(void)
+ACT(threads_that_allocate_may_be_cancelled)
 {
-    size_t before = 0, after = 0;
     int others = 0;
     scene_start(1, 60);
     /* Bare on an H100, driver 580: two runs of three abort, one hangs. */
     if (!scene_simulated())
         scene_skip("a real driver does not survive this");
-    REQUIRE(cuCtxGetCurrent(&primary));
-    REQUIRE(gpu_mem_info(&before, NULL));
+    primary = CURRENT_CONTEXT();
+    size_t before = FREE_BYTES();
     others += cancel_some(0, 1, live);
     use();
     for (unsigned round = 1; round < 2 * ROUNDS; round++) {
@@ -210,7 +206,7 @@ static int threads_that_allocate_may_be_cancelled(void)
             use();
     }
     use();
-    REQUIRE(gpu_mem_info(&after, NULL));
+    size_t after = FREE_BYTES();
     printf("%d ended otherwise, memory %s\n", others, after + 4 * MIB >= before ? "kept" : "lost");
     return 0;
 }
@@ -270,7 +266,7 @@ static int import(int from, int to)
     int others = 0;
     EXPECT(read(from, &handle, sizeof handle) == sizeof handle);
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&primary));
+    primary = CURRENT_CONTEXT();
     for (unsigned round = 0; round < SHARER_ROUNDS; round++) {
         others += cancel_some(round, 0, open_and_close);
         REQUIRE(gpu_ipc_open(&opened, handle));
@@ -282,14 +278,14 @@ static int import(int from, int to)
     return to < 0;
 }
 
-static int threads_that_share_may_be_cancelled(void)
+ACT(threads_that_share_may_be_cancelled)
 {
     int others = 0;
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(import);
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&primary));
-    REQUIRE(gpu_malloc(&shared, size_bytes));
+    primary = CURRENT_CONTEXT();
+    shared = NEW_BLOCK(size_bytes);
     REQUIRE(gpu_memset(shared, 7, size_bytes));
     REQUIRE(gpu_sync());
     for (unsigned round = 0; round < SHARER_ROUNDS; round++)
@@ -337,7 +333,7 @@ static void *wait_for_memory(void *waiting)
     return NULL;
 }
 
-static int a_wait_for_memory_ends_no_thread(void)
+ACT(a_wait_for_memory_ends_no_thread)
 {
     int inside = 0;
     CUstream streams[2];
@@ -346,12 +342,12 @@ static int a_wait_for_memory_ends_no_thread(void)
     scene_start(1, 60);
     if (!scene_simulated() || getenv("SIM_CANCEL") != NULL)
         return 0; /* there the call itself may be a cancellation point */
-    REQUIRE(cuCtxGetCurrent(&primary));
+    primary = CURRENT_CONTEXT();
     for (int i = 0; i < 2; i++) {
-        REQUIRE(gpu_stream_create(&streams[i], false));
+        streams[i] = NEW_STREAM(false);
         REQUIRE(gpu_spin(1000, streams[i]));
     }
-    REQUIRE(gpu_mem_info(&half_bytes, NULL));
+    half_bytes = FREE_BYTES();
     half_bytes = half_bytes / 8 * 5;
     for (int round = 0; round < WAITING_ROUNDS; round++) {
         struct waiting w = {0};
@@ -369,5 +365,4 @@ static int a_wait_for_memory_ends_no_thread(void)
     return inside;
 }
 
-SCENE_ACTS(ACT(threads_that_allocate_may_be_cancelled), ACT(threads_that_share_may_be_cancelled),
-           ACT(a_wait_for_memory_ends_no_thread))
+PLAY_ACTS

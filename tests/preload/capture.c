@@ -6,16 +6,14 @@
 /* A synchronisation inside a capture fails and spoils it, natively and preloaded. Once spoilt
  * captures are over, memory and later captures are as good as ever. */
 
-static int what_spoils_a_capture_spoils_nothing_else(void)
+ACT(what_spoils_a_capture_spoils_nothing_else)
 {
     const uint64_t words = 4 * KIB;
     CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
     uint64_t freed[8];
     scene_start(1, 60);
     CUstream stream = NEW_STREAM(false);
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 0, stream));
+    uint64_t block = NEW_FILLED(words, 0, stream);
     REQUIRE(gpu_stream_sync(stream));
 
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -30,15 +28,12 @@ static int what_spoils_a_capture_spoils_nothing_else(void)
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_fill(block, words, 2, stream));
     FREE_ALL(freed, 8);
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    graph = END_CAPTURE(stream);
+    CUgraphExec exec = NEW_EXEC(graph);
     NEW_BLOCKS(freed, 8, 2048);
     REQUIRE(gpu_graph_launch(exec, stream));
     printf("replayed: %u wrong words\n", scene_wrong_words(block, words, 2, stream));
-    FREE_ALL(freed, 8);
-    REQUIRE(gpu_graph_destroy(graph, exec));
-    REQUIRE(gpu_free(block));
     return 0;
 }
 
-SCENE_ACTS(ACT(what_spoils_a_capture_spoils_nothing_else))
+PLAY_ACTS

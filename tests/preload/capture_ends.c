@@ -12,10 +12,9 @@ enum { TURNS = 100 };
 /* Each time half of the device, written late: it comes back only when that is known to be done. */
 static int turns(CUcontext where, CUstream stream)
 {
-    size_t free_bytes = 0;
     int failed = 0;
     REQUIRE(cuCtxSetCurrent(where));
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     size_t size_bytes = free_bytes / 32;
     for (uint32_t i = 0; i < TURNS; i++) {
         uint64_t block = 0;
@@ -56,20 +55,18 @@ static void capture_in_green(CUcontext current)
     REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 
-static int a_capture_ends_with_its_context(void)
+ACT(a_capture_ends_with_its_context)
 {
-    CUcontext primary = NULL, worked = NULL, own = NULL;
     CUstream streams[2], captured = NULL;
     int failed = 0;
     scene_start(1, 100);
-    REQUIRE(cuCtxGetCurrent(&primary));
-    REQUIRE(cuCtxCreate(&worked, NULL, 0, 0));
+    CUcontext primary = CURRENT_CONTEXT(), worked = NEW_CONTEXT();
     NEW_STREAMS(streams, 2, false);
     uint64_t block = NEW_BLOCK(4096);
     REQUIRE(gpu_fill(block, 64, 1, streams[1]));
     failed += turns(worked, streams[0]);
 
-    REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+    CUcontext own = NEW_CONTEXT();
     capture_in(own, worked, &captured);
     printf("destroyed: %d", (int)cuCtxDestroy(own));
     failed += turns(worked, streams[0]);
@@ -88,7 +85,6 @@ static int a_capture_ends_with_its_context(void)
     printf("reset: %d", (int)cuDevicePrimaryCtxReset(0));
     failed += turns(worked, streams[0]);
     printf(", %d failed\n", failed);
-    REQUIRE(gpu_free(block));
     return failed != 0;
 }
 
@@ -127,12 +123,11 @@ static int wait_for_kernel(void)
 static int capture_one(uint64_t ptr)
 {
     CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
     REQUIRE(gpu_capture_begin(capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     int spoilt = gpu_fill(ptr, 64, 3, capturing) != 0;
     spoilt += gpu_capture_end(capturing, &graph) != 0;
     if (!spoilt) {
-        REQUIRE(gpu_graph_instantiate(&exec, graph));
+        CUgraphExec exec = NEW_EXEC(graph);
         REQUIRE(gpu_graph_destroy(graph, exec));
     }
     return spoilt;
@@ -162,7 +157,7 @@ static int wait_beside_captures(bool closes)
     if (by_ipc)
         exporter = ipc_peer_fork_work(keep_a_block);
     scene_start(1, 60);
-    REQUIRE(gpu_malloc(&used, 4096));
+    used = NEW_BLOCK(4096);
     if (by_ipc) {
         EXPECT(read(exporter.from, &m, sizeof m) == (ssize_t)sizeof m);
         if (m.rc == CUDA_ERROR_NOT_FOUND || m.rc == CUDA_ERROR_NOT_SUPPORTED || m.rc == 36)
@@ -170,10 +165,10 @@ static int wait_beside_captures(bool closes)
         REQUIRE(m.rc);
         REQUIRE(gpu_ipc_open(&block_to_lose, m.handle));
     } else {
-        REQUIRE(gpu_malloc(&block_to_lose, 4 * MIB));
+        block_to_lose = NEW_BLOCK(4 * MIB);
     }
-    REQUIRE(gpu_stream_create(&forever, false));
-    REQUIRE(gpu_stream_create(&capturing, false));
+    forever = NEW_STREAM(false);
+    capturing = NEW_STREAM(false);
     REQUIRE(gpu_host_alloc(&flag, 4));
     __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     /* The kernel's code is there before it has to be: loading it may wait. */
@@ -191,15 +186,9 @@ static int wait_beside_captures(bool closes)
     return 0;
 }
 
-static int a_free_that_waits_holds_no_capture_up(void)
-{
-    return wait_beside_captures(false);
-}
+ACT_IS(ACT(a_free_that_waits_holds_no_capture_up), wait_beside_captures(false))
 
-static int a_close_that_waits_holds_no_capture_up(void)
-{
-    return wait_beside_captures(true);
-}
+ACT_IS(ACT(a_close_that_waits_holds_no_capture_up), wait_beside_captures(true))
 
 /* A process, and a second context, make their first allocation while a capture is open. The
  * capturing thread makes it, or another one. No capture is spoilt by what the library does then. */
@@ -208,17 +197,15 @@ static int take_and_give(int index, void *context)
 {
     CUcontext *current = context;
     REQUIRE(cuCtxSetCurrent(*current));
-    uint64_t block = NEW_BLOCK(24 * MIB);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(24 * MIB);
     return 0;
 }
 
 static void capture_around(const char *what, CUstreamCaptureMode mode, CUcontext context,
                            bool elsewhere)
 {
-    CUcontext mine = NULL;
     CUgraph graph = NULL;
-    REQUIRE(cuCtxGetCurrent(&mine));
+    CUcontext mine = CURRENT_CONTEXT();
     CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(stream, mode));
     if (elsewhere)
@@ -231,17 +218,16 @@ static void capture_around(const char *what, CUstreamCaptureMode mode, CUcontext
     REQUIRE(gpu_stream_destroy(stream));
 }
 
-static int the_first_allocation_may_come_in_a_capture(void)
+ACT(the_first_allocation_may_come_in_a_capture)
 {
-    CUcontext primary = NULL, second = NULL, third = NULL;
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&primary));
+    CUcontext primary = CURRENT_CONTEXT();
     capture_around("first of all, relaxed", CU_STREAM_CAPTURE_MODE_RELAXED, primary, false);
-    REQUIRE(cuCtxCreate(&second, NULL, 0, 0));
+    CUcontext second = NEW_CONTEXT();
     REQUIRE(cuCtxSetCurrent(primary));
     capture_around("first of another context, in another thread, thread-local",
                    CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, second, true);
-    REQUIRE(cuCtxCreate(&third, NULL, 0, 0));
+    CUcontext third = NEW_CONTEXT();
     capture_around("first of its own context, relaxed", CU_STREAM_CAPTURE_MODE_RELAXED, third,
                    false);
     REQUIRE(cuCtxDestroy(third));
@@ -249,6 +235,4 @@ static int the_first_allocation_may_come_in_a_capture(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_capture_ends_with_its_context), ACT(a_free_that_waits_holds_no_capture_up),
-           ACT(a_close_that_waits_holds_no_capture_up),
-           ACT(the_first_allocation_may_come_in_a_capture))
+PLAY_ACTS

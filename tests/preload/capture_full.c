@@ -78,7 +78,7 @@ static int inside(size_t size_bytes)
     return !at_once;
 }
 
-static int what_is_freed_is_there_after_the_capture(void)
+ACT(what_is_freed_is_there_after_the_capture)
 {
     static const struct {
         const char *name;
@@ -87,10 +87,9 @@ static int what_is_freed_is_there_after_the_capture(void)
         {"thread-local", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
         {"relaxed", CU_STREAM_CAPTURE_MODE_RELAXED},
     };
-    size_t free_bytes = 0;
     int failures = 0;
     scene_start(1, 120);
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     struct both both = {.size_bytes = free_bytes / 10 * 8 / (2 * MIB) * (2 * MIB)};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
         both.mode = rounds[i].mode;
@@ -114,9 +113,8 @@ static CUstream streams[STREAMS];
  * done. */
 static int turns(void)
 {
-    size_t free_bytes = 0;
     int failed = 0;
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     for (uint32_t i = 0; i < TURNS; i++) {
         uint64_t block = 0;
         if (gpu_malloc(&block, free_bytes / 10) != 0) {
@@ -130,7 +128,7 @@ static int turns(void)
     return failed;
 }
 
-static int very_many_captures_may_be_open(void)
+ACT(very_many_captures_may_be_open)
 {
     scene_start(1, 60);
     NEW_STREAMS(streams, STREAMS, false);
@@ -138,8 +136,7 @@ static int very_many_captures_may_be_open(void)
     for (int i = 0; i < STREAMS; i++)
         REQUIRE(gpu_capture_begin(streams[i], CU_STREAM_CAPTURE_MODE_RELAXED));
     for (int i = 0; i < STREAMS; i++) {
-        CUgraph graph = NULL;
-        REQUIRE(gpu_capture_end(streams[i], &graph));
+        CUgraph graph = END_CAPTURE(streams[i]);
         REQUIRE(cuGraphDestroy(graph));
     }
     int failed = turns();
@@ -162,13 +159,12 @@ static void await_step(int wanted)
 
 static int capture_meanwhile(void)
 {
-    CUgraph graph = NULL;
     CUstream stream = NEW_STREAM(false);
     await_step(FREED);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     atomic_store(&step_now, CAPTURING);
     await_step(TAKEN);
-    REQUIRE(gpu_capture_end(stream, &graph));
+    END_CAPTURE(stream);
     return 0;
 }
 
@@ -179,12 +175,11 @@ static int take(void)
     CUmemGenericAllocationHandle handle = 0;
     CUstream pair[2];
     uint64_t blocks[BLOCKS];
-    size_t free_bytes = 0;
     NEW_STREAMS(pair, 2, false);
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     size_t most = free_bytes / 10 * 7 / (2 * MIB) * (2 * MIB);
     for (int i = 0; i < BLOCKS; i++) {
-        REQUIRE(gpu_malloc(&blocks[i], most / BLOCKS));
+        blocks[i] = NEW_BLOCK(most / BLOCKS);
         REQUIRE(gpu_memset_async(blocks[i], i, 64, pair[i % 2]));
     }
     FREE_ALL(blocks, BLOCKS);
@@ -201,7 +196,7 @@ static int play(int index, void *unused)
     return index == 0 ? capture_meanwhile() : take();
 }
 
-static int what_was_freed_before_a_capture_is_free(void)
+ACT(what_was_freed_before_a_capture_is_free)
 {
     REQUIRE(setenv("SIM_CAPACITY", "2G", 0));
     scene_start(1, 60);
@@ -210,5 +205,4 @@ static int what_was_freed_before_a_capture_is_free(void)
     return rc;
 }
 
-SCENE_ACTS(ACT(what_is_freed_is_there_after_the_capture), ACT(very_many_captures_may_be_open),
-           ACT(what_was_freed_before_a_capture_is_free))
+PLAY_ACTS

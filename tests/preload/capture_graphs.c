@@ -28,7 +28,7 @@ static void churn_inside(void)
     uint64_t block[3];
     REQUIRE(gpu_capture_exchange(&relaxed));
     for (int i = 0; i < 3; i++)
-        REQUIRE(gpu_malloc(&block[i], (size_t)(i + 1) * 4 * MIB));
+        block[i] = NEW_BLOCK((size_t)(i + 1) * 4 * MIB);
     FREE_ALL(block, 3);
     REQUIRE(gpu_capture_exchange(&relaxed));
 }
@@ -36,9 +36,8 @@ static void churn_inside(void)
 static uint32_t replay(const char *what, CUgraph graph, CUstream stream, uint64_t block,
                        uint32_t value)
 {
-    CUgraphExec exec = NULL;
     uint32_t wrong = 0;
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    CUgraphExec exec = NEW_EXEC(graph);
     for (int i = 0; i < 3; i++) {
         REQUIRE(gpu_memset_async(block, 0, words * 4, stream));
         REQUIRE(gpu_graph_launch(exec, stream));
@@ -53,7 +52,6 @@ static uint32_t replay(const char *what, CUgraph graph, CUstream stream, uint64_
 static CUgraph fork_and_join(CUstream stream, CUstream other, const uint64_t *block)
 {
     CUevent fork = NULL, join = NULL;
-    CUgraph graph = NULL;
     REQUIRE(gpu_event_create(&fork));
     REQUIRE(gpu_event_create(&join));
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -65,7 +63,7 @@ static CUgraph fork_and_join(CUstream stream, CUstream other, const uint64_t *bl
     REQUIRE(gpu_event_record(join, other));
     REQUIRE(gpu_stream_wait(stream, join));
     REQUIRE(gpu_copy(block[2], block[1], words, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
+    CUgraph graph = END_CAPTURE(stream);
     REQUIRE(gpu_event_destroy(fork));
     REQUIRE(gpu_event_destroy(join));
     return graph;
@@ -82,14 +80,14 @@ static CUgraph capture_twice_into(CUstream stream, const uint64_t *block)
                                         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     REQUIRE(gpu_fill(block[0], words, 6, stream));
     churn_inside();
-    REQUIRE(gpu_capture_end(stream, &graph));
+    graph = END_CAPTURE(stream);
     count = sizeof nodes / sizeof *nodes;
     REQUIRE(cuGraphGetNodes(graph, nodes, &count));
     REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, nodes, NULL, count,
                                         CU_STREAM_CAPTURE_MODE_RELAXED));
     churn_inside();
     REQUIRE(gpu_copy(block[2], block[0], words, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
+    graph = END_CAPTURE(stream);
     return graph;
 }
 
@@ -102,13 +100,12 @@ static int conditional(CUgraph *graph, CUstream stream, const uint64_t *block)
         NULL;
     CUgraphConditionalHandle handle = 0;
     CUgraphNode node = NULL;
-    CUcontext context = NULL;
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     *(void **)&make_handle = dlsym(driver, "cuGraphConditionalHandleCreate");
     *(void **)&add = dlsym(driver, "cuGraphAddNode");
     if (make_handle == NULL || add == NULL)
         return -1;
-    REQUIRE(cuCtxGetCurrent(&context));
+    CUcontext context = CURRENT_CONTEXT();
     REQUIRE(cuGraphCreate(graph, 0));
     REQUIRE(make_handle(&handle, *graph, context, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
     CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
@@ -132,11 +129,11 @@ static uint32_t ends_that_are_none(void)
     REQUIRE(gpu_capture_begin(dying, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     printf("destroyed while capturing: %d\n", gpu_stream_destroy(dying));
     wrong += go_on(stream);
-    REQUIRE(gpu_stream_create(&dying, false));
+    dying = NEW_STREAM(false);
     REQUIRE(gpu_capture_begin(dying, CU_STREAM_CAPTURE_MODE_RELAXED));
     printf("reset while capturing: %d\n", gpu_reset());
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
+    stream = NEW_STREAM(false);
     return wrong + go_on(stream);
 }
 

@@ -84,14 +84,12 @@ static int capture(int index, void *context)
     REQUIRE(gpu_stream_sync(stream));
     for (uint32_t i = 1; i <= CAPTURES; i++) {
         CUgraph graph = NULL;
-        CUgraphExec exec = NULL;
         REQUIRE(gpu_capture_begin(stream, shared.mode));
         REQUIRE(gpu_fill(block[0], words, i, stream));
         /* The capturing thread too allocates and frees. */
         if (shared.round != QUIET)
             REQUIRE(gpu_capture_exchange(&relaxed));
-        uint64_t inside = NEW_BLOCK(shared.round != QUIET ? (i % 4 + 1) * 3 * MIB : 4096);
-        REQUIRE(gpu_free(inside));
+        TAKE_AND_GIVE(shared.round != QUIET ? (i % 4 + 1) * 3 * MIB : 4096);
         if (shared.round != QUIET)
             REQUIRE(gpu_capture_exchange(&relaxed));
         scene_sleep_ms(5);
@@ -102,7 +100,7 @@ static int capture(int index, void *context)
             failures++;
             continue;
         }
-        REQUIRE(gpu_graph_instantiate(&exec, graph));
+        CUgraphExec exec = NEW_EXEC(graph);
         for (int again = 0; again < 3; again++)
             REQUIRE(gpu_graph_launch(exec, stream));
         failures += scene_wrong_words(block[1], words, i, stream) != 0;
@@ -119,7 +117,7 @@ static int one(int index, void *context)
     return index == 0 ? capture(index, context) : churn(index, context);
 }
 
-static int no_thread_spoils_anothers_capture(void)
+ACT(no_thread_spoils_anothers_capture)
 {
     static const struct {
         const char *name;
@@ -160,7 +158,6 @@ static int come_and_go(int index)
     time_t start_s = time(NULL);
     for (int i = 0; time(NULL) - start_s <= FOR_S; i++) {
         CUgraph graph = NULL;
-        CUgraphExec exec = NULL;
         CUstream stream = NEW_STREAM(false);
         if ((i + index) % 2) {
             REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -168,7 +165,7 @@ static int come_and_go(int index)
             int ended = gpu_capture_end(stream, &graph);
             spoilt += filled != 0 || ended != 0;
             if (ended == 0) {
-                REQUIRE(gpu_graph_instantiate(&exec, graph));
+                CUgraphExec exec = NEW_EXEC(graph);
                 REQUIRE(gpu_graph_destroy(graph, exec));
             }
         }
@@ -187,7 +184,7 @@ static int want_fences(void)
         uint64_t block = NEW_BLOCK(64 * KIB);
         REQUIRE(gpu_fill(block, 64, i, streams[i % 2]));
         REQUIRE(gpu_free(block));
-        REQUIRE(gpu_malloc(&block, 64 * KIB));
+        block = NEW_BLOCK(64 * KIB);
         REQUIRE(gpu_free(block));
     }
     for (int i = 0; i < 2; i++) {
@@ -203,7 +200,7 @@ static int either(int index, void *context)
     return index < CAPTURING ? come_and_go(index) : want_fences();
 }
 
-static int a_handle_that_comes_back_is_no_open_capture(void)
+ACT(a_handle_that_comes_back_is_no_open_capture)
 {
     scene_start(1, 120);
     atomic_store(&still_capturing, CAPTURING);
@@ -233,12 +230,10 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
                          struct observer *observer)
 {
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
     uint64_t idle[IDLE];
     uint32_t wrong = 0;
     for (int i = 0; i < IDLE; i++) {
-        REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+        idle[i] = NEW_BLOCK(64 * MIB);
         REQUIRE(gpu_memset_async(idle[i], 1, 64 * KIB, stream));
     }
     REQUIRE(gpu_stream_sync(stream));
@@ -254,11 +249,11 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
         REQUIRE(gpu_free(idle[i]));
     request(how);
     REQUIRE(gpu_free(inside));
-    REQUIRE(gpu_malloc(&inside, 4096));
+    inside = NEW_BLOCK(4096);
     REQUIRE(gpu_capture_exchange(&relaxed));
     REQUIRE(gpu_copy(block[1], block[0], words, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    CUgraph graph = END_CAPTURE(stream);
+    CUgraphExec exec = NEW_EXEC(graph);
     REQUIRE(gpu_graph_launch(exec, stream));
     wrong += scene_wrong_words(block[1], words, 31, stream);
     REQUIRE(gpu_free(inside));
@@ -266,7 +261,7 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
     /* The request waits for the capture's end; that of the environment, for the next allocation. */
     int waits = 0;
     size_t want = full + (IDLE * 64 - 32) * MIB;
-    REQUIRE(gpu_malloc(&inside, 4096));
+    inside = NEW_BLOCK(4096);
     while (observer_free_bytes(observer) < want && waits++ < 3000)
         scene_sleep_ms(10);
     bool back = observer_free_bytes(observer) >= want;
@@ -282,7 +277,7 @@ static uint32_t flush_in(int mode, int how, CUstream stream, const uint64_t *blo
     return wrong + !back;
 }
 
-static int a_flush_waits_for_the_end_of_a_capture(void)
+ACT(a_flush_waits_for_the_end_of_a_capture)
 {
     const uint64_t words = 16 * KIB;
     uint64_t block[2];
@@ -304,5 +299,4 @@ static int a_flush_waits_for_the_end_of_a_capture(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(no_thread_spoils_anothers_capture), ACT(a_handle_that_comes_back_is_no_open_capture),
-           ACT(a_flush_waits_for_the_end_of_a_capture))
+PLAY_ACTS

@@ -2,7 +2,7 @@
 /* A process takes the GPU memory of another one, or its own, off the device and puts it back, by
  * the driver's checkpoint functions. Whatever the driver answers, it answers bare as well; and if
  * it worked, all is as it was, and goes on. */
-#include "tests/preload/scene.h"
+#include "tests/preload/ipc_peer.h"
 
 #include <sys/prctl.h>
 
@@ -15,51 +15,56 @@ enum { STEPS = 4, LIVE = 6 };
 static const char *const steps[STEPS] = {"cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint",
                                          "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock"};
 
+static int step(int index, int pid)
+{
+    int (*function)(int, void *) = NULL;
+    unsigned char arguments[64] = {0};
+    *(void **)&function = dlsym(RTLD_DEFAULT, steps[index]);
+    EXPECT(function != NULL);
+    if (index == 0)
+        memcpy(arguments, &(unsigned){5000}, sizeof(unsigned)); /* the lock's time limit, ms */
+    return function(pid, index == 0 ? arguments : NULL);
+}
+
 /* Exits with 0 if all went well. Else the status is 32 times the failing step (1 to 4) plus the
  * lowest five bits of the code. */
 static int helper(int pid)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    int (*init)(unsigned) = NULL;
-    EXPECT(driver != NULL);
-    *(void **)&init = dlsym(driver, "cuInit");
-    EXPECT(init != NULL);
+    REQUIRE(cuInit(0));
     for (int i = 0; i < STEPS; i++) {
-        int (*step)(int, void *) = NULL;
-        unsigned char arguments[64] = {0};
-        *(void **)&step = dlsym(driver, steps[i]);
-        if (step == NULL)
-            return SCENE_SKIP;
-        if (i == 0) {
-            REQUIRE(init(0));
-            memcpy(arguments, &(unsigned){5000}, sizeof(unsigned)); /* the lock's time limit, ms */
-        }
-        int rc = step(pid, i == 0 ? arguments : NULL);
+        int rc = step(i, pid);
         if (rc != 0) {
-            if (i == 1 && (*(void **)&step = dlsym(driver, steps[3])) != NULL)
-                step(pid, NULL);
+            if (i == 1)
+                step(3, pid);
             return (i + 1) * 32 + rc % 32;
         }
     }
     return 0;
 }
 
+static bool can_step(void)
+{
+    for (int i = 0; i < STEPS; i++)
+        if (!scene_driver_has(steps[i]))
+            return false;
+    return true;
+}
+
 /* Live, idle and lately freed blocks of a process that waits meanwhile. The one that takes the
  * checkpoint has no memory of its own, and is without the library. */
-static int what_was_checkpointed_goes_on(void)
+ACT(what_was_checkpointed_goes_on)
 {
     static const size_t sizes[LIVE] = {600, 9000, 300000, 1 * MIB, 5 * MIB, 40 * MIB};
     uint64_t live[LIVE], idle = 0;
     char value[32];
-    int status = -1;
     size_t wrong = 0;
     scene_start(1, 60);
-    if (!scene_driver_has(steps[0]))
+    if (!can_step())
         scene_skip("no checkpoint functions");
     CUstream stream = NEW_STREAM(false);
     for (int i = 0; i < LIVE; i++) {
-        REQUIRE(gpu_malloc(&live[i], sizes[i]));
-        REQUIRE(gpu_malloc(&idle, sizes[i] * 2));
+        live[i] = NEW_BLOCK(sizes[i]);
+        idle = NEW_BLOCK(sizes[i] * 2);
         REQUIRE(gpu_memset_async(live[i], 40 + i, sizes[i], stream));
         REQUIRE(gpu_memset_async(idle, 1, sizes[i] * 2, stream));
         REQUIRE(gpu_free(idle));
@@ -74,34 +79,21 @@ static int what_was_checkpointed_goes_on(void)
         execl("/proc/self/exe", "checkpoint", (char *)NULL);
         _exit(127);
     }
-    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status));
-    printf("checkpointed and restored: %d\n", WEXITSTATUS(status));
+    printf("checkpointed and restored: %d\n", scene_wait(child));
     for (int i = 0; i < LIVE; i++)
         wrong += scene_wrong_bytes(live[i], sizes[i], (unsigned char)(40 + i));
     for (int round = 0; round < 20; round++) {
-        REQUIRE(gpu_malloc(&idle, (size_t)(round + 1) * MIB));
+        idle = NEW_BLOCK((size_t)(round + 1) * MIB);
         REQUIRE(gpu_memset_async(idle, round, MIB, stream));
         REQUIRE(gpu_stream_sync(stream));
         wrong += scene_wrong_bytes(idle, MIB, (unsigned char)round);
         REQUIRE(gpu_free(idle));
     }
-    FREE_ALL(live, LIVE);
     printf("%zu wrong bytes\n", wrong);
     return wrong != 0;
 }
 
 /* ---- a process that another one locks */
-
-static int step(int index, int pid)
-{
-    int (*function)(int, void *) = NULL;
-    unsigned char arguments[64] = {0};
-    *(void **)&function = dlsym(RTLD_DEFAULT, steps[index]);
-    EXPECT(function != NULL);
-    if (index == 0)
-        memcpy(arguments, &(unsigned){5000}, sizeof(unsigned));
-    return function(pid, index == 0 ? arguments : NULL);
-}
 
 enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024 };
 
@@ -115,7 +107,7 @@ static int be_locked(void)
     uint64_t live = NEW_BLOCK(TARGET_LIVE_MIB * MIB);
     REQUIRE(gpu_memset(live, 42, TARGET_LIVE_MIB * MIB));
     for (int i = 0; i < TARGET_IDLE_MIB / 64; i++) {
-        REQUIRE(gpu_malloc(&freed, 64 * (size_t)(i % 4 + 1) * MIB));
+        freed = NEW_BLOCK(64 * (size_t)(i % 4 + 1) * MIB);
         REQUIRE(gpu_memset(freed, 1, MIB));
         REQUIRE(gpu_free(freed));
     }
@@ -123,41 +115,29 @@ static int be_locked(void)
     EXPECT(write(STDOUT_FILENO, "x", 1) == 1 && read(STDIN_FILENO, &byte, 1) == 1);
     size_t wrong = scene_wrong_bytes(live, TARGET_LIVE_MIB * MIB, 42);
     for (int i = 0; i < 20; i++) {
-        REQUIRE(gpu_malloc(&freed, 10 * MIB));
+        freed = NEW_BLOCK(10 * MIB);
         REQUIRE(gpu_memset(freed, 7, 10 * MIB));
         REQUIRE(gpu_free(freed));
     }
     return wrong != 0;
 }
 
-/* Returns the process once it is ready, with the ends of its pipes. */
-static pid_t start_target(int *in, int *out)
+static int exec_target(int from, int to)
 {
-    int to[2], from[2];
-    char byte = 0;
-    EXPECT(pipe(to) == 0 && pipe(from) == 0);
-    pid_t child = scene_fork();
-    if (child == 0) {
-        setenv(target_variable, "1", 1);
-        dup2(to[0], STDIN_FILENO);
-        dup2(from[1], STDOUT_FILENO);
-        close(to[1]);
-        execl("/proc/self/exe", "checkpoint", (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    EXPECT(read(from[0], &byte, 1) == 1);
-    *in = to[1];
-    *out = from[0];
-    return child;
+    setenv(target_variable, "1", 1);
+    dup2(from, STDIN_FILENO);
+    dup2(to, STDOUT_FILENO);
+    execl("/proc/self/exe", "checkpoint", (char *)NULL);
+    _exit(127);
 }
 
-static size_t free_bytes(void)
+/* Returns once it is ready. */
+static struct ipc_peer start_target(void)
 {
-    size_t bytes = 0;
-    REQUIRE(gpu_mem_info(&bytes, NULL));
-    return bytes;
+    char byte = 0;
+    struct ipc_peer target = ipc_peer_fork_work(exec_target);
+    EXPECT(read(target.from, &byte, 1) == 1);
+    return target;
 }
 
 static int take(size_t size_bytes)
@@ -169,46 +149,34 @@ static int take(size_t size_bytes)
     return rc;
 }
 
-static bool can_step(void)
-{
-    for (int i = 0; i < STEPS; i++)
-        if (!scene_driver_has(steps[i]))
-            return false;
-    return true;
-}
-
 /* The one that takes the checkpoint has no memory yet when it locks. It fills the device meanwhile,
  * and frees it. A real device has other users: then only the simulated one is filled. */
-static int a_process_is_put_back_where_another_has_freed_memory(void)
+ACT(a_process_is_put_back_where_another_has_freed_memory)
 {
-    int in = -1, out = -1, status = -1;
     uint64_t (*calls)(const char *) = NULL;
     scene_start(1, 60);
     if (!can_step())
         scene_skip("no checkpoint functions");
     *(void **)&calls = dlsym(RTLD_DEFAULT, "simCallCount");
-    size_t before = free_bytes();
-    pid_t child = start_target(&in, &out);
-    printf("lock: %d\n", step(0, child));
+    size_t before = FREE_BYTES();
+    struct ipc_peer target = start_target();
+    printf("lock: %d\n", step(0, target.pid));
     if (scene_simulated())
         printf("what it has freed is %s\n",
-               before - free_bytes() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
-    uint64_t block = NEW_BLOCK(MIB);
-    printf("checkpoint: %d\n", step(1, child));
+               before - FREE_BYTES() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
+    NEW_BLOCK(MIB);
+    printf("checkpoint: %d\n", step(1, target.pid));
     if (scene_simulated()) {
-        printf("more than is free: %d\n", take(free_bytes() + 64 * MIB));
-        printf("nearly all: %d\n", take(free_bytes() - TARGET_LIVE_MIB / 2 * MIB));
+        printf("more than is free: %d\n", take(FREE_BYTES() + 64 * MIB));
+        printf("nearly all: %d\n", take(FREE_BYTES() - TARGET_LIVE_MIB / 2 * MIB));
     }
-    printf("restore: %d\n", step(2, child));
+    printf("restore: %d\n", step(2, target.pid));
     if (scene_simulated()) /* one that fails may be the last */
         printf("%d restore\n", (int)calls(steps[2]));
-    printf("unlock: %d\n", step(3, child));
-    EXPECT(write(in, "x", 1) == 1);
-    EXPECT(waitpid(child, &status, 0) == child);
+    printf("unlock: %d\n", step(3, target.pid));
+    EXPECT(write(target.to, "x", 1) == 1);
+    int status = ipc_peer_join(&target);
     printf("it ends with %x\n", (unsigned)status);
-    REQUIRE(gpu_free(block));
-    close(in);
-    close(out);
     return status != 0;
 }
 
@@ -221,31 +189,31 @@ static int a_process_is_put_back_where_another_has_freed_memory(void)
 #define AT_ONCE_S 8
 #endif
 
-static int nobody_waits_for_a_locked_process(void)
+ACT(nobody_waits_for_a_locked_process)
 {
     enum { REQUESTS = 3 };
-    int in = -1, out = -1, refused = 0;
+    int refused = 0;
     REQUIRE(setenv("GPUCACHE_SHARE", "30s", 1));
     scene_start(1, 120);
     if (!can_step() || !scene_simulated())
         scene_skip("no simulated driver");
     NEW_BLOCK(MIB);
-    pid_t child = start_target(&in, &out);
-    REQUIRE(step(0, child));
+    struct ipc_peer target = start_target();
+    REQUIRE(step(0, target.pid));
     uint64_t start_ns = scene_now_ns();
     for (int i = 0; i < REQUESTS; i++)
-        refused += take(free_bytes() + 64 * MIB) != 0;
-    printf("lock again: %d\n", step(0, child));
+        refused += take(FREE_BYTES() + 64 * MIB) != 0;
+    printf("lock again: %d\n", step(0, target.pid));
     bool at_once = (double)(scene_now_ns() - start_ns) / 1e9 < AT_ONCE_S;
     printf("%d refused, %s\n", refused, at_once ? "at once" : "late");
-    REQUIRE(step(3, child));
-    EXPECT(write(in, "x", 1) == 1);
-    scene_wait(child);
+    REQUIRE(step(3, target.pid));
+    EXPECT(write(target.to, "x", 1) == 1);
+    ipc_peer_join(&target);
     return refused != REQUESTS;
 }
 
 /* No call but those of the checkpoint comes back before the unlock. */
-static int a_process_that_locks_itself_has_nothing_idle(void)
+ACT(a_process_that_locks_itself_has_nothing_idle)
 {
     scene_start(1, 60);
     if (!can_step() || !scene_simulated())
@@ -266,16 +234,10 @@ static int a_process_that_locks_itself_has_nothing_idle(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene_act acts[] = {
-        ACT(what_was_checkpointed_goes_on),
-        ACT(a_process_is_put_back_where_another_has_freed_memory),
-        ACT(nobody_waits_for_a_locked_process),
-        ACT(a_process_that_locks_itself_has_nothing_idle),
-    };
     const char *whom = getenv(inner_variable);
     if (whom != NULL)
         return helper(atoi(whom));
     if (getenv(target_variable) != NULL)
         return be_locked();
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+    return scene_play(argc, argv);
 }

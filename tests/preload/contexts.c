@@ -13,33 +13,29 @@ enum { CONTEXTS = 2 };
 
 static int destroy_with_live_blocks(int round)
 {
-    CUcontext context = NULL;
     uint64_t live[4];
-    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    CUcontext context = NEW_CONTEXT();
     for (int i = 0; i < 4; i++) {
-        REQUIRE(gpu_malloc(&live[i], (size_t)(i + 1) * MIB));
+        live[i] = NEW_BLOCK((size_t)(i + 1) * MIB);
         REQUIRE(gpu_memset(live[i], round, 64 * KIB));
     }
-    uint64_t idle = NEW_BLOCK(16 * MIB);
-    REQUIRE(gpu_free(idle));
+    TAKE_AND_GIVE(16 * MIB);
     size_t wrong = scene_wrong_bytes(live[3], 64 * KIB, (unsigned char)round);
     printf("destroyed with live blocks: %d, %zu wrong bytes\n", (int)cuCtxDestroy(context), wrong);
     return (int)wrong;
 }
 
-static int contexts_have_memory_of_their_own(void)
+ACT(contexts_have_memory_of_their_own)
 {
     const uint64_t words = 32 * KIB;
-    CUcontext primary = NULL, context[CONTEXTS];
+    CUcontext context[CONTEXTS];
     uint64_t block[CONTEXTS];
-    size_t before = 0, after = 0;
     uint32_t wrong = 0;
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&primary));
+    CUcontext primary = CURRENT_CONTEXT();
     for (int i = 0; i < CONTEXTS; i++) {
-        REQUIRE(cuCtxCreate(&context[i], NULL, 0, 0));
-        REQUIRE(gpu_malloc(&block[i], words * 4));
-        REQUIRE(gpu_fill(block[i], words, 70 + (uint32_t)i, NULL));
+        context[i] = NEW_CONTEXT();
+        block[i] = NEW_FILLED(words, 70 + (uint32_t)i, NULL);
         REQUIRE(gpu_sync());
     }
     for (int i = 0; i < CONTEXTS; i++) {
@@ -48,8 +44,7 @@ static int contexts_have_memory_of_their_own(void)
     }
     /* The second one is current: the first one's block is freed from there. */
     REQUIRE(cuCtxPushCurrent(context[0]));
-    uint64_t pushed = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(pushed, words, 90, NULL));
+    uint64_t pushed = NEW_FILLED(words, 90, NULL);
     wrong += scene_wrong_words(pushed, words, 90, NULL);
     CUcontext popped = NULL;
     REQUIRE(cuCtxPopCurrent(&popped));
@@ -65,19 +60,17 @@ static int contexts_have_memory_of_their_own(void)
         REQUIRE(cuCtxDestroy(context[i]));
 
     REQUIRE(cuCtxSetCurrent(primary));
-    REQUIRE(gpu_mem_info(&before, NULL));
+    size_t before = FREE_BYTES();
     for (int round = 1; round <= 3; round++) {
         wrong += (uint32_t)destroy_with_live_blocks(round);
         REQUIRE(cuCtxSetCurrent(primary));
     }
-    REQUIRE(gpu_mem_info(&after, NULL));
+    size_t after = FREE_BYTES();
     /* A real driver keeps some of what a context cost. */
     if (scene_simulated())
         printf("what they held is %s\n", after + 8 * MIB >= before ? "free" : "lost");
-    REQUIRE(gpu_malloc(&block[0], words * 4));
-    REQUIRE(gpu_fill(block[0], words, 1, NULL));
+    block[0] = NEW_FILLED(words, 1, NULL);
     wrong += scene_wrong_words(block[0], words, 1, NULL);
-    REQUIRE(gpu_free(block[0]));
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }
@@ -105,18 +98,15 @@ static uint32_t use_and_make(uint64_t block, uint32_t value)
 
 static size_t bytes_free(void)
 {
-    size_t bytes = 0;
-    REQUIRE(gpu_mem_info(&bytes, NULL));
+    size_t bytes = FREE_BYTES();
     return bytes;
 }
 
 static uint32_t detach_each(uint32_t round)
 {
-    CUcontext context = NULL;
-    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    CUcontext context = NEW_CONTEXT();
     NEW_BLOCK(LARGE_BYTES);
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, round, NULL));
+    uint64_t block = NEW_FILLED(words, round, NULL);
     for (int i = 0; i < USES; i++) {
         CUcontext same = NULL;
         REQUIRE(cuCtxAttach(&same, 0));
@@ -137,22 +127,20 @@ static uint32_t detach_each(uint32_t round)
 
 static uint32_t destroy_attached(uint32_t round)
 {
-    CUcontext context = NULL, same = NULL;
-    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    CUcontext same = NULL;
+    CUcontext context = NEW_CONTEXT();
     REQUIRE(cuCtxAttach(&same, 0));
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, round, NULL));
+    uint64_t block = NEW_FILLED(words, round, NULL);
     uint32_t wrong = use_and_make(block, round);
     printf("destroyed %d, %u wrong\n", (int)cuCtxDestroy(context), wrong);
     return wrong;
 }
 
-static int a_context_lives_until_its_last_use(void)
+ACT(a_context_lives_until_its_last_use)
 {
-    CUcontext primary = NULL;
     uint32_t wrong = 0;
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&primary));
+    CUcontext primary = CURRENT_CONTEXT();
     for (uint32_t round = 0; round < ROUNDS; round++) {
         /* The driver may give the next context the handle of this one. */
         wrong += destroy_attached(10 * round + 5);
@@ -211,12 +199,10 @@ static void play(const char *name, CUcontext beside, CUstream stream)
     EXPECT(wrong == 0);
 }
 
-static int early_launches_in_two_contexts(void)
+ACT(early_launches_in_two_contexts)
 {
-    CUcontext own = NULL, beside = NULL;
     scene_start(1, 120);
-    REQUIRE(cuCtxGetCurrent(&own));
-    REQUIRE(cuCtxCreate(&beside, NULL, 0, 0));
+    CUcontext own = CURRENT_CONTEXT(), beside = NEW_CONTEXT();
     REQUIRE(cuCtxSetCurrent(own));
     play("legacy stream", beside, CU_STREAM_LEGACY);
     play("per-thread stream", beside, CU_STREAM_PER_THREAD);
@@ -234,9 +220,8 @@ static atomic_bool is_broken, over;
 
 static int break_own(void)
 {
-    CUcontext own = NULL;
     int others = 0;
-    REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+    NEW_CONTEXT();
     NEW_BLOCK(512);
     CUstream stream = NEW_STREAM(true);
     REQUIRE(gpu_fill(nowhere, 1024, 1, stream));
@@ -254,9 +239,8 @@ static int use_others(void)
         scene_sleep_ms(1);
     int contexts = scene_simulated() ? LIVES : LIVES_REAL;
     for (int i = 0; i < contexts; i++) {
-        CUcontext own = NULL;
         uint64_t blocks[LIFE_BLOCKS] = {0};
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        CUcontext own = NEW_CONTEXT();
         for (int j = 0; j < LIFE_BLOCKS; j++)
             failed += gpu_malloc(&blocks[j], 4 * KIB << (4 * j)) != 0 ||
                       gpu_memset(blocks[j], i, 64) != 0;
@@ -274,7 +258,7 @@ static int break_or_use(int index, void *unused)
     return index == 0 ? break_own() : use_others();
 }
 
-static int contexts_beside_a_broken_one_work(void)
+ACT(contexts_beside_a_broken_one_work)
 {
     /* The simulated driver takes 100 us where it is asked which context is current. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
@@ -305,11 +289,9 @@ static int allocate_beside(int index, void *data)
     for (int round = 0; !atomic_load(&all_ended); round++) {
         uint64_t made = 0, base = 0;
         size_t size_bytes = 0;
-        bool is_device = false;
-        int device = -1;
         REQUIRE(gpu_malloc_async(&made, (size_t)(1 + (index + round) % 4) * MIB, NULL));
         if (round % 2) { /* else the free is the first to come to the address */
-            wrong += gpu_pointer_is_device(&is_device, &device, made) != 0 || !is_device;
+            wrong += scene_device_of(made) < 0;
             wrong += gpu_address_range(&base, &size_bytes, made) != 0;
         }
         wrong += gpu_free_async(made, NULL) != 0;
@@ -317,23 +299,24 @@ static int allocate_beside(int index, void *data)
     return wrong;
 }
 
-static int memory_in_stream_order_is_known_beside_contexts_that_end(void)
+static int known_beside(int num_contexts)
 {
-    int num_contexts = ENDING_CONTEXTS;
-    contexts_end_slowly();
     scene_start(1, 60);
     printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, &num_contexts));
     return 0;
 }
 
-/* The same, where the driver goes on for long after it has given the addresses back. */
-static int memory_in_stream_order_is_known_beside_contexts_that_take_long(void)
+ACT(memory_in_stream_order_is_known_beside_contexts_that_end)
 {
-    int num_contexts = 4;
+    contexts_end_slowly();
+    return known_beside(ENDING_CONTEXTS);
+}
+
+/* The driver goes on for long after it has given the addresses back. */
+ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long)
+{
     contexts_take_ns("200000000");
-    scene_start(1, 60);
-    printf("%d wrong\n", scene_threads(MAKERS + 1, allocate_beside, &num_contexts));
-    return 0;
+    return known_beside(4);
 }
 
 /* A signal handler interrupts the call that ends a context, and asks about the context's memory.
@@ -344,23 +327,20 @@ static atomic_uint_fast64_t answered_ns;
 
 static void ask_in_handler(int signal_number)
 {
-    bool is_device;
-    int device;
     uint64_t start_ns = scene_now_ns();
-    gpu_pointer_is_device(&is_device, &device, asked_about);
+    (void)scene_device_of(asked_about);
     atomic_store(&answered_ns, scene_now_ns() - start_ns);
     gpu_last_error();
 }
 
-static int a_handler_in_the_end_of_a_context_waits_for_nobody(void)
+ACT(a_handler_in_the_end_of_a_context_waits_for_nobody)
 {
-    CUcontext ctx = NULL;
     struct sigaction action = {.sa_handler = ask_in_handler, .sa_flags = SA_RESTART};
     struct itimerval soon = {.it_value = {.tv_usec = 50000}};
     contexts_take_ns("300000000");
     scene_start(1, 60);
-    REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
-    REQUIRE(gpu_malloc(&asked_about, 4 * MIB));
+    CUcontext ctx = NEW_CONTEXT();
+    asked_about = NEW_BLOCK(4 * MIB);
     REQUIRE(sigaction(SIGALRM, &action, NULL));
     if (scene_simulated())
         REQUIRE(setitimer(ITIMER_REAL, &soon, NULL));
@@ -383,9 +363,8 @@ static void destroy_in_handler(int signal_number)
     atomic_store(&destroyed, cuCtxDestroy(to_destroy) == CUDA_SUCCESS ? 1 : -1);
 }
 
-static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
+ACT(a_handler_ends_a_context_that_its_own_thread_asks_about)
 {
-    CUcontext other = NULL;
     struct sigaction action = {.sa_handler = destroy_in_handler, .sa_flags = SA_RESTART};
     struct itimerval soon = {.it_value = {.tv_usec = 50000}};
     if (scene_sanitized()) /* the simulated driver frees host memory in the handler */
@@ -395,12 +374,12 @@ static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
     scene_start(1, 60);
     if (!scene_simulated()) /* a real driver may hold locks there */
         return SCENE_SKIP;
-    REQUIRE(cuCtxCreate(&to_destroy, NULL, 0, 0));
+    to_destroy = NEW_CONTEXT();
     NEW_BLOCK(4 * MIB);
     REQUIRE(cuCtxSetCurrent(NULL));
     REQUIRE(sigaction(SIGALRM, &action, NULL));
     REQUIRE(setitimer(ITIMER_REAL, &soon, NULL));
-    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    CUcontext other = NEW_CONTEXT();
     while (!atomic_load(&destroyed))
         scene_sleep_ms(1);
     printf("destroyed: %d\n", atomic_load(&destroyed));
@@ -415,7 +394,7 @@ static int a_handler_ends_a_context_that_its_own_thread_asks_about(void)
  * takes its time for the question whether a context lives, so that the context may end right after
  * it. */
 
-static int flushes_beside_contexts_that_end(void)
+ACT(flushes_beside_contexts_that_end)
 {
     enum { ENDS = 60, ENDS_REAL = 8, BLOCKS = 6 };
     scene_watchdog(60);
@@ -427,16 +406,14 @@ static int flushes_beside_contexts_that_end(void)
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "every:1ms", 1));
     scene_start(1, 60);
     for (int left = scene_simulated() ? ENDS : ENDS_REAL; left > 0; left--) {
-        CUcontext context = NULL;
         uint64_t blocks[BLOCKS];
-        REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+        CUcontext context = NEW_CONTEXT();
         CUstream streams[2] = {NEW_STREAM(false), NEW_STREAM(false)};
         for (int i = 0; i < BLOCKS; i++) {
             blocks[i] = NEW_BLOCK((size_t)(i + 1) * MIB);
             REQUIRE(gpu_spin_fill(blocks[i], MIB / 4, 7, MS_NS / 2, streams[i % 2]));
         }
-        for (int i = 0; i < BLOCKS; i++)
-            REQUIRE(gpu_free(blocks[i]));
+        FREE_ALL(blocks, BLOCKS);
         if (scene_preloaded())
             kill(getpid(), SIGUSR1); /* the flush waits for what was freed behind work */
         usleep((useconds_t)(left % 8) * 400);
@@ -446,10 +423,4 @@ static int flushes_beside_contexts_that_end(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(contexts_have_memory_of_their_own), ACT(a_context_lives_until_its_last_use),
-           ACT(early_launches_in_two_contexts), ACT(contexts_beside_a_broken_one_work),
-           ACT(memory_in_stream_order_is_known_beside_contexts_that_end),
-           ACT(memory_in_stream_order_is_known_beside_contexts_that_take_long),
-           ACT(a_handler_in_the_end_of_a_context_waits_for_nobody),
-           ACT(a_handler_ends_a_context_that_its_own_thread_asks_about),
-           ACT(flushes_beside_contexts_that_end))
+PLAY_ACTS

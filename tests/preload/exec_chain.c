@@ -20,8 +20,7 @@ static int last(void)
 {
     const uint64_t words = 4 * KIB;
     scene_start(1, 60);
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 4, NULL));
+    uint64_t block = NEW_FILLED(words, 4, NULL);
     printf("last: %u wrong words\n", scene_wrong_words(block, words, 4, NULL));
     REQUIRE(gpu_free(block));
     return EXIT_CODE;

@@ -31,7 +31,7 @@ static void look_for(uint64_t freed, size_t size_bytes)
     uint64_t block[TRIES];
     int found = 0;
     for (int i = 0; i < TRIES; i++) {
-        REQUIRE(gpu_malloc(&block[i], size_bytes));
+        block[i] = NEW_BLOCK(size_bytes);
         found += block[i] < freed + size_bytes && freed < block[i] + size_bytes;
     }
     FREE_ALL(block, TRIES);
@@ -79,7 +79,7 @@ static void ask_for_whole(void)
     uint64_t odd = NEW_BLOCK(2 * MIB + 512);
     printf("whole:");
     for (int i = 0; i < SIZES; i++) {
-        REQUIRE(gpu_malloc(&block[i], sizes[i]));
+        block[i] = NEW_BLOCK(sizes[i]);
         printf(" %d", dma_buf(block[i], sizes[i]));
     }
     printf("\n");
@@ -87,7 +87,7 @@ static void ask_for_whole(void)
     REQUIRE(gpu_free(odd));
 }
 
-static int exports(void)
+ACT(exports)
 {
     static const size_t sizes[] = {700, 5000, 100000, 1 * MIB, 6 * MIB};
     CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens;
@@ -187,15 +187,15 @@ static void ask_of_all(const char *when, const uint64_t freed[BLOCKS], uint64_t 
     printf(" %d others\n", others);
 }
 
-static int moved(void)
+ACT(moved)
 {
-    uint64_t freed[BLOCKS], kept[BLOCKS];
+    uint64_t freed[BLOCKS];
     const size_t later_bytes = BLOCKS * BLOCK_BYTES;
     scene_start(1, 60);
     /* Every other one is kept, so that the freed ones are not one range. */
     for (int i = 0; i < BLOCKS; i++) {
-        REQUIRE(gpu_malloc(&freed[i], BLOCK_BYTES));
-        REQUIRE(gpu_malloc(&kept[i], BLOCK_BYTES));
+        freed[i] = NEW_BLOCK(BLOCK_BYTES);
+        NEW_BLOCK(BLOCK_BYTES);
     }
     for (int i = 0; i < BLOCKS; i++)
         REQUIRE(gpu_fill(freed[i], BLOCK_BYTES / 4, 5, NULL));
@@ -211,9 +211,7 @@ static int moved(void)
     ask_of_all("later", freed, last, 2 * later_bytes);
     REQUIRE(gpu_memset(last, 3, 2 * later_bytes));
     printf("%zu wrong bytes\n", scene_wrong_bytes(last, 2 * later_bytes, 3));
-    REQUIRE(gpu_free(last));
-    FREE_ALL(kept, BLOCKS);
     return 0;
 }
 
-SCENE_ACTS(ACT(exports), ACT(moved))
+PLAY_ACTS

@@ -29,7 +29,7 @@ static bool has_control_thread(void)
     return found;
 }
 
-static int a_signal_gives_idle_memory_back(void)
+ACT(a_signal_gives_idle_memory_back)
 {
     uint64_t live[LIVE], idle[IDLE];
     uint32_t wrong = 0;
@@ -60,11 +60,11 @@ static int a_signal_gives_idle_memory_back(void)
     }
     for (int round = 0; round < 3 && back; round++) {
         for (uint32_t i = 0; i < LIVE; i++) {
-            REQUIRE(gpu_malloc(&live[i], (i + 1) * 64 * KIB));
+            live[i] = NEW_BLOCK((i + 1) * 64 * KIB);
             REQUIRE(gpu_fill(live[i], (i + 1) * 2 * KIB, i + 7, NULL));
         }
         for (int i = 0; i < IDLE; i++) {
-            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+            idle[i] = NEW_BLOCK(64 * MIB);
             REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
         }
         REQUIRE(gpu_sync());
@@ -101,10 +101,10 @@ static void request(int round)
         REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "device=0", 1));
 }
 
-static int setenv_gives_idle_memory_back(void)
+ACT(setenv_gives_idle_memory_back)
 {
     enum { IDLE_BLOCKS = 6 };
-    uint64_t idle[IDLE_BLOCKS], next = 0;
+    uint64_t idle[IDLE_BLOCKS];
     uint32_t wrong = 0;
     struct observer observer;
     observer_start(&observer);
@@ -113,14 +113,14 @@ static int setenv_gives_idle_memory_back(void)
     REQUIRE(gpu_fill(live, 16 * KIB, 8, NULL));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < IDLE_BLOCKS; i++) {
-            REQUIRE(gpu_malloc(&idle[i], 64 * MIB));
+            idle[i] = NEW_BLOCK(64 * MIB);
             REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
         }
         REQUIRE(gpu_sync());
         size_t full = observer_free_bytes(&observer);
         FREE_ALL(idle, IDLE_BLOCKS);
         request(round);
-        REQUIRE(gpu_malloc(&next, 4096));
+        uint64_t next = NEW_BLOCK(4096);
         size_t seen = observer_free_bytes(&observer);
         printf("round %d: others see it %s\n", round,
                seen >= full + (IDLE_BLOCKS * 64 - 32) * MIB ? "free" : "taken");
@@ -146,7 +146,7 @@ static void use_and_free(uint64_t bytes)
 {
     uint64_t idle[IDLE_BESIDE];
     for (int i = 0; i < IDLE_BESIDE; i++) {
-        REQUIRE(gpu_malloc(&idle[i], bytes));
+        idle[i] = NEW_BLOCK(bytes);
         REQUIRE(gpu_memset(idle[i], 1, 64 * KIB));
     }
     REQUIRE(gpu_sync());
@@ -168,12 +168,12 @@ static void end_kernel(void)
     gpu_last_error();
 }
 
-static int nothing_waits_for_a_running_kernel(void)
+ACT(nothing_waits_for_a_running_kernel)
 {
     struct observer observer;
     observer_start(&observer);
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&forever, false));
+    forever = NEW_STREAM(false);
     REQUIRE(gpu_host_alloc(&flag, 4));
     uint64_t small = NEW_BLOCK(4096);
     size_t before = observer_free_bytes(&observer);
@@ -190,7 +190,7 @@ static int nothing_waits_for_a_running_kernel(void)
 
     use_and_free(64 * MIB);
     start_kernel();
-    REQUIRE(gpu_malloc(&other, 300 * MIB));
+    other = NEW_BLOCK(300 * MIB);
     printf("for another size: others see it %s\n",
            observer_free_bytes(&observer) + (300 + 160) * MIB >= before ? "free" : "taken");
     end_kernel();
@@ -201,5 +201,4 @@ static int nothing_waits_for_a_running_kernel(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_signal_gives_idle_memory_back), ACT(setenv_gives_idle_memory_back),
-           ACT(nothing_waits_for_a_running_kernel))
+PLAY_ACTS

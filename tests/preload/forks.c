@@ -13,15 +13,14 @@ static uint32_t work(uint32_t value)
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < 20; i++) {
-        uint64_t block = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(block, words, value + i, NULL));
+        uint64_t block = NEW_FILLED(words, value + i, NULL);
         wrong += scene_wrong_words(block, words, value + i, NULL);
         REQUIRE(gpu_free(block));
     }
     return wrong;
 }
 
-static int children_of_before_have_memory_of_their_own(void)
+ACT(children_of_before_have_memory_of_their_own)
 {
     enum { CHILDREN = 3 };
     pid_t children[CHILDREN];
@@ -62,13 +61,12 @@ static void *churn_quickly(void *context)
 {
     REQUIRE(gpu_open(0));
     while (!atomic_load(&over)) {
-        uint64_t block = NEW_BLOCK(256 * KIB);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(256 * KIB);
     }
     return NULL;
 }
 
-static int children_of_after_are_refused(void)
+ACT(children_of_after_are_refused)
 {
     const uint64_t words = 32 * KIB;
     uint64_t block = 0;
@@ -79,7 +77,7 @@ static int children_of_after_are_refused(void)
     for (int i = 0; i < 3; i++) {
         if (block)
             REQUIRE(gpu_free(block));
-        REQUIRE(gpu_malloc(&block, words * 4));
+        block = NEW_BLOCK(words * 4);
     }
     REQUIRE(gpu_fill(block, words, 9, NULL));
     REQUIRE(gpu_sync());
@@ -121,7 +119,6 @@ static int children_of_after_are_refused(void)
         REQUIRE(pthread_join(threads[i], NULL));
     printf("forked beside busy threads: %d failed\n", failed);
     wrong += scene_wrong_words(block, words, 9, NULL);
-    REQUIRE(gpu_free(block));
     printf("parent: %u wrong words\n", wrong);
     return wrong != 0 || failed != 0;
 }
@@ -153,8 +150,7 @@ static void *churn(void *context)
     REQUIRE(pthread_sigmask(SIG_BLOCK, &alarm_set, NULL));
     REQUIRE(gpu_open(0));
     while (!atomic_load(&stop)) {
-        uint64_t block = NEW_BLOCK(size_bytes);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(size_bytes);
     }
     return NULL;
 }
@@ -182,21 +178,19 @@ static void allocate_while_the_timer_forks(void)
     REQUIRE(sigaction(SIGVTALRM, &action, NULL));
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
     while (forked + failed_in_handler < FORKS_IN_HANDLER) {
-        uint64_t block = NEW_BLOCK(64 * KIB);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(64 * KIB);
     }
     timer = (struct itimerval){0};
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
 }
 
-static int forks_in_the_middle_of_allocations(void)
+ACT(forks_in_the_middle_of_allocations)
 {
     const uint64_t words = 32 * KIB;
     pthread_t threads[THREADS];
     int failed = 0;
     scene_start(1, 120);
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 9, NULL));
+    uint64_t block = NEW_FILLED(words, 9, NULL);
     REQUIRE(gpu_sync());
     printf("before\n");
     fflush(stdout);
@@ -229,10 +223,8 @@ static int forks_in_the_middle_of_allocations(void)
     allocate_while_the_timer_forks();
     printf("from a handler: %d failed\n", (int)failed_in_handler);
     uint32_t wrong = scene_wrong_words(block, words, 9, NULL);
-    REQUIRE(gpu_free(block));
     printf("parent: %u wrong words\n", wrong);
     return wrong != 0 || failed != 0;
 }
 
-SCENE_ACTS(ACT(children_of_before_have_memory_of_their_own), ACT(children_of_after_are_refused),
-           ACT(forks_in_the_middle_of_allocations))
+PLAY_ACTS

@@ -26,7 +26,7 @@ static void free_all(int n)
     FREE_ALL(blocks, n);
 }
 
-static int oom(void)
+ACT(oom)
 {
     static const size_t divisors[] = {24, 40, 60, 24};
     size_t free_bytes = 0, total_bytes = 0;
@@ -48,10 +48,8 @@ static int oom(void)
     }
     printf("more than there is: %d\n", gpu_malloc(&blocks[0], total_bytes + 1));
     printf("last error %d\n", gpu_last_error());
-    REQUIRE(gpu_malloc(&blocks[0], free_bytes / 10 * 9 / (2 * MIB) * (2 * MIB)));
-    REQUIRE(gpu_free(blocks[0]));
+    blocks[0] = NEW_BLOCK(free_bytes / 10 * 9 / (2 * MIB) * (2 * MIB));
     printf("%zu wrong bytes\n", scene_wrong_bytes(keep, 4096, 9));
-    REQUIRE(gpu_free(keep));
     return failed;
 }
 
@@ -67,17 +65,17 @@ static uint32_t next_random(uint32_t *state)
     return *state >> 8;
 }
 
-static int capacity(void)
+ACT(capacity)
 {
     static struct {
         uint64_t ptr;
         size_t size_bytes;
     } slots[SLOTS];
     uint32_t random = 2024;
-    size_t free_bytes = 0, live_bytes = 0;
+    size_t live_bytes = 0;
     int refused = 0, skipped = 0;
     scene_start(1, 200);
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     const size_t most_bytes = free_bytes / 10 * 8;
     for (int step = 0; step < STEPS; step++) {
         uint32_t i = next_random(&random) % SLOTS;
@@ -112,7 +110,7 @@ static int capacity(void)
 /* What the program reads of free and total memory. Used and free add up to no more than the total.
  * Either pointer may be NULL. An allocation lowers what is free, and its free restores it. */
 
-static int meminfo(void)
+ACT(meminfo)
 {
     size_t before = 0, during = 0, after = 0, total = 0, total_alone = 0;
     scene_start(1, 60);
@@ -139,13 +137,12 @@ static int meminfo(void)
 
     for (int i = 0; i < 50; i++) {
         size_t size_bytes = ((size_t)i % 7 + 1) * 3 * MIB;
-        REQUIRE(gpu_malloc(&block, size_bytes));
+        block = NEW_BLOCK(size_bytes);
         REQUIRE(gpu_mem_info(&during, &total));
         EXPECT(during <= total && total - during >= size_bytes);
         REQUIRE(gpu_free(block));
     }
-    REQUIRE(gpu_free(warm));
     return 0;
 }
 
-SCENE_ACTS(ACT(oom), ACT(capacity), ACT(meminfo))
+PLAY_ACTS

@@ -50,17 +50,13 @@ static int play(void)
     scene_start(1, 60);
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < BLOCKS; i++)
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i % (i < 100 ? kinds : kinds - 2)]));
+            blocks[i] = NEW_BLOCK(sizes[i % (i < 100 ? kinds : kinds - 2)]);
         for (uint32_t i = 0; i < BLOCKS; i += 41)
             wrong += use(blocks[i], 512, round * BLOCKS + i);
-        uint64_t base, pitched, async;
-        size_t size_bytes, pitch, free_bytes, total_bytes;
-        bool is_device;
-        int device;
-        REQUIRE(gpu_address_range(&base, &size_bytes, blocks[1] + 100));
-        EXPECT(base == blocks[1] && size_bytes == sizes[1]);
-        REQUIRE(gpu_pointer_is_device(&is_device, &device, blocks[2] + 8));
-        EXPECT(is_device && device == 0);
+        uint64_t pitched, async;
+        size_t pitch, free_bytes, total_bytes;
+        EXPECT(scene_lies_in(blocks[1] + 100, blocks[1], sizes[1]));
+        EXPECT(scene_device_of(blocks[2] + 8) == 0);
         REQUIRE(gpu_malloc_pitch(&pitched, &pitch, 1000, 100));
         REQUIRE(gpu_malloc_async(&async, 5 * MIB, NULL));
         REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));

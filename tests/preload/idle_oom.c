@@ -13,8 +13,7 @@ static uint64_t blocks[BLOCKS];
 
 size_t free_bytes(void)
 {
-    size_t bytes = 0;
-    REQUIRE(gpu_mem_info(&bytes, NULL));
+    size_t bytes = FREE_BYTES();
     return bytes;
 }
 
@@ -71,12 +70,11 @@ static void refuse_once(bool idle)
         (uint64_t (*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
     for (size_t i = 0; fail != NULL && i < NUM_MEANS; i++) {
         const char *symbol = means[i].symbol;
-        uint64_t block = 0;
         /* The launch allocates by itself. */
         if (symbol == NULL || (!idle && means[i].take == take_launch))
             continue;
         if (idle) {
-            REQUIRE(gpu_malloc(&block, 8 * MIB));
+            uint64_t block = NEW_BLOCK(8 * MIB);
             REQUIRE(gpu_free(block));
         }
         bool again = idle && scene_preloaded();
@@ -95,7 +93,7 @@ static void refuse_once(bool idle)
 int main(void)
 {
     scene_start(1, 200);
-    REQUIRE(cuCtxGetCurrent(&primary));
+    primary = CURRENT_CONTEXT();
     for (size_t i = 0; i < NUM_MEANS; i++) {
         fill_and_free(false);
         int rc = means[i].take();

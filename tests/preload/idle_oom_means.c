@@ -144,32 +144,20 @@ static int take_context(void)
     return rc;
 }
 
-static int take_stream(void)
-{
-    CUstream stream = NULL;
-    int rc = cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0);
-    if (rc == 0)
-        REQUIRE(cuStreamDestroy(stream));
-    return rc;
-}
-
-static int take_event(void)
-{
-    CUevent event = NULL;
-    int rc = cuEventCreate(&event, 0);
-    if (rc == 0)
-        REQUIRE(cuEventDestroy(event));
-    return rc;
-}
-
-static int take_module(void)
-{
-    CUmodule module = NULL;
-    int rc = cuModuleLoadData(&module, kernels_ptx);
-    if (rc == 0)
-        REQUIRE(cuModuleUnload(module));
-    return rc;
-}
+/* A way that makes an object, by a call, and destroys it by another one. */
+#define TAKES(name, type, make, destroy)                                                           \
+    static int name(void)                                                                          \
+    {                                                                                              \
+        type object = NULL;                                                                        \
+        int rc = (int)(make);                                                                      \
+        if (rc == 0)                                                                               \
+            REQUIRE(destroy(object));                                                              \
+        return rc;                                                                                 \
+    }
+TAKES(take_stream, CUstream, cuStreamCreateWithPriority(&object, CU_STREAM_NON_BLOCKING, 0),
+      cuStreamDestroy)
+TAKES(take_event, CUevent, cuEventCreate(&object, 0), cuEventDestroy)
+TAKES(take_module, CUmodule, cuModuleLoadData(&object, kernels_ptx), cuModuleUnload)
 
 static int take_graph(void)
 {

@@ -37,22 +37,17 @@ static void share(const struct block *b, unsigned char byte)
     struct ipc_message first = ipc_peer_do(&importer, m), second = ipc_peer_do(&importer, m);
     printf("%zu bytes: opened %d, %zu wrong; again %d, the same %d", b->size_bytes, first.rc,
            first.wrong, second.rc, first.address == second.address);
-    m.address = first.address;
-    m.order = IPC_RANGE;
-    m.address += b->size_bytes / 2;
-    struct ipc_message range = ipc_peer_do(&importer, m);
+    m.address = first.address + b->size_bytes / 2;
+    struct ipc_message range = ipc_peer_then(&importer, m, IPC_RANGE);
     printf("; range %d, around it %d", range.rc,
            range.base <= first.address &&
                first.address + b->size_bytes <= range.base + range.size_bytes);
     m.address = first.address;
-    m.order = IPC_CLOSE;
-    printf("; closed %d", ipc_peer_do(&importer, m).rc);
-    m.order = IPC_FILL; /* the close waits for it */
+    printf("; closed %d", ipc_peer_then(&importer, m, IPC_CLOSE).rc);
     m.byte = byte + 100;
-    printf(", written %d", ipc_peer_do(&importer, m).rc);
-    m.order = IPC_CLOSE;
-    printf(", closed %d", ipc_peer_do(&importer, m).rc);
-    printf(", once too often %d\n", ipc_peer_do(&importer, m).rc);
+    printf(", written %d", ipc_peer_then(&importer, m, IPC_FILL).rc); /* the close waits for it */
+    printf(", closed %d", ipc_peer_then(&importer, m, IPC_CLOSE).rc);
+    printf(", once too often %d\n", ipc_peer_then(&importer, m, IPC_CLOSE).rc);
 }
 
 /* A block that the cache puts together from the memory of many smaller ones, and a part of the
@@ -71,7 +66,7 @@ static size_t share_pieces(void)
     return wrong;
 }
 
-static int another_process_has_the_same_bytes(void)
+ACT(another_process_has_the_same_bytes)
 {
     static const size_t sizes[] = {4 * MIB, 512,       64 * KIB, 20 * MIB, 700,
                                    2 * MIB, 300 * KIB, 3 * MIB,  34 * MIB, 33 * KIB};
@@ -121,7 +116,7 @@ static int another_process_has_the_same_bytes(void)
 /* The other process is one without the cache. It gets an error or the right bytes. A program under
  * the cache opens what it exports itself. Also nonsense in the place of a handle is refused. */
 
-static int a_process_without_the_cache_is_right_or_refused(void)
+ACT(a_process_without_the_cache_is_right_or_refused)
 {
     static const size_t sizes[] = {4 * MIB, 512, 3000, 80 * KIB, 20 * MIB, 512};
     CUipcMemHandle handle;
@@ -167,7 +162,7 @@ static bool comes_back(struct observer *observer, size_t want_bytes)
     return false;
 }
 
-static int what_was_opened_is_gone_after_a_reset(void)
+ACT(what_was_opened_is_gone_after_a_reset)
 {
     static const size_t sizes[] = {64 * MIB, 900};
     uint64_t blocks[2];
@@ -189,17 +184,11 @@ static int what_was_opened_is_gone_after_a_reset(void)
         struct ipc_message m = {.order = IPC_RESET};
         printf("reset %d", ipc_peer_do(&resetting, m).rc);
         for (int i = 0; i < 2; i++) {
-            m = messages[i];
-            m.order = IPC_RANGE;
-            printf(", range %d", ipc_peer_do(&resetting, m).rc);
-            m = messages[i];
-            m.order = IPC_CLOSE;
-            printf(", closed %d", ipc_peer_do(&resetting, m).rc);
+            printf(", range %d", ipc_peer_then(&resetting, messages[i], IPC_RANGE).rc);
+            printf(", closed %d", ipc_peer_then(&resetting, messages[i], IPC_CLOSE).rc);
         }
         for (int i = 0; i < 2; i++) {
-            m = messages[i];
-            m.order = IPC_OPEN;
-            messages[i] = ipc_peer_do(&resetting, m);
+            messages[i] = ipc_peer_then(&resetting, messages[i], IPC_OPEN);
             printf(", opened %d, %zu wrong", messages[i].rc, messages[i].wrong);
         }
         printf("\n");
@@ -209,8 +198,7 @@ static int what_was_opened_is_gone_after_a_reset(void)
     printf("%zu wrong bytes at the exporter\n", wrong);
     size_t full_bytes = observer_free_bytes(&observer);
     for (int i = 0; i < 2; i++) {
-        messages[i].order = IPC_CLOSE;
-        printf("closed %d\n", ipc_peer_do(&resetting, messages[i]).rc);
+        printf("closed %d\n", ipc_peer_then(&resetting, messages[i], IPC_CLOSE).rc);
         REQUIRE(gpu_free(blocks[i]));
     }
     if (!comes_back(&observer, full_bytes + 48 * MIB))
@@ -226,10 +214,5 @@ int main(int argc, char **argv)
         ipc_serve(atoi(argv[2]), atoi(argv[3]));
         return 0;
     }
-    static const struct scene_act acts[] = {
-        ACT(another_process_has_the_same_bytes),
-        ACT(a_process_without_the_cache_is_right_or_refused),
-        ACT(what_was_opened_is_gone_after_a_reset),
-    };
-    return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);
+    return scene_play(argc, argv);
 }

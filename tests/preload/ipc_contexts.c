@@ -33,17 +33,15 @@ static int open_where_nothing_is_served(int from, int to)
 {
     CUipcMemHandle handles[HANDLES];
     uint64_t opened[HANDLES] = {0}, blocks[HANDLES] = {0};
-    CUcontext ended = NULL, other = NULL, own = NULL;
     size_t wrong = 0;
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&own));
+    CUcontext own = CURRENT_CONTEXT();
     for (int i = 0; i < HANDLES; i++) {
         REQUIRE(gpu_ipc_open(&opened[i], handles[i]));
-        REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+        blocks[i] = NEW_BLOCK(sizes[i]);
     }
-    REQUIRE(cuCtxCreate(&ended, NULL, 0, 0));
-    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    CUcontext ended = NEW_CONTEXT(), other = NEW_CONTEXT();
     REQUIRE(cuCtxDestroy(ended));
     REQUIRE(cuCtxPopCurrent(&other)); /* the ended one is current */
     for (int i = 0; i < HANDLES; i++)
@@ -63,7 +61,7 @@ static int open_where_nothing_is_served(int from, int to)
     return 0;
 }
 
-static int ipc_refused(void)
+ACT(ipc_refused)
 {
     ipc_share_with(open_where_nothing_is_served, sizes, HANDLES);
     return 0;
@@ -80,12 +78,10 @@ static const size_t ended_sizes[ENDED_HANDLES] = {700, 40 * KIB, 5 * MIB};
 
 static uint32_t open_close_end(const CUipcMemHandle *handles, int round)
 {
-    CUcontext context = NULL;
-    CUgraph graph = NULL;
-    uint64_t opened[ENDED_HANDLES] = {0}, base = 0, own = 0;
+    uint64_t opened[ENDED_HANDLES] = {0}, base = 0;
     size_t size_bytes = 0;
     uint32_t wrong = 0;
-    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    CUcontext context = NEW_CONTEXT();
     CUstream stream = NEW_STREAM(false);
     for (int i = 0; i < ENDED_HANDLES; i++) {
         REQUIRE(gpu_ipc_open(&opened[i], handles[i]));
@@ -93,12 +89,11 @@ static uint32_t open_close_end(const CUipcMemHandle *handles, int round)
         wrong += gpu_address_range(&base, &size_bytes, opened[i]) != 0;
     }
     if (round % 2) /* the next ones come to other addresses */
-        REQUIRE(gpu_malloc(&own, 3 * MIB));
+        NEW_BLOCK(3 * MIB);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     for (int i = 0; i < ENDED_HANDLES; i++)
         wrong += gpu_ipc_close(opened[i]) != 0;
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
     if (round % 4 < 2)
         usleep(200);
     REQUIRE(cuCtxDestroy(context));
@@ -116,10 +111,9 @@ static int live_on_and_on(int index, void *context)
 
 static void try_to_end(const CUipcMemHandle *handles)
 {
-    CUcontext context = NULL;
     uint64_t opened[ENDED_HANDLES] = {0}, base = 0;
     size_t size_bytes = 0;
-    REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+    CUcontext context = NEW_CONTEXT();
     for (int i = 0; i < ENDED_HANDLES; i++)
         REQUIRE(gpu_ipc_open(&opened[i], handles[i]));
     printf("ended %d:", (int)cuCtxDestroy(context));
@@ -142,7 +136,7 @@ static int import(int from, int to)
     return 0;
 }
 
-static int ipc_ended(void)
+ACT(ipc_ended)
 {
     ipc_share_with(import, ended_sizes, ENDED_HANDLES);
     return 0;
@@ -180,7 +174,7 @@ static int share_beside(int index, void *unused)
     return refused;
 }
 
-static int ipc_beside(void)
+ACT(ipc_beside)
 {
     contexts_end_slowly();
     scene_start(1, 60);
@@ -188,4 +182,4 @@ static int ipc_beside(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(ipc_refused), ACT(ipc_ended), ACT(ipc_beside))
+PLAY_ACTS

@@ -16,11 +16,8 @@ static int import(int from, int to)
     REQUIRE(gpu_open(1));
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
     for (int i = 0; i < 2; i++) {
-        int device = -1;
-        bool is_device = false;
         REQUIRE(gpu_ipc_open(&blocks[i], handles[i]));
-        REQUIRE(gpu_pointer_is_device(&is_device, &device, blocks[i]));
-        EXPECT(is_device && device == 1); /* the context's in which it was opened */
+        EXPECT(scene_device_of(blocks[i]) == 1); /* the context's in which it was opened */
         wrong += scene_wrong_words(blocks[i], words, 10 + (uint32_t)i, NULL);
     }
     for (int i = 0; i < 2; i++)
@@ -33,7 +30,7 @@ static int import(int from, int to)
     return 0;
 }
 
-static int a_device_uses_what_it_opened_of_its_peer(void)
+ACT(a_device_uses_what_it_opened_of_its_peer)
 {
     CUipcMemHandle handles[2];
     uint64_t blocks[2] = {0};
@@ -47,8 +44,7 @@ static int a_device_uses_what_it_opened_of_its_peer(void)
         scene_skip("the devices are no peers");
     for (int i = 0; i < 2; i++) {
         REQUIRE(gpu_open(i));
-        REQUIRE(gpu_malloc(&blocks[i], words * 4));
-        REQUIRE(gpu_fill(blocks[i], words, 10 + (uint32_t)i, NULL));
+        blocks[i] = NEW_FILLED(words, 10 + (uint32_t)i, NULL);
         REQUIRE(gpu_sync());
         ipc_export(&handles[i], blocks[i]);
     }
@@ -86,8 +82,7 @@ static int import_and_copy(int from, int to)
     EXPECT(read(from, &handle, sizeof handle) == sizeof handle);
     REQUIRE(gpu_ipc_open(&block, handle));
     REQUIRE(gpu_open(1));
-    uint64_t own = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(own, words, 0, NULL));
+    uint64_t own = NEW_FILLED(words, 0, NULL);
     REQUIRE(gpu_sync());
     f.move = gpu_move(own, block, words * 4);
     REQUIRE(gpu_sync());
@@ -110,7 +105,7 @@ static int import_and_copy(int from, int to)
     return 0;
 }
 
-static int copies_reach_what_another_device_opened(void)
+ACT(copies_reach_what_another_device_opened)
 {
     CUipcMemHandle handle;
     struct findings f;
@@ -122,8 +117,7 @@ static int copies_reach_what_another_device_opened(void)
     if (!can)
         scene_skip("the devices are no peers");
     REQUIRE(gpu_open(0));
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 10, NULL));
+    uint64_t block = NEW_FILLED(words, 10, NULL);
     REQUIRE(gpu_sync());
     ipc_export(&handle, block);
     EXPECT(write(importer.to, &handle, sizeof handle) == sizeof handle);
@@ -133,9 +127,7 @@ static int copies_reach_what_another_device_opened(void)
            "%d; exit %d\n",
            f.move, f.wrong_moved, f.get, f.wrong_got, f.enable, f.again, f.wrong_again, f.disable,
            ended);
-    REQUIRE(gpu_free(block));
     return f.wrong_moved + f.wrong_again + f.wrong_got != 0;
 }
 
-SCENE_ACTS(ACT(a_device_uses_what_it_opened_of_its_peer),
-           ACT(copies_reach_what_another_device_opened))
+PLAY_ACTS

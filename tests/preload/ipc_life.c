@@ -25,14 +25,6 @@ static struct ipc_message open_in(const struct ipc_peer *peer, const CUipcMemHan
                   .order = IPC_OPEN, .handle = *handle, .size_bytes = size_bytes, .byte = byte});
 }
 
-/* The same message again, with another order. */
-static struct ipc_message then(const struct ipc_peer *peer, struct ipc_message m,
-                               enum ipc_order order)
-{
-    m.order = order;
-    return ipc_peer_do(peer, m);
-}
-
 static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
 {
     enum { NEXT = 8 };
@@ -51,10 +43,10 @@ static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
         next[i] = ipc_filled(size_bytes, 2);
         ipc_export(&other, next[i]);
     }
-    m = then(importer, m, IPC_LOOK);
+    m = ipc_peer_then(importer, m, IPC_LOOK);
     judge("its bytes stay when the exporter frees it", size_bytes, m.wrong == 0);
     m.byte = 3;
-    then(importer, m, IPC_WRITE);
+    ipc_peer_then(importer, m, IPC_WRITE);
     size_t wrong = 0;
     for (int i = 0; i < NEXT; i++)
         wrong += scene_wrong_bytes(next[i], size_bytes, 2);
@@ -62,12 +54,12 @@ static void exporter_frees(const struct ipc_peer *importer, size_t size_bytes)
     struct ipc_message stale = open_in(importer, &handle, size_bytes, 3);
     judge("a second opening finds the first", size_bytes,
           stale.rc == 0 && stale.address == m.address);
-    printf("closed %d", then(importer, m, IPC_CLOSE).rc);
-    printf(" %d\n", stale.rc == 0 ? then(importer, m, IPC_CLOSE).rc : 0);
+    printf("closed %d", ipc_peer_then(importer, m, IPC_CLOSE).rc);
+    printf(" %d\n", stale.rc == 0 ? ipc_peer_then(importer, m, IPC_CLOSE).rc : 0);
     stale = open_in(importer, &handle, size_bytes, 3);
     judge("a handle of a freed block is refused", size_bytes, stale.rc != 0);
     if (stale.rc == 0)
-        then(importer, stale, IPC_CLOSE);
+        ipc_peer_then(importer, stale, IPC_CLOSE);
     FREE_ALL(next, NEXT);
 }
 
@@ -117,13 +109,13 @@ static void exporter_ends(const char *how, bool killed, bool with_child)
     else
         EXPECT(write(until[1], "", 1) == 1);
     scene_wait(exporter);
-    m = then(&importer, m, IPC_LOOK);
+    m = ipc_peer_then(&importer, m, IPC_LOOK);
     judge("its bytes stay when the exporter ends", GIFT_BYTES, m.wrong == 0);
     uint64_t start_ns = scene_now_ns();
     struct ipc_message late = open_in(&importer, &gift.unopened, GIFT_BYTES, 8);
     judge("its other handle is refused", GIFT_BYTES, late.rc != 0);
     judge("at once", GIFT_BYTES, scene_now_ns() - start_ns < 5000 * MS_NS);
-    printf("closed %d", then(&importer, m, IPC_CLOSE).rc);
+    printf("closed %d", ipc_peer_then(&importer, m, IPC_CLOSE).rc);
     printf(", importer ended with %d\n", ipc_peer_end(&importer));
     if (gift.lives_on > 0)
         kill(gift.lives_on, SIGKILL);

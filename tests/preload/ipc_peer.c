@@ -134,6 +134,13 @@ struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message o
     return answer;
 }
 
+struct ipc_message ipc_peer_then(const struct ipc_peer *peer, struct ipc_message m,
+                                 enum ipc_order order)
+{
+    m.order = order;
+    return ipc_peer_do(peer, m);
+}
+
 int ipc_peer_join(const struct ipc_peer *peer)
 {
     int status = -1;

@@ -43,6 +43,9 @@ struct ipc_peer ipc_peer_fork(void);
 struct ipc_peer ipc_peer_start_bare(void);
 /* One order and its answer. */
 struct ipc_message ipc_peer_do(const struct ipc_peer *peer, struct ipc_message order);
+/* The same message again, with another order. */
+struct ipc_message ipc_peer_then(const struct ipc_peer *peer, struct ipc_message m,
+                                 enum ipc_order order);
 /* Waits until its work is done; its exit status, or the signal that ended it, negative. */
 int ipc_peer_join(const struct ipc_peer *peer);
 /* Ends one that serves; the same. */

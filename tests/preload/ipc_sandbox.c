@@ -102,8 +102,7 @@ static void share(const struct ipc_peer *importer, struct ipc_message m, const c
 {
     struct ipc_message opened = ipc_peer_do(importer, m);
     printf("%s: opened %d, %zu wrong", when, opened.rc, opened.wrong);
-    opened.order = IPC_CLOSE;
-    printf(", closed %d\n", ipc_peer_do(importer, opened).rc);
+    printf(", closed %d\n", ipc_peer_then(importer, opened, IPC_CLOSE).rc);
 }
 
 int main(void)

@@ -159,22 +159,12 @@ static void tell_count(const char *text, const char *field, int expected)
     printf("%s %d\n", field, count);
 }
 
-static int kinds(void)
+ACT(kinds)
 {
-    static char text[65536];
-    char stats[] = "/tmp/scene-kinds-XXXXXX", value[64];
+    int status;
     if (getenv(inner_variable) != NULL)
         return inner();
-    int descriptor = mkstemp(stats);
-    EXPECT(descriptor >= 0);
-    snprintf(value, sizeof value, "exit-json:%s", stats);
-    REQUIRE(setenv("GPUCACHE_STATS", value, 1));
-    int status = scene_again(inner_variable, "1");
-    FILE *file = fopen(stats, "r");
-    EXPECT(file != NULL);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    unlink(stats);
+    const char *text = scene_again_report(inner_variable, "1", &status);
     if (status == 0) {
         tell_count(text, "num_async_allocs", 2);
         tell_count(text, "num_managed_allocs", 1);
@@ -264,7 +254,7 @@ static int free_addresses(void)
         for (int shift = 21; shift < 44; shift++)
             for (uint64_t times = 1; times <= 17; times += 16)
                 freed += cuMemAddressFree(granule - back * 2 * MIB, times << shift) == CUDA_SUCCESS;
-    REQUIRE(gpu_malloc(&block, 4096));
+    block = NEW_BLOCK(4096);
     REQUIRE(gpu_memset(block, 7, 4096));
     printf("address space that nobody reserved, freed: %d, %zu wrong\n", freed,
            scene_wrong_bytes(block, 4096, 7));
@@ -281,7 +271,7 @@ static int elsewhere(int (*body)(void))
     return scene_wait(child);
 }
 
-static int mapping_calls(void)
+ACT(mapping_calls)
 {
     static const size_t sizes[] = {4096, 200 * KIB, 2 * MIB, 6 * MIB};
     int rc = elsewhere(free_addresses);
@@ -307,4 +297,4 @@ static int mapping_calls(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(kinds), ACT(mapping_calls))
+PLAY_ACTS

@@ -65,7 +65,7 @@ static void leave_busy(enum way way)
     }
 }
 
-static int exit_threads(void)
+ACT(exit_threads)
 {
     int wrong = 0;
     for (int i = 0; i < 2 * WAYS; i++) {
@@ -100,11 +100,9 @@ static int work(int out)
     char folder[64] = "";
     int own = open("/tmp", O_TMPFILE | O_RDWR, 0600);
     scene_start(1, 60);
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 3, NULL));
+    uint64_t block = NEW_FILLED(words, 3, NULL);
     for (int i = 0; i < 10; i++) {
-        uint64_t other = NEW_BLOCK(4 * MIB);
-        REQUIRE(gpu_free(other));
+        TAKE_AND_GIVE(4 * MIB);
         if (scene_preloaded())
             REQUIRE(raise(SIGUSR1));
         scene_sleep_ms(2);
@@ -117,7 +115,7 @@ static int work(int out)
     return write(out, &word, sizeof word) != sizeof word;
 }
 
-static int daemonize(void)
+ACT(daemonize)
 {
     int ends[2];
     struct word word = {0};
@@ -173,7 +171,7 @@ static void close_all(void)
     }
 }
 
-static int close_fds(void)
+ACT(close_fds)
 {
     const uint64_t words = 64 * KIB;
     int files[FILES];
@@ -182,8 +180,7 @@ static int close_fds(void)
     scene_start(1, 60);
     if (!scene_simulated())
         scene_skip("a real driver does not survive this");
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 3, NULL));
+    uint64_t block = NEW_FILLED(words, 3, NULL);
     REQUIRE(gpu_sync());
 
     close_all();
@@ -209,7 +206,6 @@ static int close_fds(void)
         REQUIRE(close(files[i]));
     }
     printf("%ld bytes by others, %u wrong words\n", written, wrong);
-    REQUIRE(gpu_free(block));
     return written != 0 || wrong != 0;
 }
 
@@ -240,15 +236,15 @@ static int short_life(int index, void *context)
     return (int)wrong;
 }
 
-static int short_threads(void)
+ACT(short_threads)
 {
-    size_t before = 0, after = 0;
+    size_t before = 0;
     uint32_t wrong = 0;
     scene_start(1, 120);
     for (uint32_t wave = 0; wave < WAVES; wave++) {
         /* The first waves bring what threads and streams cost natively. */
         if (wave == WAVES / 3)
-            REQUIRE(gpu_mem_info(&before, NULL));
+            before = FREE_BYTES();
         wrong += (uint32_t)scene_threads(SHORT_THREADS, short_life, &wave);
         for (int t = 0; t < SHORT_THREADS; t++) {
             for (int i = 1; i < BLOCKS; i += 2) {
@@ -258,7 +254,7 @@ static int short_threads(void)
             }
         }
     }
-    REQUIRE(gpu_mem_info(&after, NULL));
+    size_t after = FREE_BYTES();
     printf("%u wrong words\n", wrong);
     /* A real driver keeps memory for the streams of threads that are gone. */
     if (scene_simulated())
@@ -279,8 +275,7 @@ static int storm_work(uint32_t seed)
     CUstream stream = NEW_STREAM(seed % 2 == 0);
     for (uint32_t i = 0; i < ROUNDS; i++) {
         uint64_t words = (i % 13 + 1) * (i % 5 == 0 ? 10000 : 700);
-        uint64_t block = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(block, words, seed + i, stream));
+        uint64_t block = NEW_FILLED(words, seed + i, stream);
         wrong += scene_wrong_words(block, words, seed + i, stream);
         REQUIRE(gpu_fill(block, words, 0, stream));
         REQUIRE(gpu_free(block));
@@ -304,14 +299,13 @@ static int storm_body(int index, void *context)
     return 0;
 }
 
-static int signal_storm(void)
+ACT(signal_storm)
 {
     scene_start(1, 120);
-    uint64_t first = NEW_BLOCK(4096);
+    NEW_BLOCK(4096);
     int wrong = scene_threads(STORM_THREADS, storm_body, NULL);
     printf("%d wrong words\n", wrong);
-    REQUIRE(gpu_free(first));
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(exit_threads), ACT(daemonize), ACT(close_fds), ACT(short_threads), ACT(signal_storm))
+PLAY_ACTS

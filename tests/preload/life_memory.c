@@ -75,8 +75,7 @@ int life_work_a_while(int index, void *context)
     CUstream stream = NEW_STREAM(false);
     for (uint32_t i = 0; i < *rounds && !atomic_load(&stop_busy); i++) {
         uint64_t words = (i * 37 + (uint32_t)index * 1000) % 30000 + 1, block = 0;
-        REQUIRE(gpu_malloc(&block, words * 4));
-        REQUIRE(gpu_fill(block, words, i, stream));
+        block = NEW_FILLED(words, i, stream);
         if (i % 4 == 0)
             wrong += scene_wrong_words(block, words, i, stream);
         REQUIRE(gpu_free(block));

@@ -34,8 +34,7 @@ void life_ask_by_environment(void)
 {
     static const char *const requests[] = {"1", "device=0", "keep=1M"};
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", requests[life_draw(3)], 1));
-    uint64_t block = NEW_BLOCK(4096);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(4096);
     REQUIRE(unsetenv("GPUCACHE_EMPTY_CACHE"));
 }
 
@@ -91,8 +90,6 @@ int life_start(char *self, const char *what)
 void life_capture(void)
 {
     const uint64_t words = life_draw_words();
-    CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
     struct block b = {.words = words, .value = life_draw(1000)};
     uint32_t wrong = 0;
     CUstream stream = NEW_STREAM(false);
@@ -105,8 +102,8 @@ void life_capture(void)
     if (life.listens)
         raise(SIGUSR1);
     REQUIRE(gpu_free(inside));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    CUgraph graph = END_CAPTURE(stream);
+    CUgraphExec exec = NEW_EXEC(graph);
     REQUIRE(gpu_graph_destroy(graph, NULL));
     for (int i = 0; i < 3; i++) {
         REQUIRE(gpu_fill(b.at, words, 0, stream));

@@ -24,11 +24,10 @@ static void run_alone(CUstream stream, bool waits)
 /* Memory to spare: nothing has to wait for what was freed lately. */
 static void make_room(void)
 {
-    uint64_t block = NEW_BLOCK(ROOM);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(ROOM);
 }
 
-static int second_life(void)
+ACT(second_life)
 {
     static uint64_t blocks[LIFE_BLOCKS];
     uint32_t wrong = 0;
@@ -40,7 +39,7 @@ static int second_life(void)
     printf("reset: %d\n", gpu_reset());
     REQUIRE(gpu_open(0));
 
-    REQUIRE(gpu_stream_create(&stream, false));
+    stream = NEW_STREAM(false);
     make_room();
     for (int i = 0; i < 6; i++)
         run_alone(stream, true);
@@ -50,8 +49,7 @@ static int second_life(void)
     run_alone(CU_STREAM_LEGACY, false);
     REQUIRE(gpu_free(old));
     for (int i = 0; i < LIFE_BLOCKS; i++) {
-        REQUIRE(gpu_malloc(&blocks[i], life_words * 4));
-        REQUIRE(gpu_fill(blocks[i], life_words, 7, CU_STREAM_LEGACY));
+        blocks[i] = NEW_FILLED(life_words, 7, CU_STREAM_LEGACY);
     }
     REQUIRE(gpu_stream_sync(stream));
     for (int i = 0; i < LIFE_BLOCKS; i++) {
@@ -59,7 +57,6 @@ static int second_life(void)
         REQUIRE(gpu_free(blocks[i]));
     }
     printf("%u wrong life_words\n", wrong);
-    REQUIRE(gpu_stream_destroy(stream));
     return wrong != 0;
 }
 
@@ -88,9 +85,9 @@ static void use_one(uint32_t number)
     uint64_t blocks[2 * SIZES];
     uint32_t host = 0;
     if (number % 2)
-        REQUIRE(cuCtxCreate(&context, NULL, 0, 0));
+        context = NEW_CONTEXT();
     for (int i = 0; i < 2 * SIZES; i++)
-        REQUIRE(gpu_malloc(&blocks[i], sizes[i % SIZES]));
+        blocks[i] = NEW_BLOCK(sizes[i % SIZES]);
     REQUIRE(gpu_put(blocks[0], &number, sizeof number));
     REQUIRE(gpu_get(&host, blocks[0], sizeof host));
     EXPECT(host == number);
@@ -99,19 +96,19 @@ static void use_one(uint32_t number)
     REQUIRE(gpu_open(0));
 }
 
-static int context_leak(void)
+ACT(context_leak)
 {
-    size_t before = 0, first_free = 0, free_bytes = 0;
+    size_t before = 0, first_free = 0;
     scene_start(1, 200);
     uint32_t contexts = scene_simulated() ? CONTEXTS : CONTEXTS_REAL;
     for (uint32_t number = 0; number < contexts; number++) {
         if (number == FIRST) {
             before = resident_bytes();
-            REQUIRE(gpu_mem_info(&first_free, NULL));
+            first_free = FREE_BYTES();
         }
         use_one(number);
     }
-    REQUIRE(gpu_mem_info(&free_bytes, NULL));
+    size_t free_bytes = FREE_BYTES();
     bool lost = free_bytes + 64 * MIB < first_free;
     printf("device memory is %s\n", lost ? "lost" : "all there");
     size_t after = resident_bytes();
@@ -159,8 +156,7 @@ static uint32_t reuse(CUcontext first, CUstream on_first, CUcontext second, CUst
         REQUIRE(gpu_spin_fill(block, words, 0xbad, 300000, on_first));
         REQUIRE(gpu_free(block));
         REQUIRE(cuCtxSetCurrent(second));
-        uint64_t again = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(again, words, round, on_second));
+        uint64_t again = NEW_FILLED(words, round, on_second);
         wrong += scene_wrong_words(again, words, round, on_second);
         if (round % 8 == 0) {
             REQUIRE(cuCtxSetCurrent(first));
@@ -188,7 +184,7 @@ static uint32_t primary_context_of_a_green_one(void)
     int active = -1;
     uint64_t kept;
     CUgreenCtx green = make_green(&converted);
-    REQUIRE(gpu_malloc(&kept, 8 * MIB));
+    kept = NEW_BLOCK(8 * MIB);
     REQUIRE(cuCtxSetCurrent(NULL));
     printf("release %d", (int)cuDevicePrimaryCtxRelease(0));
     REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
@@ -198,20 +194,20 @@ static uint32_t primary_context_of_a_green_one(void)
     printf(", then %d\n", active);
     REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
     REQUIRE(cuCtxSetCurrent(primary));
-    REQUIRE(gpu_malloc(&kept, 8 * MIB));
+    kept = NEW_BLOCK(8 * MIB);
     REQUIRE(gpu_memset(kept, 5, 8 * MIB));
     uint32_t wrong = scene_wrong_bytes(kept, 8 * MIB, 5) != 0;
     REQUIRE(gpu_free(kept));
     return wrong;
 }
 
-static int green(void)
+ACT(green)
 {
-    CUcontext primary = NULL, converted = NULL, by_stream = NULL;
+    CUcontext converted = NULL, by_stream = NULL;
     CUstream on_green = NULL;
     uint32_t wrong = 0;
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&primary));
+    CUcontext primary = CURRENT_CONTEXT();
     uint64_t before = NEW_BLOCK(1 * MIB);
     CUgreenCtx green = make_green(&converted);
     REQUIRE(cuGreenCtxStreamCreate(&on_green, green, CU_STREAM_NON_BLOCKING, 0));
@@ -245,7 +241,7 @@ static int green(void)
     /* Freed elsewhere: green memory in the primary context, and the other way round. */
     REQUIRE(cuCtxSetCurrent(converted));
     printf("free in the green context: %d\n", gpu_free(before));
-    REQUIRE(gpu_malloc(&before, 1 * MIB));
+    before = NEW_BLOCK(1 * MIB);
     REQUIRE(cuCtxSetCurrent(primary));
     printf("free in the primary context: %d\n", gpu_free(before));
 
@@ -260,4 +256,4 @@ static int green(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(second_life), ACT(context_leak), ACT(green))
+PLAY_ACTS

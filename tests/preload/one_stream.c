@@ -54,9 +54,8 @@ static uint32_t destroy_between(bool blocking)
     REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, stream));
     REQUIRE(gpu_free(old));
     REQUIRE(gpu_stream_destroy(stream));
-    REQUIRE(gpu_stream_create(&stream, blocking));
-    uint64_t block = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(block, words, 7, stream));
+    stream = NEW_STREAM(blocking);
+    uint64_t block = NEW_FILLED(words, 7, stream);
     REQUIRE(gpu_sync());
     uint32_t wrong = scene_wrong_words(block, words, 7, stream);
     REQUIRE(gpu_free(block));
@@ -71,8 +70,8 @@ static uint32_t with_graph(CUstream from, CUstream to)
     uint64_t block = next_of_late_writer(from);
     REQUIRE(gpu_capture_begin(to, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_fill(block, words, 9, to));
-    REQUIRE(gpu_capture_end(to, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    graph = END_CAPTURE(to);
+    exec = NEW_EXEC(graph);
     REQUIRE(gpu_graph_launch(exec, to));
     REQUIRE(gpu_sync());
     uint32_t wrong = scene_wrong_words(block, words, 9, to);
@@ -105,7 +104,7 @@ static uint32_t with_thread(void)
     return wrong;
 }
 
-static int one_stream(void)
+ACT(one_stream)
 {
     uint32_t wrong = 0;
     scene_start(1, 120);
@@ -199,15 +198,15 @@ static void capture_one(CUstream stream, CUlaunchAttribute attribute, bool late)
     void *params[] = {&block, &n_words, &value};
     REQUIRE(cuModuleLoadData(&module, kernels_ptx));
     REQUIRE(cuModuleGetFunction(&fill, module, "fill"));
-    REQUIRE(gpu_malloc(&block, 4096));
+    block = NEW_BLOCK(4096);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(cuLaunchKernelEx(&config, fill, params, NULL));
-    REQUIRE(gpu_capture_end(stream, &graph));
+    graph = END_CAPTURE(stream);
     REQUIRE(cuGraphGetNodes(graph, &node, &nodes));
     if (late)
         printf("attribute %d of a node: %d\n", (int)attribute.id,
                (int)cuGraphKernelNodeSetAttribute(node, attribute.id, &attribute.value));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    exec = NEW_EXEC(graph);
     REQUIRE(gpu_graph_launch(exec, stream));
     REQUIRE(gpu_stream_sync(stream));
     REQUIRE(gpu_graph_destroy(graph, exec));
@@ -264,7 +263,7 @@ static int inner(const struct way *way)
     REQUIRE(gpu_free(block));
     way->set(stream);
     for (uint32_t i = 0; i < ROUNDS; i++) {
-        REQUIRE(gpu_malloc(&block, MIB));
+        block = NEW_BLOCK(MIB);
         REQUIRE(gpu_fill(block, 64, i, stream));
         REQUIRE(gpu_free(block));
         if (i % 64 == 63)
@@ -284,19 +283,10 @@ static int count_of(const char *text, const char *field)
 
 static int play(int index)
 {
-    static char text[65536];
-    char stats[] = "/tmp/scene-domains-XXXXXX", value[64];
-    int descriptor = mkstemp(stats);
-    EXPECT(descriptor >= 0);
-    snprintf(value, sizeof value, "exit-json:%s", stats);
-    REQUIRE(setenv("GPUCACHE_STATS", value, 1));
+    char value[16];
+    int status;
     snprintf(value, sizeof value, "%d", index);
-    int status = scene_again(inner_variable, value);
-    FILE *file = fdopen(descriptor, "r");
-    EXPECT(file != NULL);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    unlink(stats);
+    const char *text = scene_again_report(inner_variable, value, &status);
     if (status != 0)
         return status;
     bool fenced = ways[index].fenced;
@@ -311,7 +301,7 @@ static int play(int index)
     return 0;
 }
 
-static int domains(void)
+ACT(domains)
 {
     const char *index = getenv(inner_variable);
     if (index != NULL)
@@ -322,4 +312,4 @@ static int domains(void)
     return rc;
 }
 
-SCENE_ACTS(ACT(one_stream), ACT(domains))
+PLAY_ACTS

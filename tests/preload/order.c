@@ -35,8 +35,7 @@ static uint32_t late_writer(CUstream writer, CUstream next, uint64_t words)
 static uint32_t late_reader(CUstream reader, CUstream next, uint64_t words, uint64_t errors_ptr)
 {
     uint32_t errors = 0;
-    uint64_t old = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(old, words, 5, reader));
+    uint64_t old = NEW_FILLED(words, 5, reader);
     REQUIRE(gpu_memset_async(errors_ptr, 0, sizeof errors, reader));
     REQUIRE(gpu_spin_check(old, words, 5, errors_ptr, delay_ns, reader));
     REQUIRE(gpu_free(old));
@@ -60,15 +59,15 @@ static size_t late_writer_copy(CUstream writer, uint64_t words)
     return wrong;
 }
 
-static int reuse(void)
+ACT(reuse)
 {
     static const uint64_t sizes[] = {512, 64 * KIB, 256 * KIB};
     CUstream streams[REUSE_STREAMS] = {NULL, CU_STREAM_PER_THREAD, NULL, NULL, NULL};
     size_t writers = 0, readers = 0, copies = 0;
     scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&streams[2], true));
-    REQUIRE(gpu_stream_create(&streams[3], false));
-    REQUIRE(gpu_stream_create(&streams[4], false));
+    streams[2] = NEW_STREAM(true);
+    streams[3] = NEW_STREAM(false);
+    streams[4] = NEW_STREAM(false);
     uint64_t errors_ptr = NEW_BLOCK(4);
     for (size_t i = 0; i < REUSE_ROUNDS; i++) {
         uint64_t words = sizes[i % 3] / 4;
@@ -81,7 +80,6 @@ static int reuse(void)
     printf("late writers: %zu wrong words\n", writers);
     printf("late readers: %zu wrong words\n", readers);
     printf("late writers against copies: %zu wrong bytes\n", copies);
-    REQUIRE(gpu_free(errors_ptr));
     return writers + readers + copies != 0;
 }
 
@@ -91,7 +89,7 @@ static int reuse(void)
 
 enum { BLOCKS = 20 };
 
-static int persistent(void)
+ACT(persistent)
 {
     const uint64_t words = 32 * KIB;
     void *flag = NULL;
@@ -102,8 +100,7 @@ static int persistent(void)
     REQUIRE(gpu_host_alloc(&flag, 4));
     __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < BLOCKS; i++) {
-        REQUIRE(gpu_malloc(&blocks[i], words * 4));
-        REQUIRE(gpu_fill(blocks[i], words, (uint32_t)i, stream));
+        blocks[i] = NEW_FILLED(words, (uint32_t)i, stream);
     }
     for (int i = 0; i < BLOCKS; i++) {
         wrong += scene_wrong_words(blocks[i], words, (uint32_t)i, stream);
@@ -115,8 +112,7 @@ static int persistent(void)
 
     REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
     for (int i = 0; i < BLOCKS; i++) {
-        REQUIRE(gpu_malloc(&again[i], words * 4));
-        REQUIRE(gpu_fill(again[i], words, 100 + (uint32_t)i, stream));
+        again[i] = NEW_FILLED(words, 100 + (uint32_t)i, stream);
     }
     uint64_t pitched = 0;
     size_t pitch_bytes = 0;
@@ -135,116 +131,7 @@ static int persistent(void)
         REQUIRE(gpu_free(again[i]));
     }
     printf("%u wrong words\n", wrong);
-    REQUIRE(gpu_host_free(flag));
     return wrong != 0;
-}
-
-/* A pipeline as programs write it: a producer and a consumer stream with a copy stream beside
- * them, ordered by events only. Each step has a fresh block, which is freed as soon as its last
- * work is submitted. */
-
-enum { STEPS = 120, DEPTH = 4 };
-
-static int events(void)
-{
-    const uint64_t words = 8 * KIB;
-    CUevent produced = NULL, consumed = NULL;
-    uint64_t results[STEPS / DEPTH];
-    uint32_t wrong = 0;
-    scene_start(1, 120);
-    CUstream producer = NEW_STREAM(false), consumer = NEW_STREAM(false), copier = NEW_STREAM(true);
-    REQUIRE(gpu_event_create(&produced));
-    REQUIRE(gpu_event_create(&consumed));
-    for (uint32_t step = 0; step < STEPS; step++) {
-        uint64_t input = NEW_BLOCK(words * 4), output = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_spin_fill(input, words, step, 20000, producer));
-        REQUIRE(gpu_event_record(produced, producer));
-        REQUIRE(gpu_stream_wait(consumer, produced));
-        REQUIRE(gpu_copy(output, input, words, consumer));
-        REQUIRE(gpu_event_record(consumed, consumer));
-        REQUIRE(gpu_stream_wait(copier, consumed));
-        REQUIRE(gpu_free(input));
-        if (step % DEPTH == 0) {
-            REQUIRE(gpu_malloc(&results[step / DEPTH], words * 4));
-            REQUIRE(gpu_move_async(results[step / DEPTH], output, words * 4, copier));
-        }
-        REQUIRE(gpu_free(output));
-    }
-    REQUIRE(gpu_event_sync(consumed));
-    printf("query: %d\n", gpu_event_query(consumed));
-    for (uint32_t i = 0; i < STEPS / DEPTH; i++) {
-        wrong += scene_wrong_words(results[i], words, i * DEPTH, copier);
-        REQUIRE(gpu_free(results[i]));
-    }
-    printf("%u wrong words\n", wrong);
-    REQUIRE(gpu_event_destroy(produced));
-    REQUIRE(gpu_event_destroy(consumed));
-    return wrong != 0;
-}
-
-/* Allocate, fill, check and free by kernels on every kind of stream: default, per-thread, blocking
- * and non-blocking, one after the other and all at once. Work is still in flight at each free. */
-
-enum { STREAM_ROUNDS = 30, STREAMS = 6 };
-
-static uint32_t play_alone(CUstream stream, uint32_t seed)
-{
-    const uint64_t words = 16 * KIB;
-    uint32_t wrong = 0;
-    for (uint32_t round = 0; round < STREAM_ROUNDS; round++) {
-        uint64_t a = NEW_BLOCK(words * 4), b = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(a, words, seed + round, stream));
-        REQUIRE(gpu_copy(b, a, words, stream));
-        REQUIRE(gpu_free(a));
-        wrong += scene_wrong_words(b, words, seed + round, stream);
-        REQUIRE(gpu_fill(b, words, ~seed, stream));
-        REQUIRE(gpu_free(b));
-    }
-    return wrong;
-}
-
-static uint32_t play_together(CUstream *streams)
-{
-    const uint64_t words = 32 * KIB;
-    uint32_t wrong = 0;
-    for (uint32_t round = 0; round < STREAM_ROUNDS; round++) {
-        uint64_t blocks[STREAMS];
-        for (uint32_t i = 0; i < STREAMS; i++) {
-            REQUIRE(gpu_malloc(&blocks[i], words * 4));
-            REQUIRE(gpu_spin_fill(blocks[i], words, round ^ i, 20000, streams[i]));
-        }
-        for (uint32_t i = 0; i < STREAMS; i++)
-            wrong += scene_wrong_words(blocks[i], words, round ^ i, streams[i]);
-        for (uint32_t i = 0; i < STREAMS; i++) {
-            REQUIRE(gpu_spin_fill(blocks[i], words, 0xdead, 20000, streams[i]));
-            REQUIRE(gpu_free(blocks[i]));
-        }
-    }
-    return wrong;
-}
-
-static int streams(void)
-{
-    static const char *const names[STREAMS] = {
-        "default", "legacy", "per-thread", "blocking", "non-blocking", "second non-blocking",
-    };
-    CUstream streams[STREAMS] = {NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, NULL, NULL, NULL};
-    uint32_t wrong = 0;
-    scene_start(1, 120);
-    REQUIRE(gpu_stream_create(&streams[3], true));
-    REQUIRE(gpu_stream_create(&streams[4], false));
-    REQUIRE(gpu_stream_create(&streams[5], false));
-    for (uint32_t i = 0; i < STREAMS; i++) {
-        uint32_t here = play_alone(streams[i], 1000 * (i + 1));
-        printf("%s: %u wrong words\n", names[i], here);
-        wrong += here;
-    }
-    uint32_t together = play_together(streams);
-    printf("together: %u wrong words\n", together);
-    for (int i = 3; i < STREAMS; i++)
-        REQUIRE(gpu_stream_destroy(streams[i]));
-    REQUIRE(gpu_sync());
-    return wrong + together != 0;
 }
 
 /* Kernels that may start before the kernels right before them end (programmatic dependent launch).
@@ -313,7 +200,7 @@ static void play_early(const char *name, CUstream stream, CUstream beside, bool 
     EXPECT(wrong == 0);
 }
 
-static int early_launch(void)
+ACT(early_launch)
 {
     scene_start(1, 120);
     CUstream blocking = NEW_STREAM(false), non_blocking = NEW_STREAM(true);
@@ -324,9 +211,7 @@ static int early_launch(void)
     play_early("freed in another thread", blocking, NULL, true);
     play_early("with another stream", non_blocking, blocking, false);
     play_early("with another stream and thread", blocking, non_blocking, true);
-    REQUIRE(gpu_stream_destroy(blocking));
-    REQUIRE(gpu_stream_destroy(non_blocking));
     return 0;
 }
 
-SCENE_ACTS(ACT(reuse), ACT(persistent), ACT(events), ACT(streams), ACT(early_launch))
+PLAY_ACTS

@@ -116,16 +116,12 @@ static int export_of_it(void)
 /* The driver would not know the address. */
 static int question_about_kind(void)
 {
-    bool is_device = false;
-    int device = -1;
-    return gpu_pointer_is_device(&is_device, &device, a + 8) || !is_device || device != 0;
+    return scene_device_of(a + 8) != 0;
 }
 
 static int question_about_range(void)
 {
-    uint64_t base = 0;
-    size_t size_bytes = 0;
-    return gpu_address_range(&base, &size_bytes, a + 8) || base != a || size_bytes != BYTES;
+    return !scene_lies_in(a + 8, a, BYTES);
 }
 
 static int question_about_attributes(void)
@@ -141,7 +137,7 @@ static int question_about_attributes(void)
            type != CU_MEMORYTYPE_DEVICE || id != before;
 }
 
-static int each_use_wakes(void)
+ACT(each_use_wakes)
 {
     static const struct {
         const char *name;
@@ -181,7 +177,7 @@ static int each_use_wakes(void)
     return failures;
 }
 
-static int what_uses_no_memory_does_not_wake(void)
+ACT(what_uses_no_memory_does_not_wake)
 {
     CUevent event;
     uint64_t blocks[8];
@@ -216,7 +212,7 @@ static int what_uses_no_memory_does_not_wake(void)
 
 /* ---- Blocks, graphs, threads */
 
-static int blocks_come_and_go_meanwhile(void)
+ACT(blocks_come_and_go_meanwhile)
 {
     enum { BLOCKS = 60 };
     uint64_t blocks[BLOCKS];
@@ -249,7 +245,7 @@ static int blocks_come_and_go_meanwhile(void)
     return failures + (wrong_a() != 0);
 }
 
-static int a_graph_replays_after_many_parks(void)
+ACT(a_graph_replays_after_many_parks)
 {
     CUgraph graph;
     CUgraphExec exec;
@@ -259,8 +255,8 @@ static int a_graph_replays_after_many_parks(void)
     REQUIRE(gpu_copy(b, a, WORDS, stream));
     REQUIRE(gpu_memset_async(b, 0xff, 64, stream));
     REQUIRE(gpu_get_async(here, b, BYTES, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    graph = END_CAPTURE(stream);
+    exec = NEW_EXEC(graph);
     for (int i = 0; i < 10; i++) {
         park();
         REQUIRE(gpu_graph_launch(exec, stream));
@@ -268,7 +264,6 @@ static int a_graph_replays_after_many_parks(void)
         failures += here[0] != UINT32_MAX || here[16] != VALUE || here[WORDS - 1] != VALUE;
         memset(here, 0, BYTES);
     }
-    REQUIRE(gpu_graph_destroy(graph, exec));
     return failures + (wrong_a() != 0);
 }
 
@@ -282,7 +277,7 @@ static int launch_in_thread(int index, void *arg)
     return gpu_fill(b + (uint64_t)index * 4096, KIB, (uint32_t)index, own) || gpu_stream_sync(own);
 }
 
-static int many_threads_wake_once(void)
+ACT(many_threads_wake_once)
 {
     pthread_barrier_t together;
     int failures;
@@ -310,7 +305,7 @@ static void *launch_and_stay(void *unused)
 }
 
 /* More than the library has records for: it may refuse, and nothing is wrong. */
-static int more_threads_than_records(void)
+ACT(more_threads_than_records)
 {
     enum { THREADS = 1100 };
     static pthread_t threads[THREADS];
@@ -339,7 +334,7 @@ static void *download_until_cancelled(void *unused)
     return NULL;
 }
 
-static int a_thread_cancelled_in_a_copy_keeps_no_park_away(void)
+ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away)
 {
     if (scene_sanitized()) /* a cancelled thread leaves marks on its stack */
         return SCENE_SKIP;
@@ -362,7 +357,7 @@ static void *park_again(void *unused)
 }
 
 /* Many open files: it takes a while until a park knows that none of them is a network card's. */
-static int a_use_comes_while_a_second_park_begins(void)
+ACT(a_use_comes_while_a_second_park_begins)
 {
     enum { FILES = 4000, ROUNDS = 8 };
     struct rlimit limit;
@@ -390,7 +385,7 @@ static int a_use_comes_while_a_second_park_begins(void)
 
 /* Whoever has the use's answer finds the copy that it left. A sanitizer's build takes a second for
  * each round. */
-static int a_drop_right_after_a_use_drops(void)
+ACT(a_drop_right_after_a_use_drops)
 {
     int rounds = scene_sanitized() ? 10 : 100;
     begin(1);
@@ -404,8 +399,4 @@ static int a_drop_right_after_a_use_drops(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, NULL);
 }
 
-SCENE_ACTS(ACT(each_use_wakes), ACT(what_uses_no_memory_does_not_wake),
-           ACT(blocks_come_and_go_meanwhile), ACT(a_graph_replays_after_many_parks),
-           ACT(many_threads_wake_once), ACT(more_threads_than_records),
-           ACT(a_use_comes_while_a_second_park_begins), ACT(a_drop_right_after_a_use_drops),
-           ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away))
+PLAY_ACTS

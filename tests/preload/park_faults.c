@@ -82,7 +82,7 @@ static bool walk(const char *symbol, unsigned nth, int code)
     return calls >= nth;
 }
 
-static int no_byte_is_lost(void)
+ACT(no_byte_is_lost)
 {
     unsigned walked = 0;
     scene_start(1, 600);
@@ -123,14 +123,14 @@ static void *launch(void *rc)
 }
 
 /* A signal comes to a thread whose launch waits for its memory, and its handler launches, too. */
-static int a_handler_may_launch_while_its_thread_waits(void)
+ACT(a_handler_may_launch_while_its_thread_waits)
 {
     pthread_t thread;
     int rc = -1;
     if (scene_sanitized()) /* the simulated driver allocates memory in the handler */
         return SCENE_SKIP;
     scene_start(1, 600);
-    REQUIRE(cuCtxGetCurrent(&context));
+    context = CURRENT_CONTEXT();
     handlers_stream = NEW_STREAM(false);
     NEW_BLOCKS(blocks, 2, 4 * WORDS);
     REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = launch_in_handler}, NULL));
@@ -154,19 +154,24 @@ static int a_handler_may_launch_while_its_thread_waits(void)
            scene_wrong_words(blocks[1], 64, 6, NULL);
 }
 
+/* One block, filled. False: bare, or another driver than the simulated one; *rc is the act's. */
+static bool begin_one(int *rc)
+{
+    scene_start(1, 300);
+    blocks[0] = NEW_FILLED(WORDS, 1, NULL);
+    REQUIRE(gpu_sync());
+    *rc = asker_page() && !scene_simulated() ? SCENE_SKIP : 0;
+    return asker_page() && scene_simulated();
+}
+
 /* The driver has no memory for long: the use gets its error, nothing is lost, and a later one is
  * right. */
-static int without_memory_the_use_fails_and_later_ones_are_right(void)
+ACT(without_memory_the_use_fails_and_later_ones_are_right)
 {
     uint32_t first = 0;
-    scene_start(1, 600);
-    blocks[0] = NEW_BLOCK(4 * WORDS);
-    REQUIRE(gpu_fill(blocks[0], WORDS, 1, NULL));
-    REQUIRE(gpu_sync());
-    if (!asker_page())
-        return 0;
-    if (!scene_simulated())
-        return SCENE_SKIP;
+    int rc;
+    if (!begin_one(&rc))
+        return rc;
     expect_code(asker_ask("set PARK_WAIT=300ms"), PAGE_REPLY_DONE);
     park();
     fail_from("%s:1+:2", "cuMemCreate");
@@ -177,19 +182,8 @@ static int without_memory_the_use_fails_and_later_ones_are_right(void)
     return scene_wrong_words(blocks[0], WORDS, 1, NULL) != 0;
 }
 
-/* One block, filled. False: bare, or another driver than the simulated one; *rc is the act's. */
-static bool begin_one(int *rc)
-{
-    scene_start(1, 300);
-    blocks[0] = NEW_BLOCK(4 * WORDS);
-    REQUIRE(gpu_fill(blocks[0], WORDS, 1, NULL));
-    REQUIRE(gpu_sync());
-    *rc = asker_page() && !scene_simulated() ? SCENE_SKIP : 0;
-    return asker_page() && scene_simulated();
-}
-
 /* The driver records an event of the context no more, and later again. */
-static int an_event_that_fails_ends_no_later_park(void)
+ACT(an_event_that_fails_ends_no_later_park)
 {
     int rc;
     if (!begin_one(&rc))
@@ -211,7 +205,7 @@ static int an_event_that_fails_ends_no_later_park(void)
 }
 
 /* What the driver does not unmap stays on the device, so the next use need not wait for it. */
-static int memory_that_the_driver_does_not_unmap_stays(void)
+ACT(memory_that_the_driver_does_not_unmap_stays)
 {
     int rc;
     if (!begin_one(&rc))
@@ -226,13 +220,12 @@ static int memory_that_the_driver_does_not_unmap_stays(void)
     fail_no_more();
     park();
     EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
-    REQUIRE(gpu_free(blocks[0]));
     return 0;
 }
 
 /* A try to wake fails, and the driver does not unmap what the try has mapped. The next try finds
  * the old mapping at the address. */
-static int a_mapping_that_stays_hinders_no_later_try(void)
+ACT(a_mapping_that_stays_hinders_no_later_try)
 {
     int rc;
     if (!begin_one(&rc))
@@ -248,12 +241,7 @@ static int a_mapping_that_stays_hinders_no_later_try(void)
     }
     park();
     EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
-    REQUIRE(gpu_free(blocks[0]));
     return 0;
 }
 
-SCENE_ACTS(ACT(no_byte_is_lost), ACT(an_event_that_fails_ends_no_later_park),
-           ACT(memory_that_the_driver_does_not_unmap_stays),
-           ACT(a_mapping_that_stays_hinders_no_later_try),
-           ACT(a_handler_may_launch_while_its_thread_waits),
-           ACT(without_memory_the_use_fails_and_later_ones_are_right))
+PLAY_ACTS

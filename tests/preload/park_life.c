@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The device memory of the process is on the host while the process forks, closes its descriptors,
- * ends contexts, and ends; memory that others know of; other devices.
+ * ends contexts, and ends; other devices.
  */
 #include "tests/preload/park_world.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- The process */
 
-static int forks_leave_the_bytes_alone(void)
+ACT(forks_leave_the_bytes_alone)
 {
     begin(1);
     park();
@@ -26,7 +26,7 @@ static int forks_leave_the_bytes_alone(void)
     return wrong_a() != 0;
 }
 
-static int closed_descriptors_are_not_missed(void)
+ACT(closed_descriptors_are_not_missed)
 {
     begin(1);
     if (!scene_simulated())
@@ -38,7 +38,7 @@ static int closed_descriptors_are_not_missed(void)
     return wrong_a() != 0;
 }
 
-static int a_core_dump_and_a_child_have_no_copy(void)
+ACT(a_core_dump_and_a_child_have_no_copy)
 {
     char line[256];
     bool found = false, in_store = false;
@@ -68,7 +68,7 @@ static void take_result(void)
         _exit(1);
 }
 
-static int a_result_is_there_at_exit(void)
+ACT(a_result_is_there_at_exit)
 {
     begin(1);
     REQUIRE(atexit(take_result));
@@ -76,21 +76,21 @@ static int a_result_is_there_at_exit(void)
     return 0;
 }
 
-static int an_exit_asks_for_nothing(void)
+ACT(an_exit_asks_for_nothing)
 {
     begin(1);
     park();
     return 0;
 }
 
-static int contexts_end_while_it_is_away(void)
+ACT(contexts_end_while_it_is_away)
 {
     CUcontext own;
     CUdeviceptr block;
     int failures = 0;
     begin(1);
     for (int i = 0; i < 3; i++) {
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        own = NEW_CONTEXT();
         REQUIRE(cuMemAlloc(&block, 8 * MIB));
         REQUIRE(cuMemsetD8(block, 1, 8 * MIB));
         REQUIRE(cuCtxSynchronize());
@@ -104,7 +104,7 @@ static int contexts_end_while_it_is_away(void)
     }
     REQUIRE(gpu_reset());
     REQUIRE(gpu_open(0));
-    REQUIRE(cuCtxGetCurrent(&context));
+    context = CURRENT_CONTEXT();
     uint64_t again = NEW_BLOCK(BYTES);
     REQUIRE(gpu_fill(again, WORDS, 2, NULL));
     REQUIRE(gpu_sync());
@@ -112,22 +112,7 @@ static int contexts_end_while_it_is_away(void)
     return failures + (scene_wrong_words(again, WORDS, 2, NULL) != 0);
 }
 
-/* What others know of stays, and everything else goes. */
-static int exported_memory_stays(void)
-{
-    CUipcMemHandle handle;
-    uint64_t keep;
-    begin(1);
-    NEW_BLOCKS(&keep, 1, 16 * MIB);
-    REQUIRE(gpu_fill(keep, 4 * MIB, 3, NULL));
-    REQUIRE(gpu_sync());
-    REQUIRE(gpu_ipc_export(&handle, keep));
-    int code = asker_ask("park wait=2000");
-    EXPECT(code == -1 || (code == PAGE_REPLY_PARTLY && strstr(asker_reply(), "\"exposed\"")));
-    return wrong_a() != 0 || scene_wrong_words(keep, 4 * MIB, 3, NULL);
-}
-
-static int limits_hold(void)
+ACT(limits_hold)
 {
     begin(1);
     uint64_t more, live = NEW_BLOCK(32 * MIB);
@@ -143,7 +128,7 @@ static int limits_hold(void)
 
 /* ---- Devices */
 
-static int peers_reach_it_afterwards(void)
+ACT(peers_reach_it_afterwards)
 {
     bool can = false;
     CUcontext second;
@@ -152,7 +137,7 @@ static int peers_reach_it_afterwards(void)
     if (!can)
         return SCENE_SKIP;
     REQUIRE(gpu_open(1));
-    REQUIRE(cuCtxGetCurrent(&second));
+    second = CURRENT_CONTEXT();
     REQUIRE(gpu_peer_enable(0));
     REQUIRE(cuCtxSetCurrent(context));
     park();
@@ -175,7 +160,7 @@ static int peers_reach_it_afterwards(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 13, NULL);
 }
 
-static int the_current_device_does_not_matter(void)
+ACT(the_current_device_does_not_matter)
 {
     begin(2);
     REQUIRE(gpu_open(1));
@@ -189,8 +174,4 @@ static int the_current_device_does_not_matter(void)
     return wrong || wrong_a();
 }
 
-SCENE_ACTS(ACT(forks_leave_the_bytes_alone), ACT(closed_descriptors_are_not_missed),
-           ACT(a_core_dump_and_a_child_have_no_copy), ACT(a_result_is_there_at_exit),
-           ACT(an_exit_asks_for_nothing), ACT(contexts_end_while_it_is_away),
-           ACT(exported_memory_stays), ACT(limits_hold), ACT(peers_reach_it_afterwards),
-           ACT(the_current_device_does_not_matter))
+PLAY_ACTS

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-static int work_that_runs_refuses(void)
+ACT(work_that_runs_refuses)
 {
     uint32_t *flag;
     begin(1);
@@ -23,16 +23,16 @@ static int work_that_runs_refuses(void)
 }
 
 /* A context of the device needs no pool of its own to use memory of another one's. */
-static int work_of_a_context_without_a_pool_refuses(void)
+ACT(work_of_a_context_without_a_pool_refuses)
 {
-    CUcontext other, first;
+    CUcontext first;
     CUstream its;
     uint32_t *flag;
     begin(1);
-    REQUIRE(cuCtxGetCurrent(&first));
+    first = CURRENT_CONTEXT();
     REQUIRE(gpu_host_alloc((void **)&flag, 4));
     *flag = 0;
-    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    CUcontext other = NEW_CONTEXT();
     REQUIRE(cuStreamCreate(&its, CU_STREAM_NON_BLOCKING));
     REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, its));
     REQUIRE(gpu_fill(a, WORDS, 7, its));
@@ -48,7 +48,7 @@ static int work_of_a_context_without_a_pool_refuses(void)
     return 0;
 }
 
-static int an_open_capture_refuses(void)
+ACT(an_open_capture_refuses)
 {
     CUgraph graph;
     begin(1);
@@ -56,13 +56,13 @@ static int an_open_capture_refuses(void)
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     expect_refused("capture");
     REQUIRE(gpu_fill(b, WORDS, 4, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
+    graph = END_CAPTURE(stream);
     REQUIRE(gpu_graph_destroy(graph, NULL));
     park();
     return wrong_a() != 0;
 }
 
-static int one_answer_each(void)
+ACT(one_answer_each)
 {
     begin(1);
     park();
@@ -111,7 +111,7 @@ static int use_while_a_park_waits(unsigned ms, uint32_t *flag)
 
 /* The park that waits for the kernel gives way. Where the machine is busy, the use may come before
  * the park begins: then it is parked after it. */
-static int a_use_cancels_a_park_that_waits(void)
+ACT(a_use_cancels_a_park_that_waits)
 {
     uint32_t *flag;
     int code = PAGE_REPLY_DONE;
@@ -126,7 +126,7 @@ static int a_use_cancels_a_park_that_waits(void)
 /* Copies take long here, so the launch comes while they are made. The small block keeps the chunk
  * of the words that scene_wrong_words counts in from being idle: a park begins with a flush, and
  * with SIM_UNMAP_FAULTS a flush of idle memory beside a launch ends the context. */
-static int a_use_cancels_the_copies(void)
+ACT(a_use_cancels_the_copies)
 {
     int code = 0, failures = 0;
     pthread_t asker;
@@ -157,6 +157,4 @@ static int a_use_cancels_the_copies(void)
     return failures;
 }
 
-SCENE_ACTS(ACT(work_that_runs_refuses), ACT(work_of_a_context_without_a_pool_refuses),
-           ACT(an_open_capture_refuses), ACT(one_answer_each), ACT(a_use_cancels_a_park_that_waits),
-           ACT(a_use_cancels_the_copies))
+PLAY_ACTS

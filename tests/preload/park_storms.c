@@ -122,7 +122,7 @@ static void *launch_in_a_crowd(void *arg)
 }
 
 /* Few enough to be followed, each of them; then more, which refuse all parks. */
-static int a_crowd_launches(void)
+ACT(a_crowd_launches)
 {
     begin(1);
     start(CROWD, launch_in_a_crowd);
@@ -190,13 +190,20 @@ static void *live_at_random(void *arg)
     return NULL;
 }
 
-static int threads_live_at_random(void)
+/* So many threads, and one more that does something beside them; NULL: none. */
+static int live_beside(int count, void *(*run_beside)(void *), unsigned times)
 {
+    pthread_t beside;
     begin(1);
-    start(6, live_at_random);
-    park_at_random(cycles());
-    return stop(6);
+    start(count, live_at_random);
+    if (run_beside)
+        REQUIRE(pthread_create(&beside, NULL, run_beside, NULL));
+    park_at_random(times * cycles());
+    int failures = stop(count);
+    return failures + (run_beside ? pthread_join(beside, NULL) : 0);
 }
+
+ACT_IS(ACT(threads_live_at_random), live_beside(6, NULL, 1))
 
 static void *send_signals(void *unused)
 {
@@ -208,16 +215,7 @@ static void *send_signals(void *unused)
     return NULL;
 }
 
-static int flushes_by_signal_come_beside(void)
-{
-    pthread_t sender;
-    begin(1);
-    start(4, live_at_random);
-    REQUIRE(pthread_create(&sender, NULL, send_signals, NULL));
-    park_at_random(cycles());
-    int failures = stop(4);
-    return failures + pthread_join(sender, NULL);
-}
+ACT_IS(ACT(flushes_by_signal_come_beside), live_beside(4, send_signals, 1))
 
 static void *open_and_close_libraries(void *unused)
 {
@@ -231,16 +229,7 @@ static void *open_and_close_libraries(void *unused)
     return NULL;
 }
 
-static int libraries_come_and_go_beside(void)
-{
-    pthread_t opener;
-    begin(1);
-    start(4, live_at_random);
-    REQUIRE(pthread_create(&opener, NULL, open_and_close_libraries, NULL));
-    park_at_random(cycles());
-    int failures = stop(4);
-    return failures + pthread_join(opener, NULL);
-}
+ACT_IS(ACT(libraries_come_and_go_beside), live_beside(4, open_and_close_libraries, 1))
 
 static void *make_and_destroy_contexts(void *unused)
 {
@@ -248,7 +237,7 @@ static void *make_and_destroy_contexts(void *unused)
         CUcontext own;
         CUdeviceptr block;
         unsigned char got[4];
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        own = NEW_CONTEXT();
         REQUIRE(cuMemAlloc(&block, 4 * MIB));
         REQUIRE(cuMemsetD8(block, i, 4 * MIB));
         usleep(i * 97 % 3000);
@@ -260,23 +249,14 @@ static void *make_and_destroy_contexts(void *unused)
     return NULL;
 }
 
-static int contexts_come_and_go_beside(void)
-{
-    pthread_t maker;
-    begin(1);
-    start(3, live_at_random);
-    REQUIRE(pthread_create(&maker, NULL, make_and_destroy_contexts, NULL));
-    park_at_random(cycles());
-    int failures = stop(3);
-    return failures + pthread_join(maker, NULL);
-}
+ACT_IS(ACT(contexts_come_and_go_beside), live_beside(3, make_and_destroy_contexts, 1))
 
 /* Nobody allocates in them. A park asks whether their work is done, by events of theirs. */
 static void *make_and_destroy_empty_contexts(void *unused)
 {
     for (unsigned i = 0; !atomic_load(&stops); i++) {
         CUcontext own;
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        own = NEW_CONTEXT();
         usleep(i * 97 % 3000);
         REQUIRE(cuCtxDestroy(own));
         rest_with_others();
@@ -285,21 +265,15 @@ static void *make_and_destroy_empty_contexts(void *unused)
 }
 
 /* The simulated driver takes its time for each question, so that a context may end in between. */
-static int empty_contexts_come_and_go_beside(void)
+ACT(empty_contexts_come_and_go_beside)
 {
-    pthread_t maker;
     scene_watchdog(300);
     if (scene_simulated()) {
         REQUIRE(setenv("SIM_REALTIME", "1", 1));
         REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000", 1));
         REQUIRE(setenv("SIM_COST_cuEventQuery", "300000", 1));
     }
-    begin(1);
-    start(0, live_at_random);
-    REQUIRE(pthread_create(&maker, NULL, make_and_destroy_empty_contexts, NULL));
-    park_at_random(3 * cycles());
-    int failures = stop(0);
-    return failures + pthread_join(maker, NULL);
+    return live_beside(0, make_and_destroy_empty_contexts, 3);
 }
 
 static void *fork_all_the_time(void *unused)
@@ -314,20 +288,11 @@ static void *fork_all_the_time(void *unused)
     return NULL;
 }
 
-static int forks_come_beside(void)
-{
-    pthread_t parent;
-    begin(1);
-    start(3, live_at_random);
-    REQUIRE(pthread_create(&parent, NULL, fork_all_the_time, NULL));
-    park_at_random(cycles());
-    int failures = stop(3);
-    return failures + pthread_join(parent, NULL);
-}
+ACT_IS(ACT(forks_come_beside), live_beside(3, fork_all_the_time, 1))
 
 /* Limits that fall while the process is parked, and rise again. Without files and host memory the
  * driver may bring no device memory back: then the use would wait until the limit rises. */
-static int limits_of_the_process_change(void)
+ACT(limits_of_the_process_change)
 {
     static const __rlimit_resource_t which[] = {RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS,
                                                 RLIMIT_DATA};
@@ -361,7 +326,4 @@ static int limits_of_the_process_change(void)
     return wrong_a() != 0;
 }
 
-SCENE_ACTS(ACT(a_crowd_launches), ACT(threads_live_at_random), ACT(flushes_by_signal_come_beside),
-           ACT(libraries_come_and_go_beside), ACT(contexts_come_and_go_beside),
-           ACT(empty_contexts_come_and_go_beside), ACT(forks_come_beside),
-           ACT(limits_of_the_process_change))
+PLAY_ACTS

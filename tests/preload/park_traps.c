@@ -54,7 +54,7 @@ static void *fill_b(void *unused)
     return NULL;
 }
 
-static int a_thread_on_its_way_to_the_driver_refuses(void)
+ACT(a_thread_on_its_way_to_the_driver_refuses)
 {
     if (begin_simulated())
         return SCENE_SKIP;
@@ -96,7 +96,7 @@ static void *fill_from_the_first_moment(void *unused)
 static int play_first_moments(void)
 {
     scene_start(1, 60);
-    REQUIRE(cuCtxGetCurrent(&context));
+    context = CURRENT_CONTEXT();
     bool held = scene_simulated();
     if (held)
         REQUIRE(simHold("cuLaunchKernel"));
@@ -122,7 +122,7 @@ static int play_first_moments(void)
     return scene_wrong_words(block, WORDS, LAUNCHES, NULL) != 0;
 }
 
-static int launches_of_the_first_moments_are_drained_or_harmless(void)
+ACT(launches_of_the_first_moments_are_drained_or_harmless)
 {
     if (getenv("PLAYS_FIRST_MOMENTS"))
         return play_first_moments();
@@ -133,7 +133,7 @@ static int launches_of_the_first_moments_are_drained_or_harmless(void)
 
 /* ---- Work whose call has returned */
 
-static int an_upload_that_runs_on_refuses(void)
+ACT(an_upload_that_runs_on_refuses)
 {
     if (begin_simulated())
         return SCENE_SKIP;
@@ -147,7 +147,7 @@ static int an_upload_that_runs_on_refuses(void)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 77, stream);
 }
 
-static int a_graph_that_a_kernel_launches_refuses(void)
+ACT(a_graph_that_a_kernel_launches_refuses)
 {
     CUgraph graph;
     CUgraphExec exec;
@@ -155,8 +155,8 @@ static int a_graph_that_a_kernel_launches_refuses(void)
         return SCENE_SKIP;
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_spin_fill(b, WORDS, 31, 3000 * MS_NS, stream));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_instantiate(&exec, graph));
+    graph = END_CAPTURE(stream);
+    exec = NEW_EXEC(graph);
     REQUIRE(simDeviceLaunch(exec, stream));
     expect_refused("GPU work still runs");
     REQUIRE(gpu_sync());
@@ -165,7 +165,7 @@ static int a_graph_that_a_kernel_launches_refuses(void)
     return wrong || gpu_graph_destroy(graph, exec);
 }
 
-static int a_stream_that_waits_for_a_value_refuses(void)
+ACT(a_stream_that_waits_for_a_value_refuses)
 {
     uint32_t *word;
     begin(1);
@@ -224,7 +224,7 @@ static int use_while_a_host_function_waits(unsigned ms, int *code)
 
 /* Where the machine is busy, the use may come before the park begins: then it is parked after it.
  */
-static int a_host_function_that_needs_a_lock_ends(void)
+ACT(a_host_function_that_needs_a_lock_ends)
 {
     int code = 0;
     begin(1);
@@ -263,7 +263,7 @@ static void await_export(void)
         seen = scene_thread_state(atomic_load(&exporter_tid)) == 'S' ? seen + 1 : 0;
 }
 
-static int an_export_cancels_the_copies(void)
+ACT(an_export_cancels_the_copies)
 {
     CUipcMemHandle handle;
     int code = 0;
@@ -297,22 +297,29 @@ static int get_dma_buf(uint64_t block)
     return rc || close(fd);
 }
 
+static int export(uint64_t block)
+{
+    CUipcMemHandle handle;
+    return gpu_ipc_export(&handle, block);
+}
+
 static uint64_t exposed_bytes(void)
 {
     const char *found = strstr(asker_reply(), "{\"what\":\"exposed\",\"bytes\":");
     return found ? strtoull(strrchr(strncpy((char[64]){0}, found, 63), ':') + 1, NULL, 10) : 0;
 }
 
-static int what_others_know_of_keeps_its_memory(void)
+ACT(what_others_know_of_keeps_its_memory)
 {
-    static int (*const tell[])(uint64_t block) = {get_tokens, get_dma_buf};
-    uint64_t blocks[2], exposed = 0;
+    static int (*const tell[])(uint64_t block) = {export, get_tokens, get_dma_buf};
+    enum { WAYS = sizeof tell / sizeof *tell };
+    uint64_t blocks[WAYS], exposed = 0;
     begin(1);
-    NEW_BLOCKS(blocks, 2, 32 * MIB);
-    for (uint32_t i = 0; i < 2; i++)
+    NEW_BLOCKS(blocks, WAYS, 32 * MIB);
+    for (uint32_t i = 0; i < WAYS; i++)
         REQUIRE(gpu_fill(blocks[i], 8 * MIB, i + 1, NULL));
     REQUIRE(gpu_sync());
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < WAYS; i++) {
         if (tell[i](blocks[i]))
             return scene_simulated() ? 1 : SCENE_SKIP;
         expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
@@ -320,36 +327,33 @@ static int what_others_know_of_keeps_its_memory(void)
         EXPECT(!asker_page() || exposed_bytes() >= exposed);
         EXPECT(wrong_a() == 0);
     }
-    for (uint32_t i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < WAYS; i++)
         EXPECT(scene_wrong_words(blocks[i], 8 * MIB, i + 1, NULL) == 0);
     return 0;
 }
 
 /* Two processes share a buffer and work on it in turn, as NCCL's ranks do. One sleeps meanwhile. */
-static int a_sleeping_rank_keeps_its_buffer(void)
+ACT(a_sleeping_rank_keeps_its_buffer)
 {
     struct ipc_peer peer = ipc_peer_fork();
-    struct ipc_message opened = {.order = IPC_OPEN, .size_bytes = BYTES, .byte = 7}, said;
+    struct ipc_message m = {.order = IPC_OPEN, .size_bytes = BYTES, .byte = 7}, said;
     int failures = 0;
     begin(1);
-    ipc_export(&opened.handle, b);
+    ipc_export(&m.handle, b);
     REQUIRE(gpu_memset(b, 7, BYTES));
     REQUIRE(gpu_sync());
-    opened = ipc_peer_do(&peer, opened);
-    EXPECT(!opened.rc && !opened.wrong);
+    m = ipc_peer_do(&peer, m);
+    EXPECT(!m.rc && !m.wrong);
     for (unsigned char round = 1; round <= 4; round++) {
         REQUIRE(gpu_memset(b, round, BYTES));
         REQUIRE(gpu_sync());
         expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
         expect_parked(true);
-        struct ipc_message order = {
-            .order = IPC_LOOK, .address = opened.address, .size_bytes = BYTES, .byte = round};
-        said = ipc_peer_do(&peer, order);
+        m.byte = round;
+        said = ipc_peer_then(&peer, m, IPC_LOOK);
         failures += said.rc || said.wrong;
-        order.order = IPC_WRITE;
-        order.byte = (unsigned char)(100 + round);
-        said = ipc_peer_do(&peer, order);
-        failures += said.rc != 0;
+        m.byte = (unsigned char)(100 + round);
+        failures += ipc_peer_then(&peer, m, IPC_WRITE).rc != 0;
         expect_parked(true);
         failures += scene_wrong_bytes(b, BYTES, (unsigned char)(100 + round)) != 0;
         failures += wrong_a() != 0;
@@ -372,7 +376,7 @@ ssize_t readlinkat(int folder, const char *name, char *target, size_t size_bytes
 }
 
 /* A card's registration makes no call of the driver. An unmap would make it stale. */
-static int an_open_network_card_refuses(void)
+ACT(an_open_network_card_refuses)
 {
     begin(1);
     atomic_store(&has_card, true);
@@ -399,7 +403,7 @@ static void keep_one_processor(void)
     REQUIRE(sched_setaffinity(0, sizeof one, &one));
 }
 
-static int without_workers_the_bytes_are_right(void)
+ACT(without_workers_the_bytes_are_right)
 {
     int code = 0;
     keep_one_processor();
@@ -437,7 +441,7 @@ static bool forbid_threads(void)
 
 /* The thread of all parks is there since the first one, and the workers have ended with the wake.
  */
-static int a_process_that_gets_no_thread_parks_again(void)
+ACT(a_process_that_gets_no_thread_parks_again)
 {
     begin(1);
     uint64_t big = NEW_BLOCK(64 * MIB);
@@ -454,11 +458,4 @@ static int a_process_that_gets_no_thread_parks_again(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_thread_on_its_way_to_the_driver_refuses),
-           ACT(launches_of_the_first_moments_are_drained_or_harmless),
-           ACT(an_upload_that_runs_on_refuses), ACT(a_graph_that_a_kernel_launches_refuses),
-           ACT(a_stream_that_waits_for_a_value_refuses),
-           ACT(a_host_function_that_needs_a_lock_ends), ACT(an_export_cancels_the_copies),
-           ACT(what_others_know_of_keeps_its_memory), ACT(a_sleeping_rank_keeps_its_buffer),
-           ACT(an_open_network_card_refuses), ACT(without_workers_the_bytes_are_right),
-           ACT(a_process_that_gets_no_thread_parks_again))
+PLAY_ACTS

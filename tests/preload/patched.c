@@ -172,7 +172,7 @@ int main(int argc, char **argv)
         uint64_t blocks[BLOCKS];
         for (uint32_t i = 0; i < BLOCKS; i++) {
             unsigned before = num_allocs;
-            REQUIRE(gpu_malloc(&blocks[i], (round % 7 + 1) * (i + 1) * 10000));
+            blocks[i] = NEW_BLOCK((round % 7 + 1) * (i + 1) * 10000);
             served += num_allocs == before + 1;
             REQUIRE(gpu_fill(blocks[i], 2500, round + i, NULL));
         }

@@ -13,30 +13,25 @@ static int on_device(int index, void *context)
     uint32_t wrong = 0;
     REQUIRE(gpu_open(index % DEVICES));
     for (int i = 0; i < TURNS; i++) {
-        bool is_device = false;
-        int device = -1;
-        uint64_t block = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(block, words, (uint32_t)(index * 100 + i), NULL));
-        REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
-        wrong += device != index % DEVICES;
+        uint64_t block = NEW_FILLED(words, (uint32_t)(index * 100 + i), NULL);
+        wrong += scene_device_of(block) != index % DEVICES;
         wrong += scene_wrong_words(block, words, (uint32_t)(index * 100 + i), NULL);
         REQUIRE(gpu_free(block));
     }
     return (int)wrong;
 }
 
-static int each_device_has_its_own_memory(void)
+ACT(each_device_has_its_own_memory)
 {
     const uint64_t words = 32 * KIB;
     uint64_t block[DEVICES];
     uint32_t wrong = 0;
-    size_t free_bytes[DEVICES], during = 0;
+    size_t free_bytes[DEVICES];
     scene_start(DEVICES, 120);
     for (int round = 0; round < TURNS; round++) {
         for (int i = 0; i < DEVICES; i++) {
             REQUIRE(gpu_open(i));
-            REQUIRE(gpu_malloc(&block[i], words * 4));
-            REQUIRE(gpu_fill(block[i], words, (uint32_t)(round * 2 + i), NULL));
+            block[i] = NEW_FILLED(words, (uint32_t)(round * 2 + i), NULL);
         }
         for (int i = 0; i < DEVICES; i++) {
             REQUIRE(gpu_open(i));
@@ -52,14 +47,14 @@ static int each_device_has_its_own_memory(void)
 
     for (int i = 0; i < DEVICES; i++) {
         REQUIRE(gpu_open(i));
-        REQUIRE(gpu_mem_info(&free_bytes[i], NULL));
+        free_bytes[i] = FREE_BYTES();
     }
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&block[0], 300 * MIB));
-    REQUIRE(gpu_mem_info(&during, NULL));
+    block[0] = NEW_BLOCK(300 * MIB);
+    size_t during = FREE_BYTES();
     printf("device 0 %s them\n", during + 300 * MIB <= free_bytes[0] + 2 * MIB ? "misses" : "has");
     REQUIRE(gpu_open(1));
-    REQUIRE(gpu_mem_info(&during, NULL));
+    during = FREE_BYTES();
     printf("device 1 %s them\n", during + 100 * MIB <= free_bytes[1] ? "misses" : "has");
     REQUIRE(gpu_free(block[0]));
 
@@ -108,11 +103,10 @@ static void copy_without(uint64_t own, uint64_t peer, uint64_t words)
     printf(", wrong %zu and %u\n", wrong, scene_wrong_words(own, words, 0x06060606, NULL));
 }
 
-static int access_goes_for_blocks_of_before_and_after(void)
+ACT(access_goes_for_blocks_of_before_and_after)
 {
     const uint64_t words = 16 * KIB;
     bool can = false;
-    uint64_t after = 0;
     uint32_t wrong = 0;
     scene_start(2, 60);
     REQUIRE(gpu_peer_can(&can, 0, 1));
@@ -136,13 +130,13 @@ static int access_goes_for_blocks_of_before_and_after(void)
         gpu_last_error();
         wrong += use_peer(own, before, words, round);
         REQUIRE(gpu_open(1));
-        REQUIRE(gpu_malloc(&after, (words + round * 100) * 4));
+        uint64_t after = NEW_BLOCK((words + round * 100) * 4);
         REQUIRE(gpu_open(0));
         wrong += use_peer(own, after, words, round + 10);
         /* The owner frees it; its bytes may come back as another block, for the peer to use. */
         REQUIRE(gpu_open(1));
         REQUIRE(gpu_free(after));
-        REQUIRE(gpu_malloc(&after, words * 4));
+        after = NEW_BLOCK(words * 4);
         REQUIRE(gpu_open(0));
         wrong += use_peer(own, after, words, round + 20);
         printf("disable: %d\n", gpu_peer_disable(1));
@@ -154,7 +148,6 @@ static int access_goes_for_blocks_of_before_and_after(void)
     printf("%u wrong words\n", wrong);
     REQUIRE(gpu_free(own));
     REQUIRE(gpu_open(1));
-    REQUIRE(gpu_free(before));
     return wrong != 0;
 }
 
@@ -186,8 +179,7 @@ static void tell(const char *what, bool open)
 
 static uint32_t reach(uint32_t value)
 {
-    uint64_t own = NEW_BLOCK(peer_words * 4);
-    REQUIRE(gpu_fill(own, peer_words, value, NULL));
+    uint64_t own = NEW_FILLED(peer_words, value, NULL);
     REQUIRE(gpu_copy(large, own, peer_words, NULL));
     REQUIRE(gpu_sync());
     uint32_t wrong = scene_wrong_words(large, peer_words, value, NULL);
@@ -195,9 +187,8 @@ static uint32_t reach(uint32_t value)
     return wrong;
 }
 
-static int access_is_a_matter_of_contexts(void)
+ACT(access_is_a_matter_of_contexts)
 {
-    CUcontext first = NULL, second = NULL, peer = NULL;
     bool can = false;
     uint32_t wrong = 0;
     scene_start(2, 60);
@@ -205,14 +196,14 @@ static int access_is_a_matter_of_contexts(void)
     if (!can)
         scene_skip("the devices are no peers");
     REQUIRE(gpu_open(1));
-    REQUIRE(cuCtxGetCurrent(&peer));
-    REQUIRE(gpu_malloc(&small, 4096));
-    REQUIRE(gpu_malloc(&large, 8 * MIB));
+    CUcontext peer = CURRENT_CONTEXT();
+    small = NEW_BLOCK(4096);
+    large = NEW_BLOCK(8 * MIB);
     REQUIRE(gpu_memset(large, 0, 8 * MIB));
     REQUIRE(gpu_sync());
-    REQUIRE(cuCtxCreate(&second, NULL, 0, 0));
+    CUcontext second = NEW_CONTEXT();
     REQUIRE(gpu_open(0));
-    REQUIRE(cuCtxGetCurrent(&first));
+    CUcontext first = CURRENT_CONTEXT();
 
     tell("before", false);
     printf("first enables: %d\n", gpu_peer_enable(1));
@@ -228,7 +219,7 @@ static int access_is_a_matter_of_contexts(void)
     wrong += reach(3);
     REQUIRE(cuCtxSetCurrent(peer));
     REQUIRE(gpu_free(large));
-    REQUIRE(gpu_malloc(&large, 40 * MIB));
+    large = NEW_BLOCK(40 * MIB);
     REQUIRE(cuCtxSetCurrent(second));
     tell("second, a new block", true);
     wrong += reach(4);
@@ -256,22 +247,21 @@ static int access_is_a_matter_of_contexts(void)
 
 enum { MANY = 70 };
 
-static int many_contexts_of_one_device_hide_no_other_device(void)
+ACT(many_contexts_of_one_device_hide_no_other_device)
 {
     const uint64_t words = 16 * KIB;
     CUcontext own[MANY];
-    uint64_t block[3], each = 0;
+    uint64_t block[3];
     REQUIRE(setenv("SIM_DEVICES", "3", 0));
     scene_start(3, 120);
     for (int i = 0; i < MANY; i++) {
         REQUIRE(cuCtxCreate(&own[i], NULL, 0, 1));
-        REQUIRE(gpu_malloc(&each, 64 * KIB));
+        NEW_BLOCK(64 * KIB);
         REQUIRE(cuCtxPopCurrent(NULL));
     }
     for (int i = 2; i >= 0; i -= 2) {
         REQUIRE(gpu_open(i));
-        REQUIRE(gpu_malloc(&block[i], words * 4));
-        REQUIRE(gpu_fill(block[i], words, 3 + (uint32_t)i, NULL));
+        block[i] = NEW_FILLED(words, 3 + (uint32_t)i, NULL);
         REQUIRE(gpu_sync());
     }
     printf("copy there %d", gpu_move(block[2], block[0], words * 4));
@@ -283,6 +273,4 @@ static int many_contexts_of_one_device_hide_no_other_device(void)
     return wrong != 0;
 }
 
-SCENE_ACTS(ACT(each_device_has_its_own_memory), ACT(access_goes_for_blocks_of_before_and_after),
-           ACT(access_is_a_matter_of_contexts),
-           ACT(many_contexts_of_one_device_hide_no_other_device))
+PLAY_ACTS

@@ -16,35 +16,45 @@ static int begin(unsigned watchdog_s)
     return count;
 }
 
+static int is_active(void)
+{
+    unsigned flags = 0;
+    int active = -1;
+    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
+    return active;
+}
+
+static CUcontext retain_as_current(void)
+{
+    CUcontext context = NULL;
+    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
+    REQUIRE(cuCtxSetCurrent(context));
+    return context;
+}
+
 /* The program retains and releases the primary context by the driver API. It lives until its last
  * release, and its memory ends with it. Then it can be retained anew. */
 
-static int the_primary_context_ends_with_its_last_user(void)
+ACT(the_primary_context_ends_with_its_last_user)
 {
     const uint64_t words = 16 * KIB;
     uint32_t wrong = 0;
     begin(60);
     for (int round = 0; round < 4; round++) {
-        CUcontext first = NULL, second = NULL;
-        unsigned flags = 0;
-        int active = -1;
-        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
-        printf("round %d: active %d", round, active);
-        REQUIRE(cuDevicePrimaryCtxRetain(&first, 0));
+        CUcontext second = NULL;
+        printf("round %d: active %d", round, is_active());
         REQUIRE(cuDevicePrimaryCtxRetain(&second, 0));
-        REQUIRE(cuCtxSetCurrent(first));
+        retain_as_current();
         uint64_t live = NEW_BLOCK(words * 4), freed = NEW_BLOCK(8 * MIB);
         REQUIRE(gpu_memset(live, round, words * 4));
         REQUIRE(gpu_free(freed));
         printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
-        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
-        printf(", active %d", active);
+        printf(", active %d", is_active());
         wrong += scene_wrong_bytes(live, words * 4, (unsigned char)round) != 0;
-        REQUIRE(gpu_malloc(&freed, 8 * MIB));
+        freed = NEW_BLOCK(8 * MIB);
         REQUIRE(gpu_memset(freed, 1, 64 * KIB));
         printf(", release %d", (int)cuDevicePrimaryCtxRelease(0));
-        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
-        printf(", active %d\n", active);
+        printf(", active %d\n", is_active());
         REQUIRE(cuCtxSetCurrent(NULL));
     }
     printf("one release too many: %d\n", (int)cuDevicePrimaryCtxRelease(0));
@@ -64,13 +74,10 @@ static atomic_bool over;
 /* In a new life nothing is current that was of the last one. */
 static int live(uint32_t life, int *active_after)
 {
-    CUcontext primary = NULL;
     uint64_t block[BLOCKS];
     uint32_t wrong = 0;
-    unsigned flags = 0;
     int failed = 0;
-    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
-    REQUIRE(cuCtxSetCurrent(primary));
+    retain_as_current();
     for (int i = 0; i < BLOCKS; i++) {
         failed += gpu_malloc(&block[i], BYTES) != 0 || gpu_memset(block[i], (int)life, BYTES) != 0;
         if (!failed)
@@ -80,7 +87,7 @@ static int live(uint32_t life, int *active_after)
     }
     REQUIRE(cuCtxSetCurrent(NULL));
     REQUIRE(cuDevicePrimaryCtxRelease(0));
-    REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, active_after));
+    *active_after = is_active();
     return failed + (wrong != 0);
 }
 
@@ -91,9 +98,8 @@ static int make_contexts(void)
     struct timespec pause = {.tv_nsec = 100000};
     int failed = 0;
     while (!atomic_load(&over)) {
-        CUcontext own = NULL;
         uint64_t block = 0;
-        REQUIRE(cuCtxCreate(&own, NULL, 0, 0));
+        CUcontext own = NEW_CONTEXT();
         failed += gpu_malloc(&block, BYTES) != 0 || gpu_memset(block, 7, BYTES) != 0 ||
                   gpu_free(block) != 0;
         REQUIRE(cuCtxDestroy(own));
@@ -117,7 +123,7 @@ static int either(int index, void *context)
     return 0;
 }
 
-static int it_ends_beside_contexts_of_other_threads(void)
+ACT(it_ends_beside_contexts_of_other_threads)
 {
     /* The simulated driver takes 300 us for a retain. */
     REQUIRE(setenv("SIM_REALTIME", "1", 0));
@@ -160,8 +166,7 @@ static int allocate(int index, void *context)
 static int life_after(uint32_t round)
 {
     uint64_t block = 0;
-    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
-    REQUIRE(cuCtxSetCurrent(primary));
+    primary = retain_as_current();
     unsigned char byte = (unsigned char)(round % 200);
     int failed = gpu_malloc(&block, LIFE_BYTES) != 0 || gpu_memset(block, byte, LIFE_BYTES) != 0 ||
                  scene_wrong_bytes(block, LIFE_BYTES, byte) != 0 || gpu_free(block) != 0;
@@ -169,7 +174,7 @@ static int life_after(uint32_t round)
     return failed;
 }
 
-static int a_reset_beside_first_allocations_harms_no_later_life(void)
+ACT(a_reset_beside_first_allocations_harms_no_later_life)
 {
     /* The simulated driver takes 200 us for a look at the device, so a pool takes as long to make.
      */
@@ -214,7 +219,7 @@ static void *drivers_own(const char *name)
     return NULL;
 }
 
-static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
+ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one)
 {
     enum { UNSEEN = 4 };
     int wrong = 0;
@@ -224,20 +229,15 @@ static int a_life_that_ended_unseen_serves_nothing_in_the_next_one(void)
     if (release == NULL)
         scene_skip("the driver has another symbol table");
     for (int round = 0; round < UNSEEN; round++) {
-        CUcontext context = NULL;
-        unsigned flags = 0;
-        int active = -1;
-        REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
-        REQUIRE(cuCtxSetCurrent(context));
+        retain_as_current();
         uint64_t of_last_life = NEW_BLOCK(LIFE_BYTES), block = NEW_BLOCK(64 * MIB);
         REQUIRE(gpu_free(block));
         REQUIRE(cuCtxSetCurrent(NULL));
         REQUIRE(release(0));
-        REQUIRE(cuDevicePrimaryCtxGetState(0, &flags, &active));
-        REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
-        REQUIRE(cuCtxSetCurrent(context));
+        int active = is_active();
+        retain_as_current();
         printf("active %d, free of the last life's %d\n", active, (int)cuMemFree(of_last_life));
-        REQUIRE(gpu_malloc(&block, LIFE_BYTES));
+        block = NEW_BLOCK(LIFE_BYTES);
         REQUIRE(gpu_memset(block, round, LIFE_BYTES));
         wrong += scene_wrong_bytes(block, LIFE_BYTES, (unsigned char)round) != 0;
         REQUIRE(gpu_free(block));
@@ -285,15 +285,9 @@ static int contexts_end_unseen(const char *sim_reuse)
     return wrong != 0;
 }
 
-static int a_context_that_ended_unseen_serves_nothing_under_its_handle(void)
-{
-    return contexts_end_unseen("2");
-}
+ACT_IS(ACT(a_context_that_ended_unseen_serves_nothing_under_its_handle), contexts_end_unseen("2"))
 
-static int a_context_that_ended_unseen_is_not_used(void)
-{
-    return contexts_end_unseen("0");
-}
+ACT_IS(ACT(a_context_that_ended_unseen_is_not_used), contexts_end_unseen("0"))
 
 static bool in_segments(void)
 {
@@ -305,21 +299,18 @@ static bool in_segments(void)
  * given that memory the same address, and then the write is one of the next life. An arena has
  * another address. No error stays. */
 
-static int memory_of_an_ended_life_is_refused_in_the_next_one(void)
+ACT(memory_of_an_ended_life_is_refused_in_the_next_one)
 {
     static const size_t sizes[] = {512, 300 * KIB, 3 * MIB, 40 * MIB};
     int lasts = 0, written = 0;
-    CUcontext context = NULL;
     begin(60);
-    REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
-    REQUIRE(cuCtxSetCurrent(context));
+    retain_as_current();
     for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         CUdeviceptr old = 0, now = 0;
         REQUIRE(cuMemAlloc(&old, sizes[i]));
         REQUIRE(cuMemsetD8(old, 1, sizes[i]));
         REQUIRE(cuDevicePrimaryCtxReset(0));
-        REQUIRE(cuDevicePrimaryCtxRetain(&context, 0));
-        REQUIRE(cuCtxSetCurrent(context));
+        retain_as_current();
         REQUIRE(cuMemAlloc(&now, sizes[i]));
         written += cuMemsetD8(old, 2, sizes[i]) == CUDA_SUCCESS;
         lasts += cuCtxSynchronize() != CUDA_SUCCESS || cuMemsetD8(now, 3, sizes[i]) != CUDA_SUCCESS;
@@ -380,7 +371,7 @@ static int use_beside_resets(int index, void *unused)
     return 0;
 }
 
-static int threads_beside_resets_meet_no_error_that_lasts(void)
+ACT(threads_beside_resets_meet_no_error_that_lasts)
 {
     REQUIRE(setenv("SIM_HAZARD", "off", 1)); /* the threads use what is no more theirs */
     begin(120);
@@ -427,21 +418,17 @@ static int reset_or_flush(int index, void *unused)
     return 0;
 }
 
-static int a_reset_that_fails_leaves_no_memory_behind(void)
+ACT(a_reset_that_fails_leaves_no_memory_behind)
 {
     uint64_t blocks[FLUSH_BLOCKS], before, after = 0;
-    int count = 0;
-    scene_watchdog(60);
-    if (gpu_device_count(&count) != 0 || count < 1 || !scene_simulated())
+    begin(60);
+    if (!scene_simulated())
         scene_skip("no simulated device");
-    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
-    REQUIRE(cuCtxSetCurrent(primary));
+    primary = retain_as_current();
     uint64_t live = NEW_BLOCK(FLUSH_BYTES);
     before = simDeviceBytesUsed(0);
-    for (int i = 0; i < FLUSH_BLOCKS; i++)
-        blocks[i] = NEW_BLOCK(FLUSH_BYTES);
-    for (int i = 0; i < FLUSH_BLOCKS; i++)
-        REQUIRE(gpu_free(blocks[i]));
+    NEW_BLOCKS(blocks, FLUSH_BLOCKS, FLUSH_BYTES);
+    FREE_ALL(blocks, FLUSH_BLOCKS);
     REQUIRE(simHold("cuDevicePrimaryCtxReset_v2"));
     REQUIRE(simFail("cuDevicePrimaryCtxReset_v2", 1, CUDA_ERROR_UNKNOWN));
     if (scene_preloaded() && in_segments()) {
@@ -463,12 +450,4 @@ static int a_reset_that_fails_leaves_no_memory_behind(void)
     return done || wrong || after >= before + FLUSH_BYTES;
 }
 
-SCENE_ACTS(ACT(the_primary_context_ends_with_its_last_user),
-           ACT(it_ends_beside_contexts_of_other_threads),
-           ACT(a_reset_beside_first_allocations_harms_no_later_life),
-           ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one),
-           ACT(a_context_that_ended_unseen_serves_nothing_under_its_handle),
-           ACT(a_context_that_ended_unseen_is_not_used),
-           ACT(memory_of_an_ended_life_is_refused_in_the_next_one),
-           ACT(threads_beside_resets_meet_no_error_that_lasts),
-           ACT(a_reset_that_fails_leaves_no_memory_behind))
+PLAY_ACTS

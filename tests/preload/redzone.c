@@ -59,14 +59,11 @@ static void go_beyond(CUstream stream)
 /* A capture may not be disturbed: nothing is looked at, and nothing is spoilt. */
 static void capture(CUstream stream)
 {
-    CUgraph graph = NULL;
     uint64_t before = NEW_BLOCK(4096);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    uint64_t inside = NEW_BLOCK(4096);
-    REQUIRE(gpu_free(inside));
+    TAKE_AND_GIVE(4096);
     REQUIRE(gpu_free(before));
-    REQUIRE(gpu_capture_end(stream, &graph));
-    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
 }
 
 static int inner(void)

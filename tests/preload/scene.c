@@ -38,6 +38,35 @@ CUstream scene_new_stream(const char *file, int line, bool blocking)
     return stream;
 }
 
+uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t value,
+                          CUstream stream)
+{
+    uint64_t block = scene_new_block(file, line, words * 4);
+    scene_require(file, line, "gpu_fill", gpu_fill(block, words, value, stream));
+    return block;
+}
+
+CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph)
+{
+    CUgraphExec exec = NULL;
+    scene_require(file, line, "gpu_graph_instantiate", gpu_graph_instantiate(&exec, graph));
+    return exec;
+}
+
+CUgraph scene_end_capture(const char *file, int line, CUstream stream)
+{
+    CUgraph graph = NULL;
+    scene_require(file, line, "gpu_capture_end", gpu_capture_end(stream, &graph));
+    return graph;
+}
+
+size_t scene_free_bytes(const char *file, int line)
+{
+    size_t bytes = 0;
+    scene_require(file, line, "gpu_mem_info", gpu_mem_info(&bytes, NULL));
+    return bytes;
+}
+
 void scene_skip(const char *why)
 {
     printf("skipped: %s\n", why);
@@ -116,6 +145,22 @@ size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte)
     }
     free(host);
     return wrong;
+}
+
+int scene_device_of(uint64_t address)
+{
+    bool is_device = false;
+    int device = -1;
+    int rc = gpu_pointer_is_device(&is_device, &device, address);
+    return rc == 0 && is_device ? device : -1;
+}
+
+bool scene_lies_in(uint64_t address, uint64_t block, size_t size_bytes)
+{
+    uint64_t base = 0;
+    size_t range_bytes = 0;
+    int rc = gpu_address_range(&base, &range_bytes, address);
+    return rc == 0 && base == block && range_bytes == size_bytes;
 }
 
 struct thread {
@@ -220,17 +265,30 @@ int scene_wait(pid_t child)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
+enum { ACTS_MAX = 64 };
+
+static struct act {
+    const char *name;
+    int (*play)(void);
+} acts[ACTS_MAX];
+static size_t num_acts;
 static const char *playing; /* the act's name; NULL: the program has none */
 
+void scene_list_act(const char *name, int (*play)(void))
+{
+    EXPECT(num_acts < ACTS_MAX);
+    acts[num_acts++] = (struct act){name, play};
+}
+
 /* Returns the exit status. */
-static int play_here(const struct scene_act *act)
+static int play_here(const struct act *act)
 {
     playing = act->name;
     int failures = act->play();
     return failures == SCENE_SKIP ? SCENE_SKIP : failures != 0;
 }
 
-static int play_apart(const struct scene_act *act)
+static int play_apart(const struct act *act)
 {
     pid_t pid = scene_fork();
     if (pid == 0)
@@ -257,14 +315,31 @@ int scene_again(const char *variable, const char *value)
     return scene_wait(child);
 }
 
-int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count)
+const char *scene_again_report(const char *variable, const char *value, int *status)
+{
+    static char text[65536];
+    char path[] = "/tmp/scene-report-XXXXXX", option[64];
+    int descriptor = mkstemp(path);
+    EXPECT(descriptor >= 0);
+    snprintf(option, sizeof option, "exit-json:%s", path);
+    REQUIRE(setenv("GPUCACHE_STATS", option, 1));
+    *status = scene_again(variable, value);
+    FILE *file = fdopen(descriptor, "r");
+    EXPECT(file != NULL);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    unlink(path);
+    return text;
+}
+
+int scene_play(int argc, char **argv)
 {
     int failed = 0, played = 0;
     observer_serve();
-    for (size_t i = 0; i < count && argc == 2; i++)
+    for (size_t i = 0; i < num_acts && argc == 2; i++)
         if (is_named(acts[i].name, argc, argv))
             return play_here(&acts[i]);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < num_acts; i++) {
         if (!is_named(acts[i].name, argc, argv))
             continue;
         int status = play_apart(&acts[i]);

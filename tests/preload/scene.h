@@ -31,10 +31,17 @@ enum { SCENE_SKIP = 77 };
 #define EXPECT(condition) scene_require(__FILE__, __LINE__, #condition, !(condition))
 void scene_require(const char *file, int line, const char *what, int rc);
 
-/* Blocks and streams as values, and the free of several blocks; each is required in the same way.
- */
+/* What is made, as values, and the free of several blocks; each is required in the same way. A
+ * filled block has as many words of that value, by a kernel on the stream. */
 #define NEW_BLOCK(size_bytes) scene_new_block(__FILE__, __LINE__, size_bytes)
+#define NEW_FILLED(words, value, stream) scene_new_filled(__FILE__, __LINE__, words, value, stream)
 #define NEW_STREAM(blocking) scene_new_stream(__FILE__, __LINE__, blocking)
+#define NEW_CONTEXT() scene_new_context(__FILE__, __LINE__)
+#define NEW_EXEC(graph) scene_new_exec(__FILE__, __LINE__, graph)
+#define END_CAPTURE(stream) scene_end_capture(__FILE__, __LINE__, stream)
+#define CURRENT_CONTEXT() scene_current_context(__FILE__, __LINE__)
+#define FREE_BYTES() scene_free_bytes(__FILE__, __LINE__)
+#define TAKE_AND_GIVE(size_bytes) REQUIRE(gpu_free(NEW_BLOCK(size_bytes)))
 #define NEW_BLOCKS(blocks, n, size_bytes)                                                          \
     for (size_t new_i = 0; new_i < (size_t)(n); new_i++)                                           \
     (blocks)[new_i] = NEW_BLOCK(size_bytes)
@@ -45,7 +52,27 @@ void scene_require(const char *file, int line, const char *what, int rc);
     for (size_t free_i = 0; free_i < (size_t)(n); free_i++)                                        \
     REQUIRE(gpu_free((blocks)[free_i]))
 uint64_t scene_new_block(const char *file, int line, size_t size_bytes);
+uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t value,
+                          CUstream stream);
 CUstream scene_new_stream(const char *file, int line, bool blocking);
+CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph);
+CUgraph scene_end_capture(const char *file, int line, CUstream stream);
+size_t scene_free_bytes(const char *file, int line);
+
+/* For scenes that call the driver themselves. */
+static inline CUcontext scene_new_context(const char *file, int line)
+{
+    CUcontext context = NULL;
+    scene_require(file, line, "cuCtxCreate", (int)cuCtxCreate(&context, NULL, 0, 0));
+    return context;
+}
+
+static inline CUcontext scene_current_context(const char *file, int line)
+{
+    CUcontext context = NULL;
+    scene_require(file, line, "cuCtxGetCurrent", (int)cuCtxGetCurrent(&context));
+    return context;
+}
 
 /* Before the process leaves with threads at work: the driver is gone before they are. From here on
  * a thread of which a call fails stops there, without a word. */
@@ -72,6 +99,11 @@ uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstr
 /* The same by a copy to the host, all bytes. */
 size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte);
 
+/* The device whose memory is at the address; -1: it is no device memory. */
+int scene_device_of(uint64_t address);
+/* Whether the driver says that the address lies in that block, and in no larger one. */
+bool scene_lies_in(uint64_t address, uint64_t block, size_t size_bytes);
+
 /* Starts n threads of one body, each with its index, and joins them; a body returns its number of
  * failures, their sum is returned. */
 int scene_threads(int n, int (*body)(int index, void *context), void *context);
@@ -82,6 +114,10 @@ int scene_elsewhere(int (*body)(int index, void *context), void *context);
 /* Runs the program, or the act, anew in a child, with this variable in its environment, as in those
  * of later children. Returns its exit status. */
 int scene_again(const char *variable, const char *value);
+
+/* The same. Returns the report that the library leaves at its end; empty: there is none. It lasts
+ * until the next call. */
+const char *scene_again_report(const char *variable, const char *value, int *status);
 
 /* Before another program is started: one that was not built for the thread sanitizer does not
  * survive its runtime, so nothing is preloaded there. Without that sanitizer, does nothing. */
@@ -102,24 +138,34 @@ pid_t scene_fork(void);
 /* Waits for its end; its exit status, or the signal that ended it, negative. */
 int scene_wait(pid_t child);
 
-/* Acts: short scenes of one subject in one program. Each act is a function whose name says what
+/* Acts: short scenes of one subject in one program. ACT(name) { .. } is an act; its name says what
  * holds. It returns its number of failures, or SCENE_SKIP. It runs in a process of its own, so that
- * it opens the GPU itself and finds the state of a fresh process. */
-struct scene_act {
-    const char *name;
-    int (*play)(void);
-};
-#define ACT(function) {#function, function}
+ * it opens the GPU itself and finds the state of a fresh process. Acts list themselves, and play in
+ * the order in which they stand. */
+void scene_list_act(const char *name, int (*play)(void));
+
+#define ACT(name)                                                                                  \
+    static int name(void);                                                                         \
+    __attribute__((constructor)) static void list_##name(void)                                     \
+    {                                                                                              \
+        scene_list_act(#name, name);                                                               \
+    }                                                                                              \
+    static int name(void)
+/* ACT_IS(ACT(name), call): an act that is one call. */
+#define ACT_IS(act, call)                                                                          \
+    act                                                                                            \
+    {                                                                                              \
+        return call;                                                                               \
+    }
 
 /* Plays all acts, one after the other, or those that the arguments name, and says how each ended.
  * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. If the only argument
  * names an act, this process plays it, and ends as the act does. */
-int scene_play(int argc, char **argv, const struct scene_act *acts, size_t count);
+int scene_play(int argc, char **argv);
 
 /* main of a program that is nothing but acts. */
-#define SCENE_ACTS(...)                                                                            \
+#define PLAY_ACTS                                                                                  \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \
-        static const struct scene_act acts[] = {__VA_ARGS__};                                      \
-        return scene_play(argc, argv, acts, sizeof acts / sizeof *acts);                           \
+        return scene_play(argc, argv);                                                             \
     }

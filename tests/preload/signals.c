@@ -69,7 +69,6 @@ static int handle(const char *how)
 {
     static const char *const blocked[] = {"wait", "sigwait", "signalfd", "masked"};
     const uint64_t words = 64 * KIB;
-    uint64_t idle = 0;
     bool waits = false, once = strcmp(how, "once") == 0;
     sigset_t usr1;
     int taken = 0;
@@ -84,13 +83,12 @@ static int handle(const char *how)
     if ((!waits || strcmp(how, "masked") == 0) && strcmp(how, "after") != 0)
         install(how);
     scene_start(1, 60);
-    uint64_t live = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_fill(live, words, 6, NULL));
+    uint64_t live = NEW_FILLED(words, 6, NULL);
     if (strcmp(how, "after") == 0)
         install(how);
     for (int i = 0; i < 20; i++) {
         union sigval value = {.sival_int = 17};
-        REQUIRE(gpu_malloc(&idle, 4 * MIB));
+        uint64_t idle = NEW_BLOCK(4 * MIB);
         REQUIRE(gpu_free(idle));
         errno = E2BIG;
         if (i == 0 || !once || scene_preloaded())
@@ -210,30 +208,25 @@ static int interrupt(int flags)
     interrupt_all("installed before", flags & SA_RESTART);
     install_with(flags);
     REQUIRE(gpu_free(block));
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    block = NEW_BLOCK(4 * MIB);
     interrupt_all("installed after", flags & SA_RESTART);
     REQUIRE(gpu_free(block));
     return 0;
 }
 
-#define PLAY(act, call)                                                                            \
-    static int act(void)                                                                           \
-    {                                                                                              \
-        return call;                                                                               \
-    }
-PLAY(a_handler_of_before_runs, handle("before"))
-PLAY(a_handler_of_later_runs, handle("after"))
-PLAY(a_handler_with_three_arguments_runs, handle("siginfo"))
-PLAY(an_ignored_signal_harms_nobody, handle("ignore"))
-PLAY(a_handler_by_signal_runs, handle("plain"))
-PLAY(a_handler_for_one_signal_runs_once, handle("once"))
-PLAY(a_blocked_signal_can_be_taken, handle("wait"))
-PLAY(another_thread_can_take_it, handle("sigwait"))
-PLAY(a_descriptor_can_take_it, handle("signalfd"))
-PLAY(a_masked_signal_comes_late, handle("masked"))
-PLAY(calls_are_restarted, interrupt(SA_RESTART))
-PLAY(calls_are_interrupted, interrupt(0))
-PLAY(the_handler_has_its_stack, interrupt(SA_ONSTACK))
+ACT_IS(ACT(a_handler_of_before_runs), handle("before"))
+ACT_IS(ACT(a_handler_of_later_runs), handle("after"))
+ACT_IS(ACT(a_handler_with_three_arguments_runs), handle("siginfo"))
+ACT_IS(ACT(an_ignored_signal_harms_nobody), handle("ignore"))
+ACT_IS(ACT(a_handler_by_signal_runs), handle("plain"))
+ACT_IS(ACT(a_handler_for_one_signal_runs_once), handle("once"))
+ACT_IS(ACT(a_blocked_signal_can_be_taken), handle("wait"))
+ACT_IS(ACT(another_thread_can_take_it), handle("sigwait"))
+ACT_IS(ACT(a_descriptor_can_take_it), handle("signalfd"))
+ACT_IS(ACT(a_masked_signal_comes_late), handle("masked"))
+ACT_IS(ACT(calls_are_restarted), interrupt(SA_RESTART))
+ACT_IS(ACT(calls_are_interrupted), interrupt(0))
+ACT_IS(ACT(the_handler_has_its_stack), interrupt(SA_ONSTACK))
 
 static void *read_one(void *got)
 {
@@ -245,12 +238,12 @@ static void *read_one(void *got)
 }
 
 /* Bare, the signal would end the program, and none is sent. */
-static int without_a_handler_a_read_goes_on(void)
+ACT(without_a_handler_a_read_goes_on)
 {
     pthread_t thread;
     long got = 0;
     scene_start(1, 60);
-    uint64_t block = NEW_BLOCK(4 * MIB);
+    NEW_BLOCK(4 * MIB);
     REQUIRE(pipe(ends));
     REQUIRE(pthread_create(&thread, NULL, read_one, &got));
     await_sleep(1);
@@ -260,7 +253,6 @@ static int without_a_handler_a_read_goes_on(void)
     EXPECT(write(ends[1], "x", 1) == 1);
     REQUIRE(pthread_join(thread, NULL));
     printf("read: %ld\n", got);
-    REQUIRE(gpu_free(block));
     return 0;
 }
 
@@ -286,7 +278,7 @@ static void *signal_soon(void *main_thread)
     return NULL;
 }
 
-static int an_ignored_signal_stays_ignored(void)
+ACT(an_ignored_signal_stays_ignored)
 {
     struct sigaction now;
     pid_t child;
@@ -296,8 +288,7 @@ static int an_ignored_signal_stays_ignored(void)
         scene_skip("a sanitizer's runtime does not survive vfork");
     EXPECT(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
     scene_start(1, 60);
-    uint64_t block = NEW_BLOCK(4 * MIB);
-    REQUIRE(gpu_free(block));
+    TAKE_AND_GIVE(4 * MIB);
     REQUIRE(sigaction(SIGUSR1, NULL, &now));
     printf("%s\n", now.sa_handler == SIG_IGN ? "ignored" : "not ignored");
     REQUIRE(pthread_create(&other, NULL, signal_soon, &self));
@@ -320,10 +311,4 @@ static int an_ignored_signal_stays_ignored(void)
     return 0;
 }
 
-SCENE_ACTS(ACT(a_handler_of_before_runs), ACT(a_handler_of_later_runs),
-           ACT(a_handler_with_three_arguments_runs), ACT(an_ignored_signal_harms_nobody),
-           ACT(a_handler_by_signal_runs), ACT(a_handler_for_one_signal_runs_once),
-           ACT(a_blocked_signal_can_be_taken), ACT(another_thread_can_take_it),
-           ACT(a_descriptor_can_take_it), ACT(a_masked_signal_comes_late), ACT(calls_are_restarted),
-           ACT(calls_are_interrupted), ACT(the_handler_has_its_stack),
-           ACT(without_a_handler_a_read_goes_on), ACT(an_ignored_signal_stays_ignored))
+PLAY_ACTS

@@ -12,10 +12,10 @@ static uint64_t block;
 static void *allocate(void *unused)
 {
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    block = NEW_BLOCK(4 * MIB);
     REQUIRE(gpu_fill(block, MIB, 3, NULL));
     REQUIRE(gpu_free(block));
-    REQUIRE(gpu_malloc(&block, 4 * MIB));
+    block = NEW_BLOCK(4 * MIB);
     return NULL;
 }
 
@@ -33,14 +33,9 @@ static void *fill_the_device(void *unused)
 static void *ask(void *unused)
 {
     uint64_t base = 0;
-    size_t size_bytes = 0, pitch_bytes = 0;
-    bool is_device = false;
-    int device = -1;
+    size_t pitch_bytes = 0;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_address_range(&base, &size_bytes, block + 5));
-    EXPECT(base == block && size_bytes == 4 * MIB);
-    REQUIRE(gpu_pointer_is_device(&is_device, &device, block));
-    EXPECT(is_device && device == 0);
+    EXPECT(scene_lies_in(block + 5, block, 4 * MIB) && scene_device_of(block) == 0);
     REQUIRE(gpu_malloc_pitch(&base, &pitch_bytes, 1000, 10));
     REQUIRE(gpu_free(base));
     return NULL;
@@ -48,12 +43,10 @@ static void *ask(void *unused)
 
 static void *work(void *unused)
 {
-    CUstream stream = NULL;
     CUevent event = NULL;
-    uint64_t other = 0;
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_malloc(&other, 4 * MIB));
+    CUstream stream = NEW_STREAM(false);
+    uint64_t other = NEW_BLOCK(4 * MIB);
     REQUIRE(gpu_fill(other, MIB, 4, stream));
     REQUIRE(gpu_copy(block, other, MIB, stream));
     uint64_t n_words = MIB;
@@ -80,11 +73,10 @@ static void *share(void *unused)
 /* The value is not understood, and warned of. */
 static void *request(void *unused)
 {
-    uint64_t other = 0;
     REQUIRE(gpu_open(0));
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "some", 1));
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
-    REQUIRE(gpu_malloc(&other, 64 * KIB));
+    uint64_t other = NEW_BLOCK(64 * KIB);
     REQUIRE(gpu_free(other));
     return NULL;
 }

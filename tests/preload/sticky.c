@@ -23,7 +23,7 @@ static void cache_blocks(void)
     uint64_t blocks[SIZES];
     for (int again = 0; again < 2; again++) {
         for (int i = 0; i < SIZES; i++)
-            REQUIRE(gpu_malloc(&blocks[i], sizes[i]));
+            blocks[i] = NEW_BLOCK(sizes[i]);
         FREE_ALL(blocks, SIZES);
     }
 }
@@ -118,9 +118,9 @@ static int in_other_thread(int index, void *codes)
 static int break_and_look(int (*look)(void))
 {
     REQUIRE(gpu_open(0));
-    REQUIRE(gpu_stream_create(&stream, true));
+    stream = NEW_STREAM(true);
     REQUIRE(gpu_event_create(&event));
-    REQUIRE(gpu_malloc(&kept, 512));
+    kept = NEW_BLOCK(512);
     REQUIRE(gpu_host_alloc(&pinned, 4096));
     uint64_t large = NEW_BLOCK(8 * MIB);
     cache_blocks();
@@ -167,23 +167,14 @@ static int tell(int (*look)(void))
     return 0;
 }
 
-#define TOLD_BY(act, look)                                                                         \
-    static int act(void)                                                                           \
-    {                                                                                              \
-        return tell(look);                                                                         \
-    }
-TOLD_BY(a_synchronisation_tells_it_first, by_sync)
-TOLD_BY(a_stream_tells_it_first, by_stream)
-TOLD_BY(a_query_tells_it_first, by_query)
-TOLD_BY(an_event_tells_it_first, by_event)
-TOLD_BY(an_events_query_tells_it_first, by_event_query)
-TOLD_BY(a_copy_tells_it_first, by_copy)
-TOLD_BY(a_launch_tells_it_first, by_launch)
-TOLD_BY(a_record_tells_it_first, by_record)
-TOLD_BY(a_free_of_host_memory_tells_it_first, by_host_free)
+ACT_IS(ACT(a_synchronisation_tells_it_first), tell(by_sync))
+ACT_IS(ACT(a_stream_tells_it_first), tell(by_stream))
+ACT_IS(ACT(a_query_tells_it_first), tell(by_query))
+ACT_IS(ACT(an_event_tells_it_first), tell(by_event))
+ACT_IS(ACT(an_events_query_tells_it_first), tell(by_event_query))
+ACT_IS(ACT(a_copy_tells_it_first), tell(by_copy))
+ACT_IS(ACT(a_launch_tells_it_first), tell(by_launch))
+ACT_IS(ACT(a_record_tells_it_first), tell(by_record))
+ACT_IS(ACT(a_free_of_host_memory_tells_it_first), tell(by_host_free))
 
-SCENE_ACTS(ACT(a_synchronisation_tells_it_first), ACT(a_stream_tells_it_first),
-           ACT(a_query_tells_it_first), ACT(an_event_tells_it_first),
-           ACT(an_events_query_tells_it_first), ACT(a_copy_tells_it_first),
-           ACT(a_launch_tells_it_first), ACT(a_record_tells_it_first),
-           ACT(a_free_of_host_memory_tells_it_first))
+PLAY_ACTS

@@ -10,8 +10,7 @@ int main(int argc, char **argv)
     EXPECT(argc >= 2);
     if (argc > 2) {
         scene_start(1, 60);
-        uint64_t block = NEW_BLOCK(MIB);
-        REQUIRE(gpu_free(block));
+        TAKE_AND_GIVE(MIB);
     } else {
         scene_watchdog(60);
     }

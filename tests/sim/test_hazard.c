@@ -240,7 +240,7 @@ TEST(hazards_are_reported)
 TEST(every_way_to_order_is_known)
 {
     play_all("av >ab bw/av $a bw/av ?a bw/av .a bw/av ,a bw/av * bw/av @ bw/av >ac >cb bw/av F bw/"
-             "xv nw/nv xw/pv nw/nv pw/xv x- nw/xv as x- nw/av a- @ bw/av bs a- b- @ cw/"
+             "xv nw/nv xw/pv nw/nv pw/xv x- nw/xv as x- nw/av a- @ bw/av bs a- b- @ cw/av @ pw/"
              "av a- bs b- @ cw/av @ bw @ cw/av @ bs @ cw/av bs !b @ & cw/xv @ nw/av @ xw nw yw",
              true);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Kinds of later write that were measured on a real device. With record and wait of a context event
- * each comes after a late writer on a non-blocking stream. Without the wait the late writer
- * overwrites each, and the checker reports a hazard. */
+/* Kinds of later write, beside kernels (test_hazard.c), that were measured on a real device. With
+ * record and wait of a context event each comes after a late writer on a non-blocking stream.
+ * Without the wait the late writer overwrites each, and the checker reports a hazard. */
 #include "tests/sim/fixture.h"
 
 #define WORDS (MIB / 4)
@@ -9,7 +9,7 @@
 #define NEW 0x02020202u
 
 static CUdeviceptr target, source;
-static CUstream late, blocking, non_blocking;
+static CUstream late, non_blocking;
 static uint32_t *pageable, *pinned;
 static CUgraphExec graph;
 
@@ -18,13 +18,6 @@ static CUgraphExec graph;
     {                                                                                              \
         __VA_ARGS__;                                                                               \
     }
-#define KERNEL(name, on) KIND(name, fill(on, target, words, NEW))
-
-KERNEL(kernel_null, NULL)
-KERNEL(kernel_per_thread, CU_STREAM_PER_THREAD)
-KERNEL(kernel_blocking, blocking)
-KERNEL(kernel_non_blocking, non_blocking)
-KERNEL(kernel_new_stream, stream(CU_STREAM_NON_BLOCKING))
 KIND(graph_launch, OK(cuGraphLaunch(graph, non_blocking)))
 KIND(h2d_pageable, OK(cuMemcpyHtoD(target, pageable, words * 4)))
 KIND(h2d_pinned, OK(cuMemcpyHtoD(target, pinned, words * 4)))
@@ -35,31 +28,11 @@ KIND(d2d_async, OK(cuMemcpyDtoDAsync(target, source, words * 4, non_blocking)))
 KIND(memset_sync, OK(cuMemsetD32(target, NEW, words)))
 KIND(memset_async, OK(cuMemsetD8Async(target, 2, words * 4, non_blocking)))
 
-static void *in_thread(void *words)
-{
-    OK(cuCtxSetCurrent(context));
-    fill(non_blocking, target, *(size_t *)words, NEW);
-    return NULL;
-}
-
-static void kernel_thread(size_t words)
-{
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, in_thread, &words), 0);
-    pthread_join(thread, NULL);
-}
-
 static const struct kind {
     const char *name;
     void (*write)(size_t words);
     size_t words;
 } kinds[] = {
-    {"kernel, null stream", kernel_null, WORDS},
-    {"kernel, per-thread stream", kernel_per_thread, WORDS},
-    {"kernel, blocking stream", kernel_blocking, WORDS},
-    {"kernel, non-blocking stream", kernel_non_blocking, WORDS},
-    {"kernel, newly created stream", kernel_new_stream, WORDS},
-    {"kernel, another thread", kernel_thread, WORDS},
     {"graph launch", graph_launch, WORDS},
     {"pageable H2D 64 B", h2d_pageable, 16},
     {"pageable H2D 4 KiB", h2d_pageable, KIB},
@@ -81,7 +54,6 @@ static int set_up(void **state)
     target = alloc(MIB);
     source = alloc(MIB);
     late = stream(CU_STREAM_NON_BLOCKING);
-    blocking = stream(CU_STREAM_DEFAULT);
     non_blocking = stream(CU_STREAM_NON_BLOCKING);
     pageable = malloc(MIB);
     OK(cuMemAllocHost((void **)&pinned, MIB));
