@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Handles of several processes at once. They are opened beside memory that comes and goes, by
- * threads that signals interrupt, and in captures. */
+ * threads that signals interrupt, and in captures. Events order the work of the processes. */
 #include "tests/preload/ending_contexts.h"
 #include "tests/preload/ipc_peer.h"
 #include "tests/preload/scene.h"
 
+#include <sched.h>
+#include <sys/mman.h>
 #include <time.h>
 
 /* Several processes open blocks of one exporter at the same time, each with several threads. The
@@ -150,6 +152,8 @@ static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
 {
     uint64_t before = 0, inside = 0, base = 0;
     size_t size_bytes = 0;
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
     uint32_t errors = 1;
     CUstream stream = NEW_STREAM(false);
     REQUIRE(gpu_ipc_open(&before, handles[2]));
@@ -162,8 +166,8 @@ static uint32_t capture(const CUipcMemHandle *handles, CUstreamCaptureMode mode,
     int device = -1, kind = gpu_pointer_is_device(&is_device, &device, before);
     printf("closed: kind %d, range %d, ", kind, gpu_address_range(&base, &size_bytes, before));
     printf("again %d; ", gpu_ipc_close(before));
-    CUgraph graph = END_CAPTURE(stream);
-    CUgraphExec exec = NEW_EXEC(graph);
+    REQUIRE(gpu_capture_end(stream, &graph));
+    REQUIRE(gpu_graph_instantiate(&exec, graph));
     REQUIRE(gpu_graph_launch(exec, stream));
     REQUIRE(gpu_get_async(&errors, errors_ptr, 4, stream));
     REQUIRE(gpu_stream_sync(stream));
@@ -184,6 +188,7 @@ static void *set_later(void *flag)
 static void close_behind_work(const CUipcMemHandle *handle)
 {
     uint64_t opened = 0;
+    CUgraph graph = NULL;
     void *flag = NULL;
     pthread_t thread;
     int answered = 0, device = -1;
@@ -195,7 +200,7 @@ static void close_behind_work(const CUipcMemHandle *handle)
     REQUIRE(pthread_create(&thread, NULL, set_later, flag));
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_ipc_close(opened)); /* natively the driver may wait for the kernel here */
-    CUgraph graph = END_CAPTURE(stream);
+    REQUIRE(gpu_capture_end(stream, &graph));
     for (int i = 0; i < 40; i++) {
         bool is_device = false;
         answered += gpu_pointer_is_device(&is_device, &device, opened) == 0;
@@ -251,6 +256,7 @@ static int open_in_threads(int from, int to)
 ACT(threads_open_and_captures_hold)
 {
     CUipcMemHandle handles[HANDLES];
+    CUgraph graph = NULL;
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(open_in_threads);
     scene_start(1, 60);
@@ -261,7 +267,8 @@ ACT(threads_open_and_captures_hold)
         REQUIRE(gpu_sync());
         REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
         ipc_export(&handles[i], block);
-        REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
+        REQUIRE(gpu_capture_end(stream, &graph));
+        REQUIRE(gpu_graph_destroy(graph, NULL));
     }
     EXPECT(write(importer.to, handles, sizeof handles) == sizeof handles);
     printf("importer ended with %d\n", ipc_peer_join(&importer));
@@ -314,6 +321,129 @@ ACT(opened_memory_is_known_beside_contexts_that_end)
 {
     ipc_share_with(open_beside_contexts, sizes, HANDLES);
     return 0;
+}
+
+/* Each of three processes has a buffer and an event of its own that the other two open. In every
+ * round each waits on the GPU for the events of the others. Then it looks at what they have written
+ * late into its buffer, and writes late into theirs. Ordered by interprocess events alone, no host
+ * waits for work. */
+
+enum { PROCESSES = 3, TURNS = 6, WORDS = 3 * 256 * 1024 };
+
+/* Each process has a third of every buffer to write to; the two of the others are used in turn. */
+struct process {
+    CUipcMemHandle memory;
+    CUipcEventHandle event;
+};
+
+struct shared {
+    struct process processes[PROCESSES];
+    atomic_int arrived;
+};
+
+static void barrier(struct shared *s, int *phase)
+{
+    atomic_fetch_add(&s->arrived, 1);
+    ++*phase;
+    while (atomic_load(&s->arrived) < *phase * PROCESSES)
+        sched_yield();
+}
+
+static uint32_t value_of(int process, int round)
+{
+    return (uint32_t)(process * 100 + round + 1);
+}
+
+static int take_turns(struct shared *s, int me)
+{
+    uint64_t buffers[PROCESSES] = {0};
+    CUevent events[PROCESSES];
+    const uint64_t part = WORDS / PROCESSES;
+    uint32_t errors = 0;
+    int phase = 0;
+    scene_start(1, 60);
+    CUstream stream = NEW_STREAM(false);
+    REQUIRE(gpu_malloc(&buffers[me], WORDS * 4));
+    uint64_t errors_ptr = NEW_BLOCK(4);
+    REQUIRE(gpu_memset(errors_ptr, 0, 4));
+    REQUIRE(gpu_memset(buffers[me], 0, WORDS * 4));
+    REQUIRE(gpu_sync());
+    REQUIRE(cuEventCreate(&events[me], CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
+    int rc = (int)cuIpcGetEventHandle(&s->processes[me].event, events[me]);
+    if (rc == CUDA_ERROR_NOT_SUPPORTED)
+        scene_skip("the driver has no such handles");
+    REQUIRE(rc);
+    REQUIRE(cuIpcGetMemHandle(&s->processes[me].memory, buffers[me]));
+    barrier(s, &phase);
+    for (int i = 0; i < PROCESSES; i++) {
+        if (i == me)
+            continue;
+        REQUIRE(cuIpcOpenEventHandle(&events[i], s->processes[i].event));
+        CUdeviceptr at = 0;
+        REQUIRE(
+            cuIpcOpenMemHandle(&at, s->processes[i].memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        buffers[i] = at;
+    }
+    for (int round = 0; round < TURNS; round++) {
+        barrier(s, &phase); /* the events of the last round are recorded */
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me && round > 0)
+                REQUIRE(cuStreamWaitEvent(stream, events[i], 0));
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me && round > 0)
+                REQUIRE(gpu_check(buffers[me] + (uint64_t)i * part * 4, part,
+                                  value_of(i, round - 1), errors_ptr, stream));
+        /* Nobody writes anew before all have looked: a second event of the round, recorded again.
+         */
+        REQUIRE(cuEventRecord(events[me], stream));
+        barrier(s, &phase);
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me)
+                REQUIRE(cuStreamWaitEvent(stream, events[i], 0));
+        barrier(s, &phase);
+        for (int i = 0; i < PROCESSES; i++)
+            if (i != me)
+                REQUIRE(gpu_spin_fill(buffers[i] + (uint64_t)me * part * 4, part,
+                                      value_of(me, round), 3000000, stream));
+        REQUIRE(cuEventRecord(events[me], stream));
+    }
+    REQUIRE(gpu_get_async(&errors, errors_ptr, 4, stream));
+    REQUIRE(gpu_stream_sync(stream));
+    barrier(s, &phase);
+    for (int i = 0; i < PROCESSES; i++) {
+        REQUIRE(cuEventDestroy(events[i]));
+        if (i != me)
+            REQUIRE(cuIpcCloseMemHandle(buffers[i]));
+    }
+    barrier(s, &phase);
+    REQUIRE(gpu_free(buffers[me]));
+    REQUIRE(gpu_free(errors_ptr));
+    return errors != 0;
+}
+
+ACT(events_order_processes)
+{
+    int failed = 0;
+    bool skipped = false;
+    struct shared *s =
+        mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT(s != MAP_FAILED);
+    scene_watchdog(60);
+    for (int i = 0; i < PROCESSES; i++) {
+        pid_t pid = scene_fork();
+        if (pid == 0)
+            exit(take_turns(s, i));
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        int status = -1;
+        EXPECT(wait(&status) > 0);
+        skipped |= WIFEXITED(status) && WEXITSTATUS(status) == SCENE_SKIP;
+        failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    if (skipped)
+        return SCENE_SKIP;
+    printf("%d processes saw wrong words\n", failed);
+    return failed != 0;
 }
 
 PLAY_ACTS

@@ -12,6 +12,7 @@
 #include "tests/sim/config.h"
 #include "tests/sim/context.h"
 #include "tests/sim/handles.h"
+#include "tests/sim/ipc_event.h"
 #include "tests/sim/thread.h"
 
 #define MAGIC 0x45564e54u
@@ -39,10 +40,9 @@ CUresult event_check(CUevent event)
 
 CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
 {
-    const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
-    if (flags & CU_EVENT_INTERPROCESS)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (out == NULL || (flags & ~known) != 0)
+    const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    bool shared = flags & CU_EVENT_INTERPROCESS;
+    if (out == NULL || (flags & ~known) != 0 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)))
         return CUDA_ERROR_INVALID_VALUE;
     if (!context_take(context, config.object_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -54,6 +54,11 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
                                  .context_id = context->id,
                                  .flags = flags,
                                  .clock = clock};
+    if (shared) {
+        event->shared = ipc_event_create();
+        if (event->shared == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     *out = event;
     return CUDA_SUCCESS;
 }
@@ -66,6 +71,8 @@ static CUresult destroy(CUevent event)
     if (context_is(event->context, event->context_id))
         context_give(event->context, config.object_bytes);
     work_assign(&event->work, NULL);
+    ipc_event_destroy(event->shared);
+    event->shared = NULL;
     free(event->nodes);
     event->nodes = NULL;
     event->magic = 0;
@@ -97,6 +104,8 @@ static CUresult record(CUevent event, CUstream handle)
     rc = capture_implicit(stream);
     if (rc != CUDA_SUCCESS)
         return rc;
+    if (event->shared != NULL)
+        ipc_event_record(event->shared, stream);
     struct work *last = stream_frontier(stream);
     cover(event, last, &stream->clock);
     return CUDA_SUCCESS;
@@ -112,6 +121,8 @@ CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags)
     if (stream->capture != NULL || capture_holds(event))
         return capture_wait(stream, event);
     rc = capture_implicit(stream);
+    if (rc == CUDA_SUCCESS && event->shared != NULL)
+        ipc_event_order(event->shared, stream);
     if (rc == CUDA_SUCCESS && event->recorded)
         stream_order(stream, event->work, &event->clock);
     return rc;
@@ -134,7 +145,7 @@ static CUresult query(CUevent event)
     if (rc != CUDA_SUCCESS)
         return rc;
     clock_poll();
-    if (!work_done(event->work))
+    if (!work_done(event->work) || (event->shared != NULL && !ipc_event_done(event->shared)))
         return CUDA_ERROR_NOT_READY;
     vector_join(&stream_host_clock, &event->clock);
     return event->context->error;
@@ -149,6 +160,8 @@ static CUresult synchronize(CUevent event)
     CUcontext context = event->context;
     vector_copy(&seen, &event->clock);
     rc = clock_wait(event->work);
+    while (rc == CUDA_SUCCESS && event->shared != NULL && !ipc_event_done(event->shared))
+        api_sleep(200); /* for the other process; as natively, for ever */
     if (rc == CUDA_SUCCESS)
         vector_join(&stream_host_clock, &seen);
     vector_finish(&seen);

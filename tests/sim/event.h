@@ -17,6 +17,7 @@ struct CUevent_st {
     uint64_t capture_id;
     struct CUgraphNode_st **nodes;
     size_t node_count;
+    struct ipc_event *shared; /* the other process's side, or NULL */
 };
 
 /* Checks a handle of the program: CUDA_ERROR_INVALID_HANDLE, CONTEXT_IS_DESTROYED, or the sticky
