@@ -175,6 +175,52 @@ def pinned_holes(p):
 
 
 @kind
+def diffusion(p):
+    """Image generation: the same pyramid up and down many times, at a resolution of each
+    request."""
+    weights = [p.alloc((320 << s) * (320 << s) * 9 * 2) for s in range(3) for _ in range(10)]
+    for _ in range(12):
+        side, batch = p.random.choice([48, 64, 80, 96, 112, 128]), p.random.choice([1, 2, 4])
+        latent = p.alloc(batch * 4 * side * side * 4)
+        for _ in range(10):
+            skips, flowing = [], p.alloc(batch * 320 * side * side * 2)
+            for scale in (0, 1, 2):
+                pixels = (side >> scale) ** 2
+                for _ in range(3):
+                    heads = p.alloc(batch * 8 * pixels * min(pixels, 4096) * 2)
+                    skips.append(p.alloc(batch * (320 << scale) * pixels * 2))
+                    p.free(heads)
+            for skip in reversed(skips):
+                joined = p.alloc(p.live[skip] * 2)
+                p.free(flowing, skip)
+                flowing = joined
+            p.free(flowing)
+            p.pause(5000)
+        p.temporary(batch * 3 * (side * 8) ** 2 * 4 * 8)
+        p.free(latent)
+    p.free(*weights)
+
+
+@kind
+def notebook(p):
+    """Somebody tries things: results are kept for long, some are dropped, much is done twice."""
+    variables = {}
+    for _ in range(1500):
+        name, size = p.random.randrange(40), 2 ** p.random.uniform(10, 30)
+        if sum(p.live.values()) + 3 * size > 20 << 30:
+            size = 2 ** p.random.uniform(10, 22)
+        scratch = p.alloc(size * p.random.choice([0.5, 1, 2]))
+        result = p.alloc(size)
+        if p.random.random() < 0.5:
+            p.temporary(size)
+        p.free(scratch)
+        if name in variables:
+            p.free(variables[name])
+        variables[name] = result
+        p.pause(30000)
+
+
+@kind
 def streams(p):
     """Inference of batches of every size, each whole batch on one of four streams in turn."""
     width, tokens = p.random.choice([(384, 197), (768, 197), (384, 577)])
