@@ -70,6 +70,35 @@ def transformer_weights(p, layers, width):
 
 
 @kind
+def kv_cache(p):
+    """Text generation: every token, each layer's keys and values are copied into a block one token
+    longer."""
+    layers, width = p.random.choice([(12, 768), (24, 2048), (32, 4096)])
+    transformer_weights(p, layers, width)
+    for _ in range(3):
+        batch, tokens = p.random.choice([1, 2, 4, 8]), p.random.randrange(20, 800)
+        cache = [p.alloc(batch * tokens * width * 2) for _ in range(layers * 2)]
+        for _ in range(p.random.randrange(20, 120)):
+            tokens += 1
+            hidden = p.alloc(batch * width * 2)
+            for layer in range(layers):
+                query = p.alloc(batch * width * 6)
+                for which in (2 * layer, 2 * layer + 1):
+                    longer = p.alloc(batch * tokens * width * 2)
+                    p.free(cache[which])
+                    cache[which] = longer
+                p.temporary(batch * tokens * width // 64 * 2)
+                p.free(query)
+                after = p.alloc(batch * width * 2)
+                p.free(hidden)
+                hidden = after
+            p.temporary(batch * 50000 * 4)
+            p.free(hidden)
+            p.pause(500)
+        p.free(*cache)
+
+
+@kind
 def serving(p):
     """Text generation for requests that come and go: caches of all lengths grow and end beside each
     other."""
@@ -95,6 +124,110 @@ def serving(p):
         p.pause(2000)
 
 
+def train(p, sizes_of_step, parameters, steps):
+    """Forward keeps activations, backward frees them in reverse and makes gradients; then the
+    optimizer."""
+    for size in parameters:
+        p.alloc(size)
+    state = []
+    for _ in range(steps):
+        activations, kept = sizes_of_step(), []
+        batch = p.alloc(activations[0])
+        for size in activations:
+            if p.random.random() < 0.3:
+                workspace = p.alloc(p.random.choice([size // 2, 8 * MIB, 32 * MIB]))
+                kept.append(p.alloc(size))
+                p.free(workspace)
+            else:
+                kept.append(p.alloc(size))
+            if p.random.random() < 0.2:
+                kept.append(p.alloc(size // 4))
+        gradients, flowing = [], p.alloc(activations[-1])
+        for i, block in enumerate(reversed(kept)):
+            flown = p.alloc(p.live[block])
+            p.free(flowing, block)
+            flowing = flown
+            if i < len(parameters):
+                gradients.append(p.alloc(parameters[len(parameters) - 1 - i]))
+        p.free(flowing, batch)
+        if not state:
+            state = [p.alloc(size) for size in parameters for _ in range(2)]
+        for gradient in gradients:
+            p.temporary(p.live[gradient])
+        p.free(*gradients)
+        p.pause(3000)
+
+
+@kind
+def train_varying(p):
+    """Training on texts of every length: each step's activations have the sizes of its longest
+    text."""
+    layers, width = p.random.choice([(12, 768), (16, 1024), (24, 1024)])
+
+    def step():
+        tokens = int(min(p.around(2000, 0.6), 9000))
+        return [tokens * width * factor for _ in range(layers) for factor in (2, 6, 2, 2, 8, 8, 2)]
+    train(p, step, [width * width * f * 4 for _ in range(layers) for f in (3, 1, 4, 4)], 30)
+
+
+@kind
+def train_images(p):
+    """Training of a convolution pyramid on images whose size changes from step to step."""
+    stages = p.random.randrange(4, 6)
+
+    def step():
+        side, batch = p.random.choice(range(160, 640, 32)), p.random.choice([2, 4, 8])
+        return [batch * (side >> s) * (side >> s) * (64 << s) * 4
+                for s in range(1, stages + 1) for _ in range(p.random.randrange(3, 7))]
+    train(p, step, [(64 << s) * (64 << s) * 9 * 4 for s in range(stages) for _ in range(5)], 40)
+
+
+@kind
+def detection(p):
+    """Images of all sizes, each with a ragged number of boxes: large feature maps, many small
+    blocks."""
+    for _ in range(160):
+        p.alloc(p.random.choice([KIB, 4 * KIB, 256 * KIB, MIB, 4 * MIB, 9 * MIB]))
+    for _ in range(60):
+        height, width = p.random.randrange(500, 1400), p.random.randrange(500, 1400)
+        image = p.alloc(height * width * 12)
+        maps = [p.alloc((height >> s) * (width >> s) * 256 * 4) for s in range(2, 7)]
+        small = [p.alloc(p.random.choice([8, 512, 4 * KIB, 30 * KIB])) for _ in range(60)]
+        boxes = int(p.around(200, 1.0)) + 1
+        pooled = p.alloc(boxes * 256 * 49 * 4)
+        hidden = p.alloc(boxes * 4096)
+        p.free(pooled)
+        masks = [p.alloc(boxes * 256 * 196 * 4), p.alloc(boxes * 80 * 784 * 4)]
+        p.random.shuffle(small)
+        p.free(*small, *maps, hidden, *masks, image)
+        p.pause(4000)
+
+
+@kind
+def graph_network(p):
+    """Sampled neighbourhoods: no two batches have a size in common."""
+    features = p.random.choice([100, 256, 602])
+    p.alloc(p.around(500 * MIB))
+    weights = [p.alloc(features * 256 * 4) for _ in range(12)]
+    for _ in range(250):
+        nodes, edges = p.around(60000, 0.5), p.around(400000, 0.7)
+        index = [p.alloc(edges * 8), p.alloc(edges * 8), p.alloc(nodes * 8)]
+        kept = [p.alloc(nodes * features * 4)]
+        for _ in range(3):
+            messages = p.alloc(edges * 64 * 4)
+            kept.append(p.alloc(nodes * 64 * 4))
+            p.free(messages)
+            nodes, edges = nodes / 3 + 1, edges / 4 + 1
+        p.temporary(nodes * 47 * 4)
+        for block in reversed(kept):
+            gradient = p.alloc(p.live[block])
+            p.free(block, gradient)
+        for weight in weights[:4]:
+            p.temporary(p.live[weight])
+        p.free(*index)
+        p.pause(1500)
+
+
 @kind
 def adaptive_mesh(p):
     """A solver on patches that are refined and coarsened: patches live long and die at random."""
@@ -118,6 +251,32 @@ def adaptive_mesh(p):
         while len(patches) < aim:
             patches.append(patch())
         p.pause(3000)
+
+
+@kind
+def dataframe(p):
+    """Tables of columns: filters, joins and groupings make columns of new lengths, with large
+    scratch."""
+    tables = []
+
+    def table(rows):
+        return [p.alloc(max(rows, 1) * p.random.choice([1, 4, 8, 8, 24]))
+                for _ in range(p.random.randrange(3, 14))]
+    for _ in range(250):
+        if len(tables) < 3 or p.random.random() < 0.35:
+            tables.append(table(int(p.around(2000000, 1.2))))
+        else:
+            one = p.random.choice(tables)
+            rows = p.live[one[0]] // 8
+            scratch = [p.alloc(rows * p.random.choice([4, 8, 16])) for _ in range(4)]
+            sizes = [p.alloc(4), p.alloc(rows // 32 + 1)]
+            tables.append(table(int(rows * p.random.random())))
+            p.free(*scratch, *sizes)
+        while len(tables) > 9 or sum(p.live.values()) > 6 << 30:
+            gone = p.random.choice(tables)
+            tables.remove(gone)
+            p.free(*gone)
+        p.pause(2500)
 
 
 @kind
