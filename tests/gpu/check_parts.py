@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Tests that the parts that compare processes notice a difference. Programs that only allocate,
 on the simulated driver, stand in for PyTorch's; some are wrong on purpose. check_parts.py BUILD"""
+import json
 import os
 import sys
 import tempfile
@@ -8,6 +9,7 @@ import tempfile
 sys.dont_write_bytecode = True
 import bench_store  # noqa: E402
 import part_frameworks as frameworks  # noqa: E402
+import part_programs  # noqa: E402
 import part_torch  # noqa: E402
 import suite as base  # noqa: E402
 
@@ -114,9 +116,21 @@ def benchmark_is_whole(build, folder):
             for row in rows)
 
 
+def scenes_are_whole(build, folder):
+    """The tree that a machine with a GPU configures has the programs of this build."""
+    suite = base.Suite(folder, True, build, False)
+    trees = build, part_programs.scenes_tree(suite)
+    lists = [json.loads(suite.must(["meson", "introspect", "--tests", tree], "meson introspect"))
+             for tree in trees]
+    here, there = [{test["name"] for test in tests
+                    if {"preload", "misuse"} & part_programs.suites_of(test)} for tests in lists]
+    return len(here) > 100 and here == there
+
+
 def main():
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
+        failed += judged(scenes_are_whole(sys.argv[1], folder), "the programs of the suite")
         stand_in(folder, STAND_IN)
         part_torch.QUICK = part_torch.WORKLOADS = ("gpt",)
         part_torch.PROCESSES = 3

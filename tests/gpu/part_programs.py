@@ -159,19 +159,16 @@ class Relinker:
         return new
 
 
-# The project again with those tests alone that are wanted here: what the others need is not there.
-SCENES_BUILD = """# SPDX-License-Identifier: BSD-2-Clause
-foreach absent : ['cmocka', 'liblzma']
+# Before the project's own list of tests: what is not there for the suite has no need of these.
+ABSENT = """foreach absent : ['cmocka', 'liblzma']
   meson.override_dependency(absent, declare_dependency())
-endforeach
-foreach part : ['sim', 'sim/cudart', 'preload', 'misuse']
-  subdir(part)
 endforeach
 """
 
 
 def scenes_tree(suite):
-    """Configures the small programs in a tree of links to the sources; returns the build folder."""
+    """Configures the small programs in a tree of links to the sources: the project with those of
+    its tests alone that are wanted here. Returns the build folder."""
     source = os.path.join(suite.build, "scenes-source")
     os.makedirs(os.path.join(source, "tests"), exist_ok=True)
     links = [(os.path.join(base.ROOT, name), os.path.join(source, name))
@@ -182,8 +179,10 @@ def scenes_tree(suite):
     for target, link in links:
         if not os.path.islink(link):
             os.symlink(target, link)
-    with open(os.path.join(source, "tests", "meson.build"), "w") as file:
-        file.write(SCENES_BUILD)
+    with open(os.path.join(base.ROOT, "tests", "meson.build"), encoding="utf-8") as file:
+        tests = file.read()
+    with open(os.path.join(source, "tests", "meson.build"), "w", encoding="utf-8") as file:
+        file.write(ABSENT + tests)
     tree = os.path.join(suite.build, "scenes")
     if not os.path.exists(os.path.join(tree, "build.ninja")):
         suite.must(["meson", "setup", tree, source, "-Dtests=true", "--buildtype=release"],
