@@ -70,10 +70,10 @@ for number, line in enumerate(sys.stdin):
         if peer == "PyTorch":
             open(path, "w").close()
         if answer == "turn":
-            seconds.append(1.02 if peer else
-                           1.01 if glob.glob(os.environ["TRACES"] + "/cost-*.gct") else 1.0)
+            more = 1.02 if peer else 1.01 if glob.glob(os.environ["TRACES"] + "/cost-*.gct") else 1
+            seconds.append([9 * more ** 9, 1, 2 * more if seconds else 70, more])
     if word == "end":
-        print("done", json.dumps({"seconds": seconds}), flush=True)
+        print("done", json.dumps({"step_seconds": seconds}), flush=True)
         break
     print(answer or f"{number} {zlib.crc32(work(number))}", flush=True)
 '''
@@ -123,12 +123,13 @@ def verdicts(build, folder, part, wrong):
 
 
 def cost_is_judged(build, folder):
-    """Turns are paired right: each of those that are recorded takes 1 or 2 % longer."""
+    """Turns that are recorded take 1 or 2 % longer, and their first steps still more. One step of
+    the others takes long by chance."""
     suite = base.Suite(folder, True, build, False)
     suite.build_library()
     recorder = part_report.Recorder(suite)
     part_report.cost(suite, recorder, "off", {"TRACES": recorder.folder},
-                     ("owner", "Python frames", "PyTorch", "memray"), 4, 1)
+                     ("owner", "Python frames", "PyTorch", "memray"), 12, 1)
     owner, frames, torch, memray = suite.rows
     return owner.shim == frames.shim == "+1.00 %" and owner.verdict.endswith("MISSED") and \
         frames.verdict.endswith("met") and torch.shim == "+2.00 %" and "error 0.00 %" in \
