@@ -104,6 +104,12 @@ static int take_physical_of_host(void)
     return take_physical((CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA});
 }
 
+/* Of a batch a part may be submitted already: it is not made again, whatever is idle. */
+static int submit_batch(void)
+{
+    return cuStreamBatchMemOp(NULL, 0, NULL, 0);
+}
+
 /* needs: a bit for each device whose memory the call may take. 0: it is made only to fail. */
 static const struct call {
     const char *symbol;
@@ -118,6 +124,7 @@ static const struct call {
     {"cuMemAllocFromPoolAsync", take_from_pool_of_second, 1, 1u << 1},
     {"cuMemCreate", take_physical_of_second, 0, 1u << 1},
     {"cuMemCreate", take_physical_of_host, 0, 0},
+    {"cuStreamBatchMemOp_v2", submit_batch, 0, 0},
 };
 enum { NUM_CALLS = sizeof calls / sizeof calls[0] };
 
