@@ -254,14 +254,16 @@ CUresult cuCtxDetach(CUcontext ctx)
 }
 
 /* On a device full of the pools' idle memory the driver answered 999 to who makes a context, in
- * place of "out of memory" (580.159, H200). */
+ * place of "out of memory" (580.159, H200). The code has other causes as well. So other processes
+ * are not asked (last_try): they would give all that is idle, in vain. */
 static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
 {
     return rc == CUDA_ERROR_UNKNOWN && state_is_on() && retry_release(device_bit(dev), steps);
 }
 
 #define MAKE_CONTEXT(rc, dev, call)                                                                \
-    for (struct retry_steps steps = {0}; (rc) = (call), may_be_full(rc, dev, &steps);)             \
+    for (struct retry_steps steps = {.attempt.last_try = true};                                    \
+         (rc) = (call), may_be_full(rc, dev, &steps);)                                             \
     continue
 
 /* It may use memory of all pools of its device without one of its own. Contexts may have ended past

@@ -93,6 +93,10 @@ bool scene_preloaded(void);
 bool scene_driver_has(const char *name);
 bool scene_simulated(void);
 
+/* The open driver's own function, from its symbol table: dlsym gives the wrapper. NULL: there is
+ * none, or the table has another form. */
+void *scene_drivers_own(const char *name);
+
 /* How many of the words differ from value, by the check kernel on that stream. */
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);
 
