@@ -102,14 +102,29 @@ def recorded_by(peer, path):
             yield
 
 
+def pair_ns(batches=15, pairs=400):
+    """The least that a tensor took from birth to death, on average of a batch."""
+    least = float("inf")
+    for _ in range(batches):
+        start = time.perf_counter_ns()
+        for _ in range(pairs):
+            torch.empty(1 << 18, device="cuda")
+        least = min(least, (time.perf_counter_ns() - start) / pairs)
+    return least
+
+
 def take_turns(workload, steps, warm):
-    """One workload, by the protocol of trainer.py. "go PEER PATH": another recorder records it."""
+    """One workload, by the protocol of trainer.py. "go PEER PATH": another recorder records it.
+    "pairs": what a pair of allocation and free costs."""
     losses, repeats, waited, waits = [], [], [], Waits()
     torch.manual_seed(1)
     step = work_models.WORKLOADS[workload]()
     repeat(step, warm * steps, losses)
     print("ready", os.getpid(), flush=True)
-    while (words := sys.stdin.readline().split())[:1] == ["go"]:
+    while (words := sys.stdin.readline().split())[:1] in (["go"], ["pairs"]):
+        if words == ["pairs"]:
+            print(pair_ns(), flush=True)
+            continue
         waits.seconds = 0.0
         try:
             with recorded_by(*words[1:]) if words[1:] else contextlib.nullcontext():
