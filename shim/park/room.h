@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * How much of each device is free, asked of NVML: the driver's management library, which needs
- * nothing that a checkpoint takes away. It is loaded at the first room_open, stays loaded, and is
- * in use from room_open to room_close; meanwhile it has its own descriptors, as the driver has. On
- * the park thread. No lock of ours.
+ * How much of each device is free, asked of NVML, the driver's management library. One of our own,
+ * which a checkpoint does not hold up. It is loaded at the first room_open, stays loaded, and is in
+ * use from room_open to room_close; meanwhile it has its own descriptors, as the driver has. On the
+ * park thread. No lock of ours.
  */
 #ifndef SHIM_ROOM_H
 #define SHIM_ROOM_H

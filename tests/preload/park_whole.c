@@ -30,23 +30,11 @@ static void *sim_function(const char *name)
     return found;
 }
 
-/* The device's NVML lies beside the simulated driver. By its name the library finds it loaded. */
-static void load_nvml(void)
-{
-    char path[1024];
-    Dl_info driver;
-    EXPECT(dladdr(sim_function("simCallCount"), &driver));
-    int length = (int)(strrchr(driver.dli_fname, '/') - driver.dli_fname);
-    snprintf(path, sizeof path, "%.*s/../nvml/libnvidia-ml.so.1", length, driver.dli_fname);
-    EXPECT(dlopen(path, RTLD_NOW));
-}
-
 static int begin(void)
 {
     scene_start(1, 300);
     if (!scene_simulated())
         return SCENE_SKIP;
-    load_nvml();
     stream = NEW_STREAM(false);
     a = NEW_BLOCK(BYTES);
     b = NEW_BLOCK(BYTES);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* libnvidia-ml.so.1 for the simulated devices: how much of each is free for all processes, if
- * SIM_SHARED names a common capacity. SIM_NVML_CODE: the questions fail with that code.
- * SIM_NVML_MS: how long its start takes.
- * SIM_NVML_EMPTY=1: it says that all is free, whatever is. The types are those of NVIDIA's
- * documentation of NVML, written here anew. */
+ * SIM_SHARED names a common capacity. While the process is locked or checkpointed each call waits,
+ * but in a link namespace without the driver (H200, 580.159). SIM_NVML_CODE: the questions fail
+ * with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_EMPTY=1: it says that all is
+ * free, whatever is. The types are those of NVIDIA's documentation of NVML, written here anew. */
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tests/sim/config.h"
 #include "tests/sim/shared.h"
@@ -26,11 +28,20 @@ NVML_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 
 static char devices[100];
 
+static void wait_for_driver(void)
+{
+    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == NULL)
+        return;
+    for (int row = shared_find(getpid()); row >= 0 && shared_state(row) != 0;)
+        usleep(1000);
+}
+
 int nvmlInit_v2(void)
 {
     const char *ms = getenv("SIM_NVML_MS");
     config_read();
     shared_look();
+    wait_for_driver();
     if (ms != NULL)
         nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000}, NULL);
     return OK;
@@ -38,6 +49,7 @@ int nvmlInit_v2(void)
 
 int nvmlShutdown(void)
 {
+    wait_for_driver();
     return OK;
 }
 
@@ -47,6 +59,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
     size_t length = strlen(uuid);
     if (strncmp(uuid, "GPU-", 4) != 0 || length < 8 || uuid[length - 4] != '3')
         return NOT_FOUND;
+    wait_for_driver();
     *device = devices + 10 * (uuid[length - 3] - '0') + (uuid[length - 1] - '0');
     return OK;
 }
@@ -54,6 +67,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 {
     const char *code = getenv("SIM_NVML_CODE");
+    wait_for_driver();
     uint64_t used = shared_others((int)((char *)device - devices));
     if (code != NULL)
         return atoi(code);
