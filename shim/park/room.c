@@ -26,7 +26,6 @@
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define START_NS (5 * SEC_NS)
@@ -83,16 +82,6 @@ static void start_nvml(void)
     futex_wake_all(&starting, FUTEX_OF_PROCESS);
 }
 
-/* Step 3. */
-static bool is_old_libc(void)
-{
-    const char *version = gnu_get_libc_version();
-    char *rest;
-    unsigned long major = strtoul(version, &rest, 10);
-
-    return major < 2 || (major == 2 && (*rest != '.' || strtoul(rest + 1, NULL, 10) < 34));
-}
-
 static void find_devices(void *arg)
 {
     const char **why = arg;
@@ -130,7 +119,7 @@ const char *room_open(void)
 
     if (num_devices)
         return NULL;
-    if (is_old_libc())
+    if (strverscmp(gnu_get_libc_version(), "2.34") < 0) /* step 3 */
         return "the C library is older than 2.34, and would not bear a second one";
     if (!nvml.is_on && !atomic_load(&starting)) {
         atomic_store(&starting, 1);
