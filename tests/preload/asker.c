@@ -10,17 +10,19 @@
 
 static char reply[PAGE_REPLY_BYTES + 1];
 
-/* NULL: it is not there yet. One that is still being made has more behind the suffix, and may be
- * empty. */
+/* The page of this process; an act before it may have left one. NULL: it is not there yet. One that
+ * is still being made has more behind the suffix, and may be empty. */
 static struct page *open_page(const char *folder)
 {
     void *page = NULL;
+    char own[32];
+    snprintf(own, sizeof own, "-%d-", (int)getpid());
     DIR *names = opendir(folder);
     for (const struct dirent *name; !page && names && (name = readdir(names));) {
         char path[600];
         snprintf(path, sizeof path, "%s/%s", folder, name->d_name);
         const char *suffix = strstr(name->d_name, PAGE_SUFFIX);
-        bool is_page = suffix && strcmp(suffix, PAGE_SUFFIX) == 0;
+        bool is_page = suffix && strcmp(suffix, PAGE_SUFFIX) == 0 && strstr(name->d_name, own);
         int fd = is_page ? open(path, O_RDWR | O_CLOEXEC) : -1;
         if (fd < 0)
             continue;

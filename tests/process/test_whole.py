@@ -237,13 +237,17 @@ class Ends(Base):
         p = self.start()
         p.do("make 4 4")
         for words in "park whole=1", "wake":
+            asked, asks = os.pipe()
             asker = os.fork()
             if not asker:
                 page = parks.page_client.Page(parks.T, p.path)
                 page.put_ask(words)
                 page.ring()
+                os.write(asks, b".")
                 signal.pause()
-            time.sleep(0.02)
+            os.read(asked, 1)
+            os.close(asked)
+            os.close(asks)
             os.kill(asker, signal.SIGKILL)
             os.waitpid(asker, 0)
             self.wait_for(lambda: bool(self.park_state(p).get("whole")) == (words != "wake"),

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* libnvidia-ml.so.1 for the simulated devices: how much of each is free for all processes, if
  * SIM_SHARED names a common capacity. While the process is locked or checkpointed each call waits,
- * but in a link namespace without the driver (H200, 580.159). SIM_NVML_CODE: the questions fail
+ * but in a link namespace without the driver (H200, 580.159); with SIM_CHECKPOINTED=abort it ends
+ * a process that is checkpointed. SIM_NVML_CODE: the questions fail
  * with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_EMPTY=1: it says that all is
  * free, whatever is. The types are those of NVIDIA's documentation of NVML, written here anew. */
+#include <cuda.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +34,12 @@ static void wait_for_driver(void)
 {
     if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == NULL)
         return;
-    for (int row = shared_find(getpid()); row >= 0 && shared_state(row) != 0;)
+    for (int row = shared_find(getpid()); row >= 0 && shared_state(row) != 0;) {
+        if (shared_state(row) == CU_PROCESS_STATE_CHECKPOINTED && config.checkpointed != NULL &&
+            strcmp(config.checkpointed, "abort") == 0)
+            abort();
         usleep(1000);
+    }
 }
 
 int nvmlInit_v2(void)
