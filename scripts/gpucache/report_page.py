@@ -150,8 +150,11 @@ class Page:
             if found != [str(self.report.symbols[site])] else ""
 
     def _told(self, marks):
+        """Not of flushes that gave back nothing: each park has one."""
         told = []
         for mark in marks:
+            if mark.kind == "FLUSH" and not mark.bytes:
+                continue
             what, more = self.report.mark(mark)
             told.append([mark.ns, FLAGS.get(mark.kind, "option"), f"{what}: {more}".strip(": ")])
         return told
@@ -298,7 +301,7 @@ class Page:
                   "≤ " * its.is_sum + text.size(its.most),
                   f'<b class="wastes">{text.change(grows[site])}</b>' if site in grows else "0"]
                  for site, its in rows[:ROWS]]
-        return _table(f"Live {self.end}", f"{text.count(blocks)} blocks, "
+        return _table(f"Live {self.end}", f"{text.count(blocks)} block{'s' * (blocks != 1)}, "
                       f"{text.size(self.usage.live)}; {said}",
                       (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),
                        ("growth", "n")), shown, len(rows) - ROWS)

@@ -128,7 +128,8 @@ class Timeline {
       const row = ends.findIndex(end => end <= (left ? x - wide : x));
       const y = 34 + 16 * Math.max(0, row);
       const its = name => make("g", {class: kind}, name, make("title", {}, `${time(ns)}: ${what}`));
-      lines.push(its(make("line", {class: "flag", x1: x, x2: x, y1: y - 10, y2: HEIGHT - BOTTOM})));
+      lines.push(its(make("line", {class: "flag", x1: x, x2: x, y1: row < 0 ? TOP - 2 : y - 10,
+        y2: HEIGHT - BOTTOM})));
       if (row < 0)
         continue;
       all.push(its(make("text", {class: "words", x: left ? x - 5 : x + 5, y,

@@ -401,6 +401,10 @@ class Opened(Pages):
         self.page("parked")
         page = self.open("parked")
         self.assertEqual(page.run(areas), 1)
+        flags = page.run("[...document.querySelectorAll('#timeline .words')].map(its => "
+                         "its.textContent).join()")
+        self.assertIn("parked: ", flags)
+        self.assertNotIn("0 B went back", flags)
         self.assertNotIn("on the host", self.words(".reading"))
         page.mouse("Moved", *self.middle("#timeline svg"))
         self.assertRegex(self.words(".reading"), r"parked\s+on the host\s+128 MiB")

@@ -78,7 +78,7 @@ static void a_program(const char *path)
     TRACE(PASSED, .b = 7 * MIB, .aux = 0, .caller = AT(spike));
 }
 
-/* All of it is on the host in the middle third of the time. */
+/* All of it is on the host in the middle third of the time; nothing was idle. */
 static void parked(const char *path)
 {
     struct timespec third = {.tv_nsec = 50000000};
@@ -86,6 +86,8 @@ static void parked(const char *path)
     TRACE(SEGMENT, .a = FIRST, .b = 128 * MIB, .aux = 5000, .context = 1);
     alloc(FIRST, 100 * MIB, AT(parked));
     nanosleep(&third, NULL);
+    TRACE(FLUSH, .b = 300, .text = "park");
+    TRACE(FLUSH, .b = 300, .text = "park");
     TRACE(PARK, .a = 128 * MIB, .b = 777);
     nanosleep(&third, NULL);
     TRACE(WAKE, .a = 128 * MIB, .b = 888);
