@@ -7,6 +7,7 @@ import json
 import sys
 import unittest
 
+from fake import text_of
 from traced import MIB, Traces
 
 from gpucache import plan, report, usage
@@ -212,8 +213,7 @@ assert cuda.cuMemHostUnregister(host)
         """Random programs of four threads. Each knows how much there was of each kind."""
         for seed in range(6):
             path = self.run_traced(f"seed = {seed}" + RANDOM, f"{seed}.gct")
-            with open(path + ".json", encoding="utf-8") as file:
-                known = json.load(file)
+            known = json.loads(text_of(path + ".json"))
             its, _ = self.read(path)
             used = usage.Usage(its)
             self.assertEqual((used.peak, used.live), (known["peak"], known["live"]), seed)

@@ -13,7 +13,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import Scratch, well
+from fake import Scratch, put_text, well
 
 import browser
 import gct
@@ -257,8 +257,7 @@ class Reports(Scratch):
     def test_titles_of_the_page_have_whole_names(self):
         self.write([*ASKS[3:] * 20, ASKS[1]])
         path = self.path + ".html"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.made("html"))
+        put_text(path, self.made("html"))
         title = "[...document.querySelectorAll('%s')].find(its => " \
                 "its.textContent.startsWith('native::clone')).title"
         with browser.Browser() as page:

@@ -10,7 +10,7 @@ import sys
 import time
 import unittest
 
-from fake import wait_for
+from fake import put_text, wait_for
 from traced import FIRST, KIND, MIB, Program, Traces
 
 from gpucache import trace, usage
@@ -131,8 +131,7 @@ class OutOfMemory(Traces):
 
     def test_what_is_there_is_left_alone(self):
         program = self.program()
-        with open(program.path, "w", encoding="utf-8") as file:
-            file.write("mine")
+        put_text(program.path, "mine")
         program.do("take b 20000000000")
         self.assertIn("the file is there already", program.end())
         self.assertEqual(os.path.getsize(program.path), 4)

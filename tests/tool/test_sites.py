@@ -10,7 +10,7 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import Scratch, lines_of, tool
+from fake import Scratch, lines_of, text_of, tool
 
 import gct
 from gpucache import block_map, report, report_page, site, trace, usage
@@ -112,8 +112,7 @@ class Sites(Scratch):
             done = tool("report", self.path, "-o", self.path + ".html")
             self.assertEqual((done.status, done.err.count("\n")), (0, 1), done.err)
             self.assertLess(os.path.getsize(self.path + ".html"), PAGE_MOST)
-            with open(self.path + ".html", encoding="utf-8") as file:
-                self.assertIn("other libraries", file.read())
+            self.assertIn("other libraries", text_of(self.path + ".html"))
 
 
 class Maps(unittest.TestCase):

@@ -4,7 +4,6 @@ answer.
 
 test_slots.py TOOL"""
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -32,18 +31,13 @@ class Slots(Case):
         self.says(done, 1, f"PID {os.getpid()}: it has not answered within 0.3 s")
         self.assertGreaterEqual(time.monotonic() - started, 0.3)
 
-    def test_a_stopped_process_is_told_so(self):
+    def test_a_process_that_ends_before_it_answers_is_told_so(self):
         sleeper, its = self.sleeper()
         page = self.page(**its)
         map_page(sleeper, page)
 
         def numbers():
             return [page.get("ask_sequence", tables.PAGE_SLOT, start) for start in SLOTS]
-        sleeper.send_signal(signal.SIGSTOP)
-        wait_for(lambda: ask_module.process.state(sleeper.pid) == "T")
-        self.says(tool("flush", sleeper.pid), 1, f"PID {sleeper.pid}: it is stopped: ask again "
-                  "when it goes on")
-        sleeper.send_signal(signal.SIGCONT)
 
         def kill():  # once it is asked
             wait_for(lambda: numbers() != before)

@@ -15,7 +15,7 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import Scratch
+from fake import Scratch, put_text
 
 from gpucache import tables, trace, usage
 from gpucache.fault import Fault
@@ -96,8 +96,7 @@ class Recorder(Traces):
                                             chance.choice((0, 77, 1 << 24, 1 << 40))))
                     made.append(said + bytes(-len(said) % 16))
             chunk = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, 0, *start, 0) + b"".join(made)
-            with open(self.path, "wb") as file:
-                file.write(head + chunk)
+            pathlib.Path(self.path).write_bytes(head + chunk)
             found = []
             for least in 16, 1 << 30:
                 with unittest.mock.patch.object(trace, "LONG_RUN", least):
@@ -294,8 +293,7 @@ class Recorder(Traces):
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])
 
     def test_what_is_there_is_left_alone(self):
-        with open(self.path, "w", encoding="utf-8") as file:
-            file.write("mine")
+        put_text(self.path, "mine")
         said = self.write("kinds", 3)
         self.assertRegex(said, r"there is no trace: the file is there already: File exists")
         link = os.path.join(self.folder, "link")
@@ -364,8 +362,7 @@ class Reader(Traces):
         return lzma.decompress(path.read_bytes())
 
     def put(self, data):
-        with open(self.path, "wb") as file:
-            file.write(data)
+        pathlib.Path(self.path).write_bytes(data)
 
     def fault(self, data):
         self.put(data)
@@ -417,8 +414,7 @@ class Reader(Traces):
 
     def test_a_file_that_is_cut_off_gives_what_is_there(self):
         self.write("killed", -signal.SIGKILL)
-        with open(self.path, "rb") as file:
-            data = file.read()
+        data = pathlib.Path(self.path).read_bytes()
         head = tables.TRACE_HEADER_BYTES
         for size in (head, head + 10, head + 32, head + 33, head + 20001,
                      head + tables.TRACE_CHUNK_BYTES + 5, len(data) - 7):

@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from fake import ALONE, catches, wait_for
+from fake import ALONE, catches, put_text, wait_for
 from traced import KIND, NVML, Program, Traces
 
 from gpucache import trace, usage
@@ -314,8 +314,7 @@ class Tracing(Traces):
         program = Program(self, "take a 100000000")
         self.await_page(program)
         path = self.file("there")
-        with open(path, "w", encoding="utf-8"):
-            pass
+        put_text(path)
         for words, sentence in (((program.pid, "-o", path), "it is there already"),
                                 ((program.pid, "-o", "a b"), "a name with blanks"),
                                 ((program.pid, "-o", "/proc/nowhere/x"), "could not write"),
