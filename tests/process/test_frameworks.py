@@ -15,6 +15,8 @@ import tempfile
 import time
 import unittest
 
+import programs
+
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 EMBED, SLOW, LONG_NEAR = map(os.path.realpath, sys.argv[3:6])
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -95,11 +97,7 @@ class Frameworks(unittest.TestCase):
         return out
 
     def logged(self, child):
-        try:
-            with open(child.log, encoding="utf-8") as file:
-                return file.read()
-        except FileNotFoundError:
-            return ""
+        return programs.read(child.log)
 
     def await_log(self, text, child, seconds=60):
         """Until the log matches the pattern."""

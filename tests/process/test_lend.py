@@ -48,6 +48,7 @@ class Gpu:
     """A GPU that several processes share, with a folder for their pages and reports."""
 
     def __init__(self, test, capacity="1G"):
+        self.test = test
         self.name, self.folder = test.shared_gpu(0o666), test.scratch()  # any user may join
         self.pages = os.path.join(self.folder, "pages")
         self.capacity = capacity
@@ -113,11 +114,7 @@ class Process(programs.Talker):
 
     def await_page(self):
         """The control thread makes the page, soon after the first allocation."""
-        deadline = time.monotonic() + 60
-        while not self.page():
-            if time.monotonic() > deadline:
-                raise AssertionError("no page")
-            time.sleep(0.005)
+        self.gpu.test.wait_for(self.page, "no page")
 
     def page(self):
         return self.gpu.shows(self.pid)
@@ -132,10 +129,7 @@ class Process(programs.Talker):
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
-        if not os.path.exists(self.report):
-            return {}
-        with open(self.report, encoding="utf-8") as file:
-            report = json.load(file)
+        report = json.loads(programs.read(self.report, '{"counters": {}, "pools": []}'))
         return {**report["counters"], **(report["pools"][0] if report["pools"] else {})}
 
 

@@ -16,6 +16,7 @@ import unittest
 
 import programs
 import waiting
+from programs import read
 
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -29,15 +30,6 @@ def end_by(way):
     """(exit status, stderr, text of the report file or None)"""
     done, text = programs.reported([PROGRAM, way], programs.environ(LIBRARY, FOLDERS))
     return done.returncode, done.stderr, text
-
-
-def read(path):
-    """What is in the file; nothing: it is not there."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
 
 
 def write(path, text):

@@ -66,8 +66,7 @@ def allocate(words, **options):
         env = programs.environ(LIBRARY, FOLDERS, GPUCACHE_DIR="none", SIM_DEVICES="1",
                                SIM_TRACE=f"calls:{calls}", **options)
         done, text = programs.reported([sys.executable, "-c", ALLOCATOR, *words.split()], env)
-        with open(calls, encoding="utf-8") as file:
-            own = re.findall(r"cuMemAlloc(?:Pitch)?_v2 (\d+)", file.read())
+        own = re.findall(r"cuMemAlloc(?:Pitch)?_v2 (\d+)", programs.read(calls))
     return [int(word) for word in done.stdout.split()], programs.pool_of(text), sum(map(int, own))
 
 

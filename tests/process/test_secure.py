@@ -38,12 +38,9 @@ def make(folder):
     program = os.path.join(folder, "program")
     for library in (LIBRARY, os.path.join(DRIVER, "libcuda.so.1")):
         shutil.copy(library, folder)
-    subprocess.run(
-        [*COMPILER, "-o", program, SOURCE, "-Wl,--no-as-needed",
-         os.path.join(folder, os.path.basename(LIBRARY)), os.path.join(folder, "libcuda.so.1"),
-         f"-Wl,-rpath,{folder}"],
-        check=True,
-    )
+    subprocess.run([*COMPILER, "-o", program, SOURCE, "-Wl,--no-as-needed",
+                    os.path.join(folder, os.path.basename(LIBRARY)),
+                    os.path.join(folder, "libcuda.so.1"), f"-Wl,-rpath,{folder}"], check=True)
     return program
 
 

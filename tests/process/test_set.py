@@ -246,8 +246,7 @@ class Others(Case):
         self.set("LOG", "warn", old="info:" + paths[1])
         self.page.ask("flush")
         for path in paths:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            text = programs.read(path)
             self.assertIn("set by a request: GPUCACHE_LOG=info:" + path, text)
             self.assertEqual(text.count("gpucache: info: flush ("), 1, text)
         self.assertEqual(self.finish(), "")
@@ -258,8 +257,7 @@ class Others(Case):
         self.set("STATS", "exit:" + path, old="off", new="exit-json:" + path)
         self.set("MAX_IDLE", "8M")
         self.assertEqual(self.finish(), "")
-        with open(path, encoding="utf-8") as file:
-            self.assertIn('"GPUCACHE_MAX_IDLE":"8M"', file.read())
+        self.assertIn('"GPUCACHE_MAX_IDLE":"8M"', programs.read(path))
 
     def test_a_report_that_is_no_longer_wanted(self):
         self.start(GPUCACHE_STATS="exit")

@@ -7,8 +7,10 @@ test_slow_ipc.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER"""
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
+
+import programs
+import waiting
 
 LIBRARY, FOLDER = (os.path.realpath(path) for path in sys.argv[1:3])
 # Longer than the first wait, and shorter than the second less what is left of the first answer.
@@ -37,19 +39,14 @@ print(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(at), handle, 1))
 """
 
 
-class SlowIpc(unittest.TestCase):
+class SlowIpc(waiting.Waiting):
     def test_each_answer_takes_longer_than_the_first_wait(self):
-        with tempfile.TemporaryDirectory() as pages:
-            env = dict(os.environ, LD_LIBRARY_PATH=FOLDER, LD_PRELOAD=LIBRARY, GPUCACHE_DIR=pages,
-                       SIM_REALTIME="1", SIM_COST_cuMemRetainAllocationHandle=str(SLOW_NS))
-            pipe = subprocess.PIPE
-            with subprocess.Popen([sys.executable, "-c", EXPORTER], env=env, stdin=pipe,
-                                  stdout=pipe, text=True) as exporter:
-                handle = exporter.stdout.readline().strip()
-                opened = subprocess.run([sys.executable, "-c", IMPORTER, handle], env=env,
-                                        check=True, capture_output=True, text=True, timeout=100)
-                exporter.stdin.close()
-        self.assertEqual(exporter.returncode, 0)
+        env = programs.environ(LIBRARY, FOLDER, GPUCACHE_DIR=self.scratch(), SIM_REALTIME="1",
+                               SIM_COST_cuMemRetainAllocationHandle=str(SLOW_NS))
+        with programs.Talker([sys.executable, "-c", EXPORTER], env) as exporter:
+            opened = subprocess.run([sys.executable, "-c", IMPORTER, exporter.read()], env=env,
+                                    check=True, capture_output=True, text=True, timeout=100)
+            self.assertEqual(exporter.finish(), (0, ""))
         self.assertEqual(opened.stdout.strip(), "0")
 
 

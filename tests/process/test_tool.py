@@ -78,15 +78,14 @@ class Flush(waiting.Waiting):
 
     def served(self):
         """Has the control thread carried out what the signal asks for?"""
-        with open(self.log.name, encoding="utf-8") as file:
-            return "flush (signal)" in file.read()
+        return "flush (signal)" in programs.read(self.log.name)
 
     def was_asked_once(self, child):
         self.churn(child)
         self.wait_for(self.served, "no flush")
         self.assertEqual(child.finish()[0], 0)
-        with open(self.report.name, encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["counters"]["num_signal_requests"], 1)
+        report = json.loads(programs.read(self.report.name))
+        self.assertEqual(report["counters"]["num_signal_requests"], 1)
 
     def refused(self, child, words):
         done = tool("flush", str(child.pid))

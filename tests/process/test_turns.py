@@ -66,8 +66,7 @@ class Turns(waiting.Waiting):
         self.assertEqual(self.holder.do(line), "done")
 
     def logged(self):
-        with open(self.log, encoding="utf-8") as file:
-            return file.read()
+        return programs.read(self.log)
 
     def figures(self):
         self.assertEqual(self.page.ask("look")[0], T.PAGE_REPLY_DONE)
