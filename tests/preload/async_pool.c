@@ -3,8 +3,6 @@
  * the library's pools back gives theirs back. Bare, the program trims them itself. */
 #include "tests/preload/scene.h"
 
-#include <cuda.h>
-
 static CUmemoryPool standard;
 
 static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which)
@@ -435,13 +433,11 @@ ACT(what_is_idle_for_long_goes)
 
 ACT(graphs_give_back_what_they_keep)
 {
-    start();
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    int (*keep)(int, uint64_t) = (int (*)(int, uint64_t))(uintptr_t)dlsym(handle, "simGraphMemory");
     cuuint64_t bytes = 0;
-    if (!keep)
+    start();
+    if (!scene_simulated())
         return SCENE_SKIP;
-    REQUIRE(keep(0, 32 * MIB));
+    REQUIRE(SIM(simGraphMemory)(0, 32 * MIB));
     flush("1");
     if (!scene_preloaded())
         REQUIRE(cuDeviceGraphMemTrim(0));

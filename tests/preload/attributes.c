@@ -182,12 +182,7 @@ static unsigned get(uint64_t block)
 /* What the block has, and on the simulated driver whether its memory has it in fact. */
 static unsigned has(uint64_t block)
 {
-    int (*of_memory)(uint64_t) = NULL;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    void *symbol = driver != NULL ? dlsym(driver, "simSyncMemops") : NULL;
-    memcpy(&of_memory, &symbol, sizeof of_memory);
-    EXPECT(of_memory == NULL || get(block) == 0 || of_memory(block) == 1);
-    dlclose(driver);
+    EXPECT(!scene_simulated() || get(block) == 0 || SIM(simSyncMemops)(block) == 1);
     return get(block);
 }
 

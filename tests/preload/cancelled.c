@@ -5,7 +5,6 @@
 #include "tests/preload/scene.h"
 
 #include <sched.h>
-#include <time.h>
 
 /* Threads are cancelled in the middle of allocations, frees, flushes, captures and contexts of
  * their own. The first one makes the process's first allocation. They cancel themselves just before

@@ -5,10 +5,7 @@
  */
 #include "tests/preload/park_world.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* ---- Calls that use the memory */
 
@@ -290,40 +287,6 @@ ACT(many_threads_wake_once)
     for (uint32_t i = 0; i < 10; i++)
         failures += scene_wrong_words(b + i * 4096, KIB, i, NULL) != 0;
     return failures + (wrong_a() != 0);
-}
-
-static pthread_barrier_t launched, parked;
-
-static void *launch_and_stay(void *unused)
-{
-    REQUIRE(cuCtxSetCurrent(context));
-    REQUIRE(gpu_memset_async(b, 1, 4, NULL));
-    pthread_barrier_wait(&launched);
-    pthread_barrier_wait(&parked);
-    REQUIRE(gpu_memset_async(b, 2, 4, NULL));
-    return NULL;
-}
-
-/* More than the library has records for: it may refuse, and nothing is wrong. */
-ACT(more_threads_than_records)
-{
-    enum { THREADS = 1100 };
-    static pthread_t threads[THREADS];
-    pthread_attr_t small;
-    begin(1);
-    REQUIRE(pthread_attr_init(&small));
-    REQUIRE(pthread_attr_setstacksize(&small, 256 * KIB));
-    REQUIRE(pthread_barrier_init(&launched, NULL, THREADS + 1));
-    REQUIRE(pthread_barrier_init(&parked, NULL, THREADS + 1));
-    for (int i = 0; i < THREADS; i++)
-        REQUIRE(pthread_create(&threads[i], &small, launch_and_stay, NULL));
-    pthread_barrier_wait(&launched);
-    int code = asker_ask("park");
-    EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
-    pthread_barrier_wait(&parked);
-    for (int i = 0; i < THREADS; i++)
-        REQUIRE(pthread_join(threads[i], NULL));
-    return wrong_a() != 0;
 }
 
 static void *download_until_cancelled(void *unused)

@@ -8,29 +8,11 @@
 
 #include "tests/preload/ipc_peer.h"
 
-#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
-
-/* The simulated driver has these (tests/sim/sim.h), a real one does not. */
-__attribute__((weak)) int simHold(const char *symbol);
-__attribute__((weak)) void simLetGo(const char *symbol);
-__attribute__((weak)) unsigned simHeld(void);
-__attribute__((weak)) int simDeviceLaunch(void *exec, void *stream);
-
-static void await_held(unsigned count)
-{
-    for (int ms = 0; simHeld() < count && ms < 30000; ms++)
-        scene_sleep_ms(1);
-    EXPECT(simHeld() >= count);
-}
 
 static int begin_simulated(void)
 {
@@ -58,11 +40,11 @@ ACT(a_thread_on_its_way_to_the_driver_refuses)
 {
     if (begin_simulated())
         return SCENE_SKIP;
-    REQUIRE(simHold("cuLaunchKernel"));
+    REQUIRE(SIM(simHold)("cuLaunchKernel"));
     pthread_t thread = start(fill_b, NULL);
-    await_held(1);
+    scene_await_held(1);
     expect_refused("a thread is inside a call of the driver");
-    simLetGo("cuLaunchKernel");
+    SIM(simLetGo)("cuLaunchKernel");
     REQUIRE(pthread_join(thread, NULL));
     EXPECT(scene_wrong_words(b, WORDS, 8, stream) == 0);
     park();
@@ -99,10 +81,10 @@ static int play_first_moments(void)
     context = CURRENT_CONTEXT();
     bool held = scene_simulated();
     if (held)
-        REQUIRE(simHold("cuLaunchKernel"));
+        REQUIRE(SIM(simHold)("cuLaunchKernel"));
     pthread_t early = start(spin, NULL);
     if (held)
-        await_held(1);
+        scene_await_held(1);
     pthread_t next = start(fill_from_the_first_moment, NULL);
     uint64_t block = NEW_BLOCK(BYTES);
     REQUIRE(gpu_memset(block, 0, BYTES));
@@ -111,9 +93,9 @@ static int play_first_moments(void)
         (void)asker_ask("park wait=20"); /* whether the early one is seen or not */
     atomic_store(&first_block, block);
     if (held) {
-        await_held(2);
+        scene_await_held(2);
         expect_refused("a thread is inside a call of the driver");
-        simLetGo("cuLaunchKernel");
+        SIM(simLetGo)("cuLaunchKernel");
     }
     for (int i = 0; i < 5; i++)
         (void)asker_ask("park wait=5");
@@ -157,7 +139,7 @@ ACT(a_graph_that_a_kernel_launches_refuses)
     REQUIRE(gpu_spin_fill(b, WORDS, 31, 3000 * MS_NS, stream));
     graph = END_CAPTURE(stream);
     exec = NEW_EXEC(graph);
-    REQUIRE(simDeviceLaunch(exec, stream));
+    REQUIRE(SIM(simDeviceLaunch)(exec, stream));
     expect_refused("GPU work still runs");
     REQUIRE(gpu_sync());
     park();
@@ -270,12 +252,12 @@ ACT(an_export_cancels_the_copies)
     if (begin_simulated())
         return SCENE_SKIP;
     if (asker_page())
-        REQUIRE(simHold("cuMemcpyDtoHAsync_v2"));
+        REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
     pthread_t asker = start(ask_for_a_park, &code);
-    await_held(asker_page() != NULL);
+    scene_await_held(asker_page() != NULL);
     pthread_t exporter = start(export_b, &handle);
     await_export();
-    simLetGo("cuMemcpyDtoHAsync_v2");
+    SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(exporter, NULL));
     REQUIRE(pthread_join(asker, NULL));
     expect_code(code, PAGE_REPLY_REFUSED);
@@ -413,12 +395,12 @@ ACT(without_workers_the_bytes_are_right)
     REQUIRE(gpu_fill(big, 16 * MIB, 5, NULL));
     REQUIRE(gpu_sync());
     if (asker_page())
-        REQUIRE(simHold("cuMemcpyDtoHAsync_v2"));
+        REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
     pthread_t asker = start(ask_for_a_park, &code);
-    await_held(asker_page() != NULL);
+    scene_await_held(asker_page() != NULL);
     scene_sleep_ms(50);
-    EXPECT(simHeld() == (asker_page() != NULL)); /* the park thread alone */
-    simLetGo("cuMemcpyDtoHAsync_v2");
+    EXPECT(SIM(simHeld)() == (asker_page() != NULL)); /* the park thread alone */
+    SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(asker, NULL));
     expect_code(code, PAGE_REPLY_DONE);
     return wrong_a() != 0 || scene_wrong_words(big, 16 * MIB, 5, NULL);

@@ -3,8 +3,6 @@
 #include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
 
-#include <time.h>
-
 static atomic_bool leaving;
 
 void scene_leave(void)
@@ -90,21 +88,83 @@ void scene_start(int devices, unsigned watchdog_s)
     REQUIRE(gpu_open(0));
 }
 
+void scene_start_peers(unsigned watchdog_s)
+{
+    bool can = false;
+    scene_start(2, watchdog_s);
+    REQUIRE(gpu_peer_can(&can, 1, 0));
+    if (!can)
+        scene_skip("the devices are no peers");
+}
+
 bool scene_preloaded(void)
 {
     const char *preload = getenv("LD_PRELOAD");
     return preload != NULL && strstr(preload, "libgpucache") != NULL;
 }
 
-bool scene_driver_has(const char *name)
+void *scene_driver_symbol(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return driver != NULL && dlsym(driver, name) != NULL;
+    return driver != NULL ? dlsym(driver, name) : NULL;
+}
+
+bool scene_driver_has(const char *name)
+{
+    return scene_driver_symbol(name) != NULL;
 }
 
 bool scene_simulated(void)
 {
     return scene_driver_has("simHazardCount");
+}
+
+void scene_await_held(unsigned count)
+{
+    for (int ms = 0; SIM(simHeld)() < count && ms < 30000; ms++)
+        scene_sleep_ms(1);
+    EXPECT(SIM(simHeld)() >= count);
+}
+
+void scene_cost(const char *function, const char *ns)
+{
+    char name[128];
+    snprintf(name, sizeof name, "SIM_COST_%s", function);
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv(name, ns, 0));
+}
+
+uint32_t *scene_hold(CUstream stream)
+{
+    void *word = NULL;
+    REQUIRE(gpu_host_alloc(&word, sizeof(uint32_t)));
+    __atomic_store_n((uint32_t *)word, 0, __ATOMIC_SEQ_CST);
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)word, stream));
+    return word;
+}
+
+void scene_let_go(uint32_t *word)
+{
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+}
+
+void scene_run_alone(CUstream stream, bool waits)
+{
+    enum { BLOCKS = 160, BLOCK_BYTES = 64 * 1024 };
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        uint64_t block = NEW_BLOCK(BLOCK_BYTES);
+        REQUIRE(gpu_fill(block, 64, i, stream));
+        REQUIRE(gpu_free(block));
+        if (waits && i == BLOCKS / 2)
+            REQUIRE(gpu_stream_sync(stream));
+    }
+}
+
+void scene_free_late(uint64_t words, uint64_t ns, CUstream stream)
+{
+    uint64_t block = NEW_BLOCK(words * 4);
+    REQUIRE(gpu_spin_fill(block, words, 0xdead, ns, stream));
+    REQUIRE(gpu_free(block));
 }
 
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream)
@@ -235,6 +295,15 @@ char scene_thread_state(int thread)
     const char *name_end = strrchr(text, ')');
     EXPECT(name_end != NULL && name_end[1] == ' ');
     return name_end[2];
+}
+
+size_t scene_resident_bytes(void)
+{
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    EXPECT(file != NULL && fscanf(file, "%lu %lu", &all, &resident) == 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 void scene_sleep_ms(unsigned ms)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tests/preload/gpu.h"
+#include "tests/sim/sim.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define KIB ((size_t)1024)
@@ -79,8 +81,9 @@ static inline CUcontext scene_current_context(const char *file, int line)
 void scene_leave(void);
 
 /* Opens the GPU under a watchdog: a scene that hangs is killed after so many seconds. Skips the
- * scene if there are fewer devices. */
+ * scene if there are fewer devices; of peers, if the first two are none. */
 void scene_start(int devices, unsigned watchdog_s);
+void scene_start_peers(unsigned watchdog_s);
 
 /* The watchdog alone, for a scene that opens the GPU itself. */
 void scene_watchdog(unsigned seconds);
@@ -89,9 +92,30 @@ void scene_skip(const char *why);
 /* Whether the program runs under the cache: whether LD_PRELOAD names it. */
 bool scene_preloaded(void);
 
-/* Whether the driver, which must be open, exports the name; and whether it is the simulated one. */
+/* Of the driver, which must be open: a function of that name, or NULL; whether it exports one; and
+ * whether it is the simulated driver. */
+void *scene_driver_symbol(const char *name);
 bool scene_driver_has(const char *name);
 bool scene_simulated(void);
+
+/* A function of sim.h, which the simulated driver has. */
+#define SIM(name) ((__typeof__(&(name)))(uintptr_t)scene_driver_symbol(#name))
+/* Until so many calls wait in it (simHold). */
+void scene_await_held(unsigned count);
+/* Before the GPU is opened: there each call of the function takes so long, unless the environment
+ * says otherwise. */
+void scene_cost(const char *function, const char *ns);
+
+/* A kernel runs on the stream until the host lets it go, by the word that is returned. */
+uint32_t *scene_hold(CUstream stream);
+void scene_let_go(uint32_t *word);
+
+/* Blocks come and go, with work on this stream alone: long enough for its order to be found enough.
+ * The work of others has to be complete; waits: it is waited for, half way. */
+void scene_run_alone(CUstream stream, bool waits);
+
+/* A block of so many words is freed while a kernel on the stream is to write it after so long. */
+void scene_free_late(uint64_t words, uint64_t ns, CUstream stream);
 
 /* How many of the words differ from value, by the check kernel on that stream. */
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);
@@ -128,6 +152,9 @@ bool scene_sanitized(void);
 
 /* What the kernel says of a thread of this process that has not ended: 'S', it sleeps in a call. */
 char scene_thread_state(int thread);
+
+/* Host memory of this process. */
+size_t scene_resident_bytes(void);
 
 void scene_sleep_ms(unsigned ms);
 uint64_t scene_now_ns(void);

@@ -6,7 +6,6 @@
 #include <spawn.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 /* ---- ways to handle the signal
  * The handler, installed before or after the first CUDA call, runs once for each signal, and errno
