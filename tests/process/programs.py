@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Programs under the library, for tests of whole processes."""
+"""Programs under the library, for tests of whole processes. The first arguments of such a test are
+the library, and the folder of the simulated driver or, for Python, also that of its runtime."""
 
 import json
 import os

@@ -170,7 +170,3 @@ class Frameworks(unittest.TestCase):
             if library:
                 self.ends_well(self.start(EMBED, library, PYTHONHOME=prefix_of(python)))
         self.each(play)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""How long a process takes to leave beside a call of the driver that takes a minute.
-
-test_leave.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER LEAVES"""
+"""How long a process takes to leave beside a call of the driver that takes a minute."""
 import os
 import subprocess
 import sys
 import time
-import unittest
 
 import programs
 import waiting
@@ -43,7 +39,3 @@ class Leaving(waiting.Waiting):
         for _ in range(8):
             self.leave("signal", GPUCACHE_STATS="exit:/dev/null", SIM_HAZARD="off",
                        GPUCACHE_LOG="off")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,8 +1,5 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Processes on one simulated GPU lend each other their idle memory.
-
-test_lend.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER LENDER LEND_MEANS"""
+"""Processes on one simulated GPU lend each other their idle memory."""
 import contextlib
 import json
 import os
@@ -16,12 +13,11 @@ import threading
 import time
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import page_client  # noqa: E402
-import programs  # noqa: E402
-import waiting  # noqa: E402
+import page_client
+import programs
+import waiting
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY, FOLDERS, LENDER, MEANS = os.path.realpath(sys.argv[1]), *sys.argv[2:5]
 MIB = 1 << 20
 NO_MEMORY = 2
@@ -408,7 +404,3 @@ class Lend(waiting.Waiting):
         asker = gpu.start()
         self.assertEqual(asker.take(700), 0)
         self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

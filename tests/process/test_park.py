@@ -1,15 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""The device memory of a process goes to the host, and comes back when the process uses it.
-
-test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+"""The device memory of a process goes to the host, and comes back when the process uses it."""
 import os
 import resource
 import shutil
 import signal
-import sys
 import time
-import unittest
 
 import programs
 from parking import FOLDERS, DONE, REFUSED, MIB, Base, Group
@@ -363,7 +358,3 @@ class Full(Base):
             if judged == 2:
                 return
         self.skipTest("the machine stands still again and again")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[5:])

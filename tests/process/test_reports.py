@@ -1,10 +1,7 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """The report of GPUCACHE_STATS=exit in every way a process ends. Return, exit() and quick_exit()
 write it once, whichever thread calls. _exit(), a signal, abort() and a forked child write none. A
-file has the state of a program that runs on, also after a signal killed it.
-
-test_reports.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+file has the state of a program that runs on, also after a signal killed it."""
 import json
 import os
 import shutil
@@ -12,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import programs
 import waiting
@@ -205,7 +201,3 @@ class Reports(waiting.Waiting):
         again = run("quick_exit", GPUCACHE_STATS="exit").stderr
         self.assertEqual(said.count("gpucache"), again.count("gpucache"))
         self.assertGreater(said.count("gpucache"), 0)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

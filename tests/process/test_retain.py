@@ -1,11 +1,6 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""After a wake the host retains copies of device memory, and the next park copies what differs.
-
-test_retain.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+"""After a wake the host retains copies of device memory, and the next park copies what differs."""
 import os
-import sys
-import unittest
 
 import parking
 import programs
@@ -207,7 +202,3 @@ class Retain(parking.Base):
 
     def test_threads_work_on(self):
         self.parks_of_one_at_work(self.start("make 2 12", "work 3"), 4, 10)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[5:])

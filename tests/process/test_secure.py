@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """In a program with other rights than its caller's (setuid) the library does nothing. There is no
 pool, no signal handler, no thread, no page, and no report to a file that the caller names. The
@@ -73,6 +72,3 @@ def main():
         print("FAIL: the library works in a setuid program")
         return 1
     return 0
-
-
-sys.exit(main())

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Options that change while a program runs, by requests through its page, on the simulated driver.
-
-test_set.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
+"""Options that change while a program runs, by requests through its page."""
 
 import os
 import sys
 import time
-import unittest
 
 import page_client
 import programs
@@ -319,7 +316,3 @@ class Refusals(Case):
         self.assertEqual(code, REFUSED)
         self.assertIn("too many files", options["GPUCACHE_LOG"]["why"])
         self.assertEqual(self.look()[0]["options"]["GPUCACHE_LOG"], f"info:{self.folder}/63.log")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """A handle of another process is opened although each answer takes longer than the first wait for
-one (shim/share/mapping.c). Answers take so long on a GPU whose driver is busy with many processes.
-
-test_slow_ipc.py LIBRARY FOLDER_OF_THE_SIMULATED_DRIVER"""
+one (shim/share/mapping.c). They take so long on a GPU whose driver is busy with many processes."""
 import os
 import subprocess
 import sys
-import unittest
 
 import programs
 import waiting
@@ -48,7 +44,3 @@ class SlowIpc(waiting.Waiting):
                                     check=True, capture_output=True, text=True, timeout=100)
             self.assertEqual(exporter.finish(), (0, ""))
         self.assertEqual(opened.stdout.strip(), "0")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

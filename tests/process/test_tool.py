@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The tool: what `gpucache run` puts into the environment, and which processes without a page
-`gpucache flush` asks by their signal.
-
-test_tool.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
+`gpucache flush` asks by their signal."""
 
 import json
 import os
@@ -146,7 +144,3 @@ class Flush(waiting.Waiting):
         self.assertIn("without libgpucache", tool("flush", str(os.getpid())).stderr)
         self.assertIn("no such process", tool("flush", "4194304").stderr)
         self.assertEqual(tool("flush", "all").returncode, 2)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A page of live state as a process under the library would have it. A test writes it, and a thread
-answers requests. Also calls of the tool inside of this process."""
+answers requests. Also calls of the tool inside of this process. The tool is the first argument of
+its tests."""
 import contextlib
 import glob
 import io

@@ -4,8 +4,6 @@ driver.
 
 test_beside.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
 import json
-import sys
-import unittest
 
 from fake import text_of
 from traced import MIB, Traces
@@ -242,7 +240,3 @@ for n in range(500):
         self.assertLess(job.least, 700 * MIB)
         self.assertGreaterEqual(job.least, 576 * MIB)
         self.assertIn("576 MiB", self.tool("report", path).stdout)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What doctor says of a machine and of a process, with and without a GPU, and its warnings.
-
-test_doctor.py TOOL"""
+"""What doctor says of a machine and of a process, with and without a GPU, and its warnings."""
 import os
 import struct
 import subprocess
@@ -240,7 +238,3 @@ class Anywhere(Case):
             lines = done.stdout.decode().splitlines()
             names = {line[:doctor.NAMES].split(" ")[0] for line in lines}
             self.assertLessEqual(set(FACTS) - {"GPU"}, names)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

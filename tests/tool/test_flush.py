@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache flush: what it asks for, its receipts, and what ends it.
-
-test_flush.py TOOL"""
+"""gpucache flush: what it asks for, its receipts, and what ends it."""
 import concurrent.futures
 import json
 import os
@@ -287,7 +285,3 @@ class Flush(Case):
         self.says(tool("flush", "--all", "--gpu", "9"), 1,
                   f"no process of {USER} under libgpucache on GPU 9")
         self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

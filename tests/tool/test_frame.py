@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Names of frames, and which frame of a call path is the code that asked.
-
-test_frame.py TOOL"""
+"""Names of frames, and which frame of a call path is the code that asked."""
 import collections
 import html
 import io
 import json
 import os
 import re
-import sys
 import time
 import unittest
 import unittest.mock
@@ -287,8 +284,3 @@ class Reports(Scratch):
         done = well("report", self.path)
         self.assertRegex(done.out, r"\n *20 MiB +27% +libtorch_cpu.so\+0x0 +libtorch_cpu.so, "
                                    r"through libc10_cuda.so, called by libtorch_cuda.so\+0x0, ")
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

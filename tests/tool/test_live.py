@@ -274,7 +274,3 @@ class Live(Case):
         self.assertNotEqual(found["pid"], 1)
         done = well("flush", found["pid"])
         self.assertIn("64 MiB returned", done.out)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

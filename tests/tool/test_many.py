@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Folders with thousands of files, clocks that jump, and folders that cannot be written. The tool
-gives one clear sentence and the right exit code, in time.
-
-test_many.py TOOL"""
+gives one clear sentence and the right exit code, in time."""
 import os
 import pathlib
 import shutil
@@ -306,7 +304,3 @@ class Folders(Case):
             done = run(*words)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
             self.assertIn("read-only file system", done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

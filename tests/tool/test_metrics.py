@@ -200,7 +200,3 @@ class Dashboard(unittest.TestCase):
         self.assertEqual(asked - set(metrics.NAMES), set())
         self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}),
                          len(dashboard["panels"]))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

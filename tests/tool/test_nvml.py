@@ -325,7 +325,3 @@ else:
             out = tool("ps").out
         self.assertRegex(out, rf"\n{other} .* 512 MiB .*\(with the library, no figures\)\n")
         self.assertTrue(out.endswith(f"no figures: gpucache stat {other} says why\n"), out)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0]])

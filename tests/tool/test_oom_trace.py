@@ -6,9 +6,7 @@ import collections
 import json
 import os
 import resource
-import sys
 import time
-import unittest
 
 from fake import put_text, wait_for
 from traced import FIRST, KIND, MIB, Program, Traces
@@ -171,8 +169,3 @@ class OutOfMemory(Traces):
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
         used = usage.Usage(self.read(program.path)[0])
         self.assertEqual(used.live, 3_000_000)
-
-
-if __name__ == "__main__":
-    del sys.argv[1:5]
-    unittest.main()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Pages that the tool finds, refuses and removes. For a wrong page the tool gives one clear
-sentence and an exit code, and never a wrong figure.
-
-test_page.py TOOL"""
+sentence and an exit code, and never a wrong figure."""
 import errno
 import gc
 import json
@@ -420,7 +418,3 @@ class Who(Case):
                 ("0::/user.slice/user-1000.slice/session-2.scope\n", ""),
                 ("", "")):
             self.assertEqual(process.job_of(text), job, text)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

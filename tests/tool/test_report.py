@@ -423,8 +423,3 @@ class Words(Scratch):
         # The list has a chunk's parts as one.
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64),
                               ("HELD", (1 << 20) - 64, 128)), (128, 128))
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

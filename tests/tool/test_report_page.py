@@ -469,8 +469,3 @@ class Opened(Pages):
     def test_nothing(self):
         self.page("nothing")
         self.open("nothing")
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

@@ -186,7 +186,3 @@ class Source(unittest.TestCase):
                 ast.parse(archive.read(name), name, feature_version=(3, 8))
         with self.assertRaises(SyntaxError):
             ast.parse("match x:\n    case 1: pass", feature_version=(3, 8))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

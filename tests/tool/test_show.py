@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What stat and ps show, and where they have it from.
-
-test_show.py TOOL"""
+"""What stat and ps show, and where they have it from."""
 import contextlib
 import os
 import subprocess
@@ -197,7 +195,3 @@ class Show(Case):
         killer.join()
         self.assertEqual(done.status, 0, done.err)
         self.assertGreater(len(done.out.splitlines()), 1)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reports of traces with many call sites: what they take, the sums, and the size of the page; and
-where blocks lay.
-
-test_sites.py TOOL"""
+where blocks lay."""
 import io
 import os
 import random
-import sys
 import unittest
 import unittest.mock
 
@@ -151,8 +148,3 @@ class Maps(unittest.TestCase):
         its.take(False, 0, 4 * MIB)
         its.take(True, MIB, MIB)
         self.assertEqual(its.ranges, {0: MIB, 2 * MIB: 2 * MIB})
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

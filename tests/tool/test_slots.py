@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """How requests go: the slots of a page, between many askers, and with a process that does not
-answer.
-
-test_slots.py TOOL"""
+answer."""
 import os
 import subprocess
 import sys
@@ -136,7 +134,3 @@ class Slots(Case):
         self.assertGreater(page.get("doorbell"), doorbell)
         self.assertLessEqual(page.get("watched_until_ns"), time.monotonic_ns() + 10 * 10**9)
         self.assertGreater(page.get("watched_until_ns"), before + 10**9)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

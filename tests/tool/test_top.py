@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""`gpucache top` on a terminal: what the screen shows, and what keys do.
-
-test_top.py TOOL"""
+"""`gpucache top` on a terminal: what the screen shows, and what keys do."""
 import os
 import re
 import select
 import signal
 import sys
 import time
-import unittest
 
 from fake import ALONE, TOOL, UUID, body, catches, pool, put_text, text_of, tool, wait_for
 from terminal import Terminal, Two
@@ -315,7 +312,3 @@ class Top(Two):
 
     def test_without_a_terminal_it_says_so(self):
         self.says(tool("top"), 2, "top needs a terminal; gpucache top --json does not")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -453,8 +453,3 @@ class Reader(Traces):
                         self.assertTrue(frame.function.isprintable() and frame.file.isprintable())
             self.assertTrue(all(name.isprintable() for name in its.threads.values()))
             its.close()
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

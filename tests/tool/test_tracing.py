@@ -9,9 +9,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-import unittest
 
 from fake import ALONE, catches, put_text, wait_for
 from traced import KIND, NVML, Program, Traces
@@ -324,8 +322,3 @@ class Tracing(Traces):
             self.assertIn(sentence, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
         program.end()
-
-
-if __name__ == "__main__":
-    del sys.argv[1:5]
-    unittest.main()

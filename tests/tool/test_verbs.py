@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the verbs have in common: their arguments, their help, where they write; and what set does.
-
-test_verbs.py TOOL"""
+"""What verbs have in common: their arguments, their help, where they write; and what set does."""
 import os
 import re
 import subprocess
@@ -250,7 +248,3 @@ class Streams(Case):
     def test_with_a_closed_stderr_stdout_has_no_complaints(self):
         done = self.end_of(("flush", "999999999"), "2>&-")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
