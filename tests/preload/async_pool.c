@@ -445,5 +445,3 @@ ACT(graphs_give_back_what_they_keep)
     printf("graphs keep %d MiB\n", (int)(bytes / MIB));
     return 0;
 }
-
-PLAY_ACTS

@@ -231,5 +231,3 @@ ACT(the_first_allocation_may_come_in_a_capture)
     REQUIRE(cuCtxDestroy(second));
     return 0;
 }
-
-PLAY_ACTS

@@ -296,5 +296,3 @@ ACT(a_flush_waits_for_the_end_of_a_capture)
     observer_stop(&observer);
     return wrong != 0;
 }
-
-PLAY_ACTS

@@ -404,5 +404,3 @@ ACT(flushes_beside_contexts_that_end)
     puts("they ended");
     return 0;
 }
-
-PLAY_ACTS

@@ -16,13 +16,9 @@ static bool has_control_thread(void)
     bool found = false;
     DIR *tasks = opendir("/proc/self/task");
     for (const struct dirent *task; tasks && (task = readdir(tasks));) {
-        char path[300], name[32] = "";
+        char path[300];
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
-        FILE *file = fopen(path, "r");
-        if (file) {
-            found |= fgets(name, sizeof name, file) && strcmp(name, "gpucache\n") == 0;
-            fclose(file);
-        }
+        found |= strcmp(scene_text(path), "gpucache\n") == 0;
     }
     if (tasks)
         closedir(tasks);
@@ -192,5 +188,3 @@ ACT(nothing_waits_for_a_running_kernel)
     observer_stop(&observer);
     return 0;
 }
-
-PLAY_ACTS

@@ -79,21 +79,18 @@ ACT(children_of_after_are_refused)
     }
     REQUIRE(gpu_fill(block, words, 9, NULL));
     REQUIRE(gpu_sync());
-    fflush(stdout);
 
-    pid_t child = fork();
+    pid_t child = scene_fork();
     if (child == 0) {
         child_calls(block);
         exit(0);
     }
     printf("exit: %d\n", scene_wait(child));
-    fflush(stdout);
-    child = fork();
+    child = scene_fork();
     if (child == 0)
         _exit(3);
     printf("_exit: %d\n", scene_wait(child));
-    fflush(stdout);
-    child = fork();
+    child = scene_fork();
     if (child == 0) {
         scene_leave_sanitizer();
         execlp("sh", "sh", "-c", "echo started; exit 5", (char *)NULL);
@@ -203,9 +200,8 @@ ACT(forks_in_the_middle_of_allocations)
         failed += scene_wait(child) != 5;
     }
     printf("beside busy threads: %d failed\n", failed);
-    fflush(stdout);
 
-    pid_t child = fork();
+    pid_t child = scene_fork();
     if (child == 0) {
         kill(getpid(), SIGUSR1);
         _exit(0);
@@ -222,5 +218,3 @@ ACT(forks_in_the_middle_of_allocations)
     printf("parent: %u wrong words\n", wrong);
     return wrong != 0 || failed != 0;
 }
-
-PLAY_ACTS

@@ -121,5 +121,3 @@ ACT(copies_reach_what_another_device_opened)
            ended);
     return f.wrong_moved + f.wrong_again + f.wrong_got != 0;
 }
-
-PLAY_ACTS

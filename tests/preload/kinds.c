@@ -293,5 +293,3 @@ ACT(mapping_calls)
     on_own_memory();
     return 0;
 }
-
-PLAY_ACTS

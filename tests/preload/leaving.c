@@ -307,5 +307,3 @@ ACT(signal_storm)
     printf("%d wrong words\n", wrong);
     return wrong != 0;
 }
-
-PLAY_ACTS

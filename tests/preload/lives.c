@@ -223,5 +223,3 @@ ACT(green)
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }
-
-PLAY_ACTS

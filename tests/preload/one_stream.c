@@ -287,5 +287,3 @@ ACT(domains)
         rc = play(i);
     return rc;
 }
-
-PLAY_ACTS

@@ -190,5 +190,3 @@ ACT(early_launch)
     play_early("with another stream and thread", blocking, non_blocking, true);
     return 0;
 }
-
-PLAY_ACTS

@@ -361,5 +361,3 @@ ACT(a_drop_right_after_a_use_drops)
     }
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, NULL);
 }
-
-PLAY_ACTS

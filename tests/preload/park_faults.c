@@ -232,5 +232,3 @@ ACT(a_mapping_that_stays_hinders_no_later_try)
     EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
     return 0;
 }
-
-PLAY_ACTS

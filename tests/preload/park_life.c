@@ -163,5 +163,3 @@ ACT(the_current_device_does_not_matter)
     REQUIRE(gpu_open(0));
     return wrong || wrong_a();
 }
-
-PLAY_ACTS

@@ -139,5 +139,3 @@ ACT(a_use_cancels_the_copies)
     EXPECT(!asker_page() || !getenv("SIM_REALTIME") || asker_figure("park_refusals") > 0);
     return failures;
 }
-
-PLAY_ACTS

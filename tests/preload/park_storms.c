@@ -314,5 +314,3 @@ ACT(limits_of_the_process_change)
     park();
     return wrong_a() != 0;
 }
-
-PLAY_ACTS

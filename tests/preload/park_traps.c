@@ -8,10 +8,7 @@
 
 #include "tests/preload/ipc_peer.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 static int begin_simulated(void)
@@ -406,21 +403,6 @@ ACT(without_workers_the_bytes_are_right)
     return wrong_a() != 0 || scene_wrong_words(big, 16 * MIB, 5, NULL);
 }
 
-/* From here on the process gets no thread. False: the kernel does not do that. */
-static bool forbid_threads(void)
-{
-    struct sock_filter lines[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof lines / sizeof lines[0], lines};
-    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-           !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
-}
-
 /* The thread of all parks is there since the first one, and the workers have ended with the wake.
  */
 ACT(a_process_that_gets_no_thread_parks_again)
@@ -431,7 +413,7 @@ ACT(a_process_that_gets_no_thread_parks_again)
     REQUIRE(gpu_sync());
     park();
     wake();
-    if (!forbid_threads())
+    if (!scene_refuse(SYS_clone, SYS_clone3, EAGAIN))
         return SCENE_SKIP;
     for (int i = 0; i < 2; i++) {
         park();
@@ -439,5 +421,3 @@ ACT(a_process_that_gets_no_thread_parks_again)
     }
     return 0;
 }
-
-PLAY_ACTS

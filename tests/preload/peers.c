@@ -268,5 +268,3 @@ ACT(many_contexts_of_one_device_hide_no_other_device)
         REQUIRE(cuCtxDestroy(own[i]));
     return wrong != 0;
 }
-
-PLAY_ACTS

@@ -433,5 +433,3 @@ ACT(a_reset_that_fails_leaves_no_memory_behind)
            after >= before + FLUSH_BYTES, wrong);
     return done || wrong || after >= before + FLUSH_BYTES;
 }
-
-PLAY_ACTS

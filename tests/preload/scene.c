@@ -3,6 +3,12 @@
 #include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
 static atomic_bool leaving;
 
 void scene_leave(void)
@@ -384,19 +390,47 @@ int scene_again(const char *variable, const char *value)
     return scene_wait(child);
 }
 
-const char *scene_again_report(const char *variable, const char *value, int *status)
+bool scene_refuse(long call, long other, int error)
+{
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)other, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof lines / sizeof lines[0], lines};
+    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+           !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
+}
+
+const char *scene_text(const char *path)
 {
     static char text[65536];
+    FILE *file = fopen(path, "re");
+    size_t num_bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[num_bytes] = '\0';
+    if (file != NULL)
+        fclose(file);
+    return text;
+}
+
+unsigned scene_count(const char *text, const char *words)
+{
+    unsigned found = 0;
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at++)
+        found++;
+    return found;
+}
+
+const char *scene_again_report(const char *variable, const char *value, int *status)
+{
     char path[] = "/tmp/scene-report-XXXXXX", option[64];
-    int descriptor = mkstemp(path);
-    EXPECT(descriptor >= 0);
+    EXPECT(mkstemp(path) >= 0);
     snprintf(option, sizeof option, "exit-json:%s", path);
     REQUIRE(setenv("GPUCACHE_STATS", option, 1));
     *status = scene_again(variable, value);
-    FILE *file = fdopen(descriptor, "r");
-    EXPECT(file != NULL);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
+    const char *text = scene_text(path);
     unlink(path);
     return text;
 }

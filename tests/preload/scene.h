@@ -153,6 +153,14 @@ bool scene_sanitized(void);
 /* What the kernel says of a thread of this process that has not ended: 'S', it sleeps in a call. */
 char scene_thread_state(int thread);
 
+/* From here on the process may make neither call: each gives this error. False: the kernel has no
+ * such filter. */
+bool scene_refuse(long call, long other, int error);
+
+/* What is in the file, until the next call; empty: there is none. */
+const char *scene_text(const char *path);
+unsigned scene_count(const char *text, const char *words);
+
 /* Host memory of this process. */
 size_t scene_resident_bytes(void);
 
@@ -190,7 +198,8 @@ void scene_list_act(const char *name, int (*play)(void));
  * names an act, this process plays it, and ends as the act does. */
 int scene_play(int argc, char **argv);
 
-/* main of a program that is nothing but acts. */
+/* main of a program that is nothing but acts: that of scene_main.c, which is linked where a program
+ * has none. */
 #define PLAY_ACTS                                                                                  \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \

@@ -309,5 +309,3 @@ ACT(an_ignored_signal_stays_ignored)
     show("system", system(command));
     return 0;
 }
-
-PLAY_ACTS
