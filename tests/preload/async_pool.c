@@ -294,10 +294,9 @@ static void call_beside(unsigned after_us)
 {
     struct timespec now, start;
     atomic_bool begun = false;
-    pthread_t first;
     REQUIRE(cuInit(0));
     REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = on_wake}, NULL));
-    REQUIRE(pthread_create(&first, NULL, call_first, &begun));
+    pthread_t first = NEW_THREAD(call_first, &begun);
     while (!atomic_load(&begun))
         continue;
     clock_gettime(CLOCK_MONOTONIC, &start);

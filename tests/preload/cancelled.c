@@ -348,11 +348,10 @@ ACT(a_wait_for_memory_ends_no_thread)
     half_bytes = half_bytes / 8 * 5;
     for (int round = 0; round < WAITING_ROUNDS; round++) {
         struct waiting w = {0};
-        pthread_t thread;
         REQUIRE(gpu_malloc(&w.block, half_bytes));
         REQUIRE(gpu_spin_fill(w.block, 1024, 1, KERNEL_NS, streams[round % 2]));
         REQUIRE(gpu_free(w.block));
-        REQUIRE(pthread_create(&thread, NULL, wait_for_memory, &w));
+        pthread_t thread = NEW_THREAD(wait_for_memory, &w);
         scene_sleep_ms(WAIT_MS);
         REQUIRE(pthread_cancel(thread));
         REQUIRE(pthread_join(thread, NULL));

@@ -303,8 +303,7 @@ ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away)
         return SCENE_SKIP;
     begin(1);
     for (int i = 0; i < 5; i++) {
-        pthread_t thread;
-        REQUIRE(pthread_create(&thread, NULL, download_until_cancelled, NULL));
+        pthread_t thread = NEW_THREAD(download_until_cancelled, NULL);
         scene_sleep_ms(10);
         REQUIRE(pthread_cancel(thread));
         REQUIRE(pthread_join(thread, NULL));
@@ -333,9 +332,8 @@ ACT(a_use_comes_while_a_second_park_begins)
     for (int i = 0; i < FILES; i++)
         files[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        pthread_t thread;
         park();
-        REQUIRE(pthread_create(&thread, NULL, park_again, NULL));
+        pthread_t thread = NEW_THREAD(park_again, NULL);
         usleep(500 + i * 1000);
         EXPECT(wrong_a() == 0);
         REQUIRE(pthread_join(thread, NULL));

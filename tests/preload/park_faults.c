@@ -114,7 +114,6 @@ static void *launch(void *rc)
 /* A signal comes to a thread whose launch waits for its memory, and its handler launches, too. */
 ACT(a_handler_may_launch_while_its_thread_waits)
 {
-    pthread_t thread;
     int rc = -1;
     if (scene_sanitized()) /* the simulated driver allocates memory in the handler */
         return SCENE_SKIP;
@@ -129,7 +128,7 @@ ACT(a_handler_may_launch_while_its_thread_waits)
         return SCENE_SKIP;
     park();
     fail_from("%s:1+:2", "cuMemCreate");
-    REQUIRE(pthread_create(&thread, NULL, launch, &rc));
+    pthread_t thread = NEW_THREAD(launch, &rc);
     scene_sleep_ms(200);
     for (int i = 0; i < 3; i++) {
         REQUIRE(pthread_kill(thread, SIGUSR2));

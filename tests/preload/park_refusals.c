@@ -82,9 +82,8 @@ static void *ask_for_a_park(void *code)
 static int use_while_a_park_waits(unsigned ms)
 {
     int code = 0;
-    pthread_t asker;
     uint32_t *held = scene_hold(stream);
-    REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
     scene_sleep_ms(ms);
     uint64_t start_ns = scene_now_ns();
     REQUIRE(gpu_fill(b, WORDS, 8, NULL));
@@ -112,7 +111,6 @@ ACT(a_use_cancels_a_park_that_waits)
 ACT(a_use_cancels_the_copies)
 {
     int code = 0, failures = 0;
-    pthread_t asker;
     uint64_t big[4];
     begin(1);
     NEW_BLOCK(4);
@@ -122,7 +120,7 @@ ACT(a_use_cancels_the_copies)
             REQUIRE(gpu_fill(big[j], 8 * MIB, 11, NULL));
         REQUIRE(gpu_sync());
         atomic_store(&answered, false);
-        REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
+        pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
         do { /* at any time of it: host memory is made ready before the copies */
             scene_sleep_ms(5u << i);
             uint64_t start_ns = scene_now_ns();

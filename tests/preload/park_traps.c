@@ -17,13 +17,6 @@ static int begin_simulated(void)
     return scene_simulated() ? 0 : SCENE_SKIP;
 }
 
-static pthread_t start(void *(*run)(void *), void *arg)
-{
-    pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, run, arg));
-    return thread;
-}
-
 /* ---- Calls on their way */
 
 static void *fill_b(void *unused)
@@ -38,7 +31,7 @@ ACT(a_thread_on_its_way_to_the_driver_refuses)
     if (begin_simulated())
         return SCENE_SKIP;
     REQUIRE(SIM(simHold)("cuLaunchKernel"));
-    pthread_t thread = start(fill_b, NULL);
+    pthread_t thread = NEW_THREAD(fill_b, NULL);
     scene_await_held(1);
     expect_refused("a thread is inside a call of the driver");
     SIM(simLetGo)("cuLaunchKernel");
@@ -79,10 +72,10 @@ static int play_first_moments(void)
     bool held = scene_simulated();
     if (held)
         REQUIRE(SIM(simHold)("cuLaunchKernel"));
-    pthread_t early = start(spin, NULL);
+    pthread_t early = NEW_THREAD(spin, NULL);
     if (held)
         scene_await_held(1);
-    pthread_t next = start(fill_from_the_first_moment, NULL);
+    pthread_t next = NEW_THREAD(fill_from_the_first_moment, NULL);
     uint64_t block = NEW_BLOCK(BYTES);
     REQUIRE(gpu_memset(block, 0, BYTES));
     REQUIRE(gpu_sync());
@@ -189,7 +182,7 @@ static int use_while_a_host_function_waits(unsigned ms, int *code)
     if (rc == CUDA_ERROR_NOT_SUPPORTED)
         return SCENE_SKIP;
     REQUIRE(rc);
-    pthread_t asker = start(ask_for_a_park, code);
+    pthread_t asker = NEW_THREAD(ask_for_a_park, code);
     scene_sleep_ms(ms);
     uint64_t start_ns = scene_now_ns();
     REQUIRE(gpu_fill(b, WORDS, 9, NULL));
@@ -250,9 +243,9 @@ ACT(an_export_cancels_the_copies)
         return SCENE_SKIP;
     if (asker_page())
         REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
-    pthread_t asker = start(ask_for_a_park, &code);
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
     scene_await_held(asker_page() != NULL);
-    pthread_t exporter = start(export_b, &handle);
+    pthread_t exporter = NEW_THREAD(export_b, &handle);
     await_export();
     SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(exporter, NULL));
@@ -393,7 +386,7 @@ ACT(without_workers_the_bytes_are_right)
     REQUIRE(gpu_sync());
     if (asker_page())
         REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
-    pthread_t asker = start(ask_for_a_park, &code);
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
     scene_await_held(asker_page() != NULL);
     scene_sleep_ms(50);
     EXPECT(SIM(simHeld)() == (asker_page() != NULL)); /* the park thread alone */

@@ -50,6 +50,13 @@ uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t v
     return block;
 }
 
+pthread_t scene_new_thread(const char *file, int line, void *(*run)(void *), void *arg)
+{
+    pthread_t thread;
+    scene_require(file, line, "pthread_create", pthread_create(&thread, NULL, run, arg));
+    return thread;
+}
+
 CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph)
 {
     CUgraphExec exec = NULL;

@@ -39,6 +39,7 @@ void scene_require(const char *file, int line, const char *what, int rc);
 #define NEW_FILLED(words, value, stream) scene_new_filled(__FILE__, __LINE__, words, value, stream)
 #define NEW_STREAM(blocking) scene_new_stream(__FILE__, __LINE__, blocking)
 #define NEW_CONTEXT() scene_new_context(__FILE__, __LINE__)
+#define NEW_THREAD(run, arg) scene_new_thread(__FILE__, __LINE__, run, arg)
 #define NEW_EXEC(graph) scene_new_exec(__FILE__, __LINE__, graph)
 #define END_CAPTURE(stream) scene_end_capture(__FILE__, __LINE__, stream)
 #define CURRENT_CONTEXT() scene_current_context(__FILE__, __LINE__)
@@ -57,6 +58,7 @@ uint64_t scene_new_block(const char *file, int line, size_t size_bytes);
 uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t value,
                           CUstream stream);
 CUstream scene_new_stream(const char *file, int line, bool blocking);
+pthread_t scene_new_thread(const char *file, int line, void *(*run)(void *), void *arg);
 CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph);
 CUgraph scene_end_capture(const char *file, int line, CUstream stream);
 size_t scene_free_bytes(const char *file, int line);
