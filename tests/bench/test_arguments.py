@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Numbers and names that make no sense are refused by the programs of this folder, with exit status
-2 and before anything runs.
-
-  test_arguments.py PROGRAM..."""
+2 and before anything runs."""
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""replay's own tests: what it prints, what it reads, and what it refuses.
-
-  test_replay.py REPLAY TRACE.csv.xz"""
+"""replay's own tests: what it prints, what it reads, and what it refuses."""
 import json
 import lzma
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Memory that the driver serves beside the pool: how much of it there was at once, on the simulated
-driver.
-
-test_beside.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+driver."""
 import json
 
 from fake import text_of

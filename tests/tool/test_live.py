@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The whole way: the tool, and real processes under the library on the simulated driver.
-
-test_live.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
+"""The whole way: the tool, and real processes under the library on the simulated driver."""
 import glob
 import os
 import shutil

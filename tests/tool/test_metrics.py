@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The figures for Prometheus. Its own linter accepts their names and units, a real Prometheus
-scrapes them, and the dashboard asks for metrics that exist.
-
-test_metrics.py TOOL DASHBOARD"""
+scrapes them, and the dashboard asks for metrics that exist."""
 import contextlib
 import json
 import os

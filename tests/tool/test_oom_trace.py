@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the library writes of itself when a program gets no more memory, on the simulated driver.
-
-test_oom_trace.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+"""What the library writes of itself when a program gets no more memory, on the simulated driver."""
 import collections
 import json
 import os

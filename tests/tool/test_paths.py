@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Call paths in traces of programs that run under the library, on the simulated driver.
-
-test_paths.py TOOL LIBRARY SIMULATOR_FOLDERS NVML"""
+"""Call paths in traces of programs that run under the library, on the simulated driver."""
 import json
 import os
 import subprocess

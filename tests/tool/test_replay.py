@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache-replay on programs whose figures are known, and what a report says of it.
-
-test_replay.py TOOL WRITER"""
+"""gpucache-replay on programs whose figures are known, and what a report says of it."""
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache report: what is said of a program whose memory is known, in all formats.
-
-test_report.py TOOL WRITER"""
+"""gpucache report: what is said of a program whose memory is known, in all formats."""
 import csv
 import io
 import json

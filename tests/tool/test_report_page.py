@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report -o FILE.html: the page's figures, its safety, and, where Chromium is, what it
-does.
-
-test_report_page.py TOOL WRITER"""
+does."""
 import itertools
 import json
 import math

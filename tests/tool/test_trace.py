@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Traces: what the library's recorder writes, and what the tool reads of it, of good files and bad
-ones.
-
-test_trace.py TOOL WRITER"""
+ones."""
 import collections
 import lzma
 import os

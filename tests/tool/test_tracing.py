@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Traces of programs that run under the library, on the simulated driver: from the start, and of a
-process that runs.
-
-test_tracing.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+process that runs."""
 import collections
 import json
 import os
