@@ -29,11 +29,12 @@ class Receipt(many.Receipt):
                       if name in body}
         self.to = body.get("to")
         self.gpus = [g for g in gpus if isinstance(g, dict)] if isinstance(gpus, list) else []
+        self.whole, self.whole_bytes = body.get("whole"), state.number(body.get("whole_bytes"))
 
     def as_json(self):
         return {**self.numbers, "status": self.status, "why": self.why, "state": self.state,
                 "ns": self.ns, **self.times, "to": self.to, "bytes": self.num_bytes,
-                "gpus": self.gpus}
+                "gpus": self.gpus, "whole": self.whole is True, "whole_bytes": self.whole_bytes}
 
     def lines(self, names):
         """Text for people. names: UUID -> the GPU's number as ps shows it."""
@@ -50,6 +51,9 @@ class Receipt(many.Receipt):
         for its_gpu in self.gpus if self.state == "parked" else ():
             shown = names.get(str(its_gpu.get("uuid")), state.number(its_gpu.get("device")))
             yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns, self.to)}"
+        if self.whole is True:
+            yield (f"PID {self.pid}: off the GPU as a whole, {text.size(self.whole_bytes)} more; "
+                   "it wakes by itself only at calls of the library's tables")
 
 
 def _stays(its_gpu):
@@ -91,6 +95,8 @@ def _request(args, uuid):
     if args.all:
         words.append(f"unused={int(UNUSED_S * 1000)}")
         seconds += UNUSED_S
+    if args.whole:
+        words.append("whole=1")
     return " ".join(words), seconds
 
 
@@ -114,8 +120,10 @@ def by_page(found, args, uuid=None):
         return Receipt(found, "done", reply=reply)
     if reply.code == tables.PAGE_REPLY_PARTLY:
         receipt = Receipt(found, "partly", "not all is parked", reply)
-        stays = "; ".join(filter(None, map(_stay_words, receipt.gpus)))
-        receipt.why += f": {stays}" if stays else ""
+        stays = list(filter(None, map(_stay_words, receipt.gpus)))
+        if reply.body.get("why"):
+            stays.append(text.printable(str(reply.body["why"])))
+        receipt.why += ": " + "; ".join(stays) if stays else ""
         return receipt
     why = reply.body.get("why")
     return Receipt(found, "failed", text.printable(str(why)) if why else reply.why(), reply)
@@ -135,7 +143,7 @@ def _targets(args):
         raise Fault(f"{args.verb} needs process ids, names or --all", USAGE)
     pids, patterns = many.split(args.words)
     if args.verb == "wake" and args.all:
-        return many.targets(args, [], [], lambda found: args.drop or found.parked_bytes(),
+        return many.targets(args, [], [], lambda found: args.drop or found.is_parked(),
                             "is parked")
     return many.targets(args, pids, patterns)
 

@@ -83,7 +83,8 @@ class Timeline {
     for (const layer of layers)
       add(layer.of, {style: `fill:${colour(layer.owner)};opacity:${layer.faint ? .72 : 1}`});
     add((i, k) => Math.max(0, held[k] - base[k]), {style: "fill:var(--idle)"});
-    add(i => -data.away[i], {class: "away"});  // over the part that is not on the device
+    if (bins.some(([, , i]) => data.away[i]))
+      add(i => -data.away[i], {class: "away"});  // over the part that is not on the device
     this.svg.replaceChildren(...this.axes(), ...areas, ...this.flags(), this.over = make("g"));
     this.drawMarkers();
     if (this.lanes)

@@ -158,8 +158,13 @@ class Process:
     def parked_bytes(self):
         return sum(gpu["away_bytes"] for gpu in self.gpus)
 
+    def is_parked(self):
+        told = self.body.get("park")
+        return bool(self.parked_bytes() or isinstance(told, dict) and told.get("whole") is True)
+
     def park_words(self):
-        """parked 12min, waking, waits for 14.2 GiB; "" of a process that is not parked."""
+        """parked 12min, parked 12min, off the GPU, waking, waits for 14.2 GiB; "" of a process
+        that is not parked."""
         told = self.body.get("park")
         told = told if isinstance(told, dict) else {}
         now, since_ns = told.get("state"), number(told.get("since_unix_ns"))
@@ -167,10 +172,12 @@ class Process:
             return f"waits for {text.size(number(told.get('needs_bytes')))}"
         if now == "waking":
             return "waking"
-        if not self.parked_bytes():
+        if not self.is_parked():
             return ""
+        whole = ", off the GPU" if told.get("whole") is True else ""
         age_ns = self.contents.published_unix_ns + self.contents.age_ns() - since_ns
-        return f"parked {text.age(age_ns / 1e9)}" if since_ns and age_ns >= 0 else "parked"
+        age = f" {text.age(age_ns / 1e9)}" if since_ns and age_ns >= 0 else ""
+        return f"parked{age}{whole}"
 
     def counters(self):
         found = self.body.get("counters")

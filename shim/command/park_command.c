@@ -18,6 +18,10 @@
  * "segments" (pools without an arena), "other" (idle, or in work by another thread just then),
  * "stream-ordered" (the driver's own pools).
  *
+ * With whole=1: "whole", whether the process is off the GPU; "whole_bytes", what the driver's
+ * checkpoint freed; "wakes", at which calls it wakes by itself. If it is not whole, "why" says so
+ * beside the state "parked".
+ *
  * PAGE_REPLY_DONE; PAGE_REPLY_PARTLY: something stays that was to go; PAGE_REPLY_REFUSED. The
  * reply's value is parked_bytes of all GPUs, and for a wake the bytes that came back.
  */
@@ -31,8 +35,10 @@
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
 #include "shim/park/park.h"
+#include "shim/park/whole.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define LOOK_NS (2 * MS_NS)
@@ -121,10 +127,15 @@ static enum page_reply write_receipt(const struct park_receipt *r, bool wakes, u
              refused ? "refused"
              : wakes ? "woken"
                      : "parked");
-    if (refused) {
+    if (r->why[0]) {
         text_add_json_string(&reply->text, "why", r->why);
         text_add(&reply->text, ",");
     }
+    if (r->is_whole)
+        text_add(&reply->text,
+                 "\"whole\":true,\"whole_bytes\":%" PRIu64
+                 ",\"wakes\":\"only at calls of the library's tables\",",
+                 r->whole_bytes);
     if (r->to[0]) {
         text_add_json_string(&reply->text, "to", r->to);
         text_add(&reply->text, ",\"room_ns\":%" PRIu64 ",\"copy_ns\":%" PRIu64 ",", r->room_ns,
@@ -156,6 +167,14 @@ static bool is_over(struct park_request *w, uint64_t (*begin)(const struct park_
         w->number = begin(&w->wish);
     if (w->number && park_is_over(w->number, out))
         return true;
+    const char *late = w->number ? whole_late_step() : NULL;
+    if (late) {
+        *out = (struct park_receipt){
+            .outcome = begin == park_begin ? PARK_IS_PARTLY : PARK_IS_REFUSED, .is_parked = true};
+        snprintf(out->why, sizeof out->why, "the driver does not return from cuCheckpointProcess%s",
+                 late);
+        return true;
+    }
     if (!w->number && now_ns >= w->until_ns) {
         *out = (struct park_receipt){.outcome = PARK_IS_REFUSED,
                                      .why = "another park or wake is under way"};
@@ -184,7 +203,7 @@ static void flush_first(struct park_request *w)
 static bool begin_park(struct park_request *w, const struct command *c, struct command_reply *reply,
                        enum page_reply *code)
 {
-    uint64_t wait_ms = WAIT_MS, unused_ms = 0, frameworks = 1;
+    uint64_t wait_ms = WAIT_MS, unused_ms = 0, frameworks = 1, whole = 0;
     const char *gpu = command_value(c, "gpu");
 
     *w = (struct park_request){.wish = {.reason = PARK_ASKED, .device = -1}, .flushes = true};
@@ -192,7 +211,8 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
     if (!command_number(c, "keep", UINT64_MAX, &w->wish.keep_bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
         !command_number(c, "unused", COMMAND_WAIT_MS, &unused_ms, reply) ||
-        !command_number(c, "frameworks", 1, &frameworks, reply))
+        !command_number(c, "frameworks", 1, &frameworks, reply) ||
+        !command_number(c, "whole", 1, &whole, reply))
         return false;
     const char *to = command_value(c, "to");
     if (to && strlen(to) >= sizeof w->wish.to) {
@@ -201,6 +221,11 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
     }
     if (to)
         memcpy(w->wish.to, to, strlen(to) + 1);
+    if (whole && (gpu || w->wish.keep_bytes)) {
+        *code = command_error(reply, PAGE_REPLY_BAD, "whole= has neither gpu= nor keep= beside it");
+        return false;
+    }
+    w->wish.whole = whole;
     w->wish.wait_ns = wait_ms * MS_NS;
     if (gpu && !command_device(gpu, pools, context_report(pools, CONTEXTS_MAX), &w->wish.device)) {
         *code =

@@ -139,8 +139,7 @@ static bool mark_record_ended(struct context *c)
         return false;
     c->state = CONTEXT_ENDING;
     atomic_store(&c->backend.base.gone, true);
-    if (atomic_load(&c->backend.destruction) == DESTRUCTION_BEGUN)
-        atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
+    atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
     atomic_store(&c->hidden, true);
     withdraw(c);
     return true;
@@ -151,7 +150,7 @@ void context_retire(struct context *c)
     pthread_mutex_lock(&lives_lock);
     c->condemned = false;
     c->state = CONTEXT_ENDED;
-    atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
+    atomic_store(&c->backend.destruction, DESTRUCTION_OVER); /* device_renew took it away */
     pthread_mutex_unlock(&lives_lock);
 }
 

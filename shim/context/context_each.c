@@ -13,6 +13,7 @@
 #include "shim/driver/error.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/cancel.h"
+#include "shim/process/own_thread.h"
 #include "shim/trace/dump.h"
 
 #include <pthread.h>
@@ -145,41 +146,53 @@ static uint64_t trim_async(CUdevice device, const struct pool_trim *trim)
 uint64_t context_trim(int device, const struct pool_trim *trim)
 {
     uint64_t back = 0;
+    if (!own_visit_begin())
+        return 0;
     FOR_EACH_CONTEXT(c)
         if (device < 0 || device == c->device)
             back += pool_trim(c->pool, trim);
     FOR_EACH_CONTEXT(c)
         if ((device < 0 || device == c->device) && is_first_of_device(c))
             back += trim_async(c->device, trim);
+    own_visit_end();
     return back;
 }
 
 void context_settle(int device, struct context_marks *marks)
 {
     *marks = (struct context_marks){{0}};
+    if (!own_visit_begin())
+        return;
     FOR_EACH_CONTEXT(c)
         if (device < 0 || device == c->device)
             marks->of[c->index] = pool_settle(c->pool);
+    own_visit_end();
 }
 
 bool context_has_settled(const struct context_marks *marks)
 {
     bool settled = true;
+    if (!own_visit_begin())
+        return true; /* no work runs */
     FOR_EACH_CONTEXT(c)
         if (marks->of[c->index])
             settled = pool_has_settled(c->pool, marks->of[c->index]) && settled;
+    own_visit_end();
     return settled;
 }
 
 bool context_release(uint64_t devices, enum pool_release step)
 {
     bool some = false;
+    if (!own_visit_begin())
+        return false;
     FOR_EACH_CONTEXT(c)
         if (device_bit(c->device) & devices)
             some = pool_release(c->pool, step) || some;
     FOR_EACH_CONTEXT(c)
         if (step == POOL_RELEASE_IDLE && (device_bit(c->device) & devices) && is_first_of_device(c))
             some = async_pool_release(c->device) || some;
+    own_visit_end();
     return some;
 }
 
@@ -205,10 +218,13 @@ static void look_for_loss(struct context *c)
 /* Between context_pin and context_unpin no other context can get the record. */
 void context_look_for_loss(void)
 {
+    if (!own_visit_begin())
+        return;
     int cancel = cancel_forbid();
     FOR_EACH_CONTEXT(c)
         look_for_loss(c);
     cancel_allow(cancel);
+    own_visit_end();
 }
 
 /* What the pool says of an address holds if the record of the pool's context was not withdrawn at
@@ -316,12 +332,15 @@ static uint64_t tick_async(struct context *c)
 uint64_t context_tick(void)
 {
     uint64_t back = 0;
+    if (!own_visit_begin())
+        return 0;
     FOR_EACH_CONTEXT(c)
         if (pool_tick_ns(c->pool) && is_first_of_device(c))
             back += tick_async(c);
     FOR_EACH_CONTEXT(c)
         if (pool_tick_ns(c->pool))
             back += pool_tick(c->pool);
+    own_visit_end();
     return back;
 }
 

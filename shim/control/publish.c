@@ -176,7 +176,8 @@ static bool fill_park(struct report_park *p)
     *p = (struct report_park){.state = waits                              ? "waits"
                                        : atomic_load(&publish_park.wakes) ? "waking"
                                                                           : "parked",
-                              .since_unix_ns = atomic_load(&publish_park.parked_unix_ns)};
+                              .since_unix_ns = atomic_load(&publish_park.parked_unix_ns),
+                              .whole = atomic_load(&publish_park.whole)};
     for (int i = 0; i < DEVICES_MAX; i++)
         p->needs_bytes += waits ? atomic_load(&publish_park.needs_bytes[i]) : 0;
     return p->since_unix_ns;
@@ -194,8 +195,10 @@ static bool collect_state(struct page_state *state, bool only_changes)
     r.command = command;
     r.running = true;
     uint64_t sum = publish_digest(&r);
-    if (r.park)
+    if (r.park) {
         sum = fnv_add(sum, &park.state, sizeof park.state);
+        sum = fnv_add(sum, &park.whole, sizeof park.whole);
+    }
     if (only_changes && sum == digest)
         return false;
     digest = sum;

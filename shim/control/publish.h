@@ -36,7 +36,7 @@ struct publish_park {
     _Atomic uint64_t asleep_since_ns, needs_since_ns;
     _Atomic uint64_t needs_bytes[DEVICES_MAX];
     _Atomic uint64_t parked_unix_ns; /* since when; 0: it is not parked */
-    atomic_bool wakes;
+    atomic_bool wakes, whole;
 };
 extern struct publish_park publish_park __attribute__((visibility("hidden")));
 

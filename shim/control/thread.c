@@ -84,7 +84,7 @@ static uint64_t run_due(void)
     uint64_t now_ns = clock_now_ns(), next_ns = DUTY_NEVER;
     bool held = false;
     for (struct duty *d = atomic_load(&duties); d; d = d->next) {
-        if (!state_is_on() || atomic_load(&call_scope_no_more))
+        if (!state_is_on() || (atomic_load(&call_scope_barred) & CALL_SCOPE_LEAVES))
             return DUTY_NEVER; /* step 9 */
         uint64_t due_ns = atomic_load(&d->due_ns);
         if (due_ns <= now_ns) {

@@ -221,7 +221,7 @@ static CUmemoryPool pool_of(const struct driver_pool *r)
     CUmemoryPool pool = NULL;
     if (!is_default(r))
         return r->pool;
-    if (!counter_get(COUNTER_ASYNC) || !real.cuDeviceGetDefaultMemPool ||
+    if (!counter_get(COUNTER_ASYNC) ||
         real.cuDeviceGetDefaultMemPool(&pool, device_of(r)) != CUDA_SUCCESS)
         return NULL;
     return pool;

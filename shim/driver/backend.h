@@ -36,8 +36,8 @@ struct device_backend {
     _Atomic int destruction; /* enum destruction */
 };
 
-/* Of a created context; what ends a primary context begins none. It is over too while the record
- * has no context. */
+/* Of a created context; what ends a primary context begins none. It is over of a context that has
+ * ended, and while the record has none. */
 enum destruction { DESTRUCTION_NONE, DESTRUCTION_BEGUN, DESTRUCTION_OVER };
 
 /* Of a row's address, the backend that it belongs to. */

@@ -12,10 +12,6 @@
 #include <link.h>
 #include <string.h>
 
-struct library {
-    const char *name, *reason;
-};
-
 static const struct library libraries[] = {
 #define LIBRARY(name, reason) {name, reason},
 #include "shim/driver/backing.def"
@@ -29,23 +25,32 @@ static bool is_named(const char *file, const char *name)
            strstr(file + length, ".so");
 }
 
-static int look_at_object(struct dl_phdr_info *info, size_t size, void *found)
+struct search {
+    const struct library *list, *found;
+    size_t count;
+};
+
+static int look_at_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
+    struct search *s = arg;
     const char *file = strrchr(info->dlpi_name, '/');
     file = file ? file + 1 : info->dlpi_name;
-    for (size_t i = 0; i < sizeof libraries / sizeof libraries[0]; i++)
-        if (is_named(file, libraries[i].name)) {
-            *(const struct library **)found = &libraries[i];
-            return 1;
-        }
-    return 0;
+    for (size_t i = 0; i < s->count && !s->found; i++)
+        if (is_named(file, s->list[i].name))
+            s->found = &s->list[i];
+    return s->found != NULL;
+}
+
+const struct library *library_find(const struct library *list, size_t count)
+{
+    struct search s = {.list = list, .count = count};
+    dl_iterate_phdr(look_at_object, &s);
+    return s.found;
 }
 
 static const struct library *find_library(void)
 {
-    const struct library *library = NULL;
-    dl_iterate_phdr(look_at_object, &library);
-    return library;
+    return library_find(libraries, sizeof libraries / sizeof libraries[0]);
 }
 
 bool backing_library_is_loaded(void)

@@ -14,6 +14,9 @@
  *    the program, perhaps for ever. Without the library a process ends beside a thread that waits.
  *    So the exit waits at most 100 ms for such a call scope. The same holds if a signal handler
  *    calls exit() inside a call scope of its own thread.
+ * 7. While the driver must not be called (closed.h) no call scope is under way. A thread of the
+ *    program's waits where its call scope begins, and is not counted meanwhile. A thread of the
+ *    library's own is refused, as at exit.
  * No lock.
  */
 #ifndef SHIM_CALL_SCOPE_H
@@ -34,8 +37,11 @@ struct call_scope {
     int saved_errno, cancel;
 };
 
-extern atomic_bool call_scope_no_more
-    __attribute__((visibility("hidden")));                                  /* the process leaves */
+/* Why no call scope begins: the process leaves; step 7. */
+enum { CALL_SCOPE_LEAVES = 1, CALL_SCOPE_CLOSED = 2 };
+extern atomic_uint call_scope_barred __attribute__((visibility("hidden")));
+/* Step 7: waits until the driver may be called. An error: it may not. */
+extern CUresult (*call_scope_await_driver)(void) __attribute__((visibility("hidden")));
 extern atomic_int call_scope_count __attribute__((visibility("hidden")));   /* under way */
 extern atomic_int call_scope_waiting __attribute__((visibility("hidden"))); /* of them, step 6 */
 
@@ -53,13 +59,16 @@ extern __thread int call_scope_depth
 extern __thread bool call_scope_is_awaited
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
-/* In whatever context is current. False: the process leaves, so the driver must not be called, and
- * there is nothing to end. */
+/* While they are barred. False: the call scope does not begin. */
+bool call_scope_is_admitted(void);
+
+/* In whatever context is current. False: the process leaves, or step 7, so the driver must not be
+ * called, and there is nothing to end. */
 static inline bool call_scope_begin(struct call_scope *scope)
 {
     call_scope_depth++;
     atomic_fetch_add(&call_scope_count, 1);
-    if (atomic_load(&call_scope_no_more) && !call_scope_is_awaited) {
+    if (atomic_load(&call_scope_barred) && !call_scope_is_admitted()) {
         atomic_fetch_sub(&call_scope_count, 1);
         call_scope_depth--;
         return false;

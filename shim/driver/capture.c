@@ -254,7 +254,8 @@ void capture_began(CUstream stream)
 bool capture_goes_on(CUstream stream, CUresult end)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!real.cuStreamIsCapturing || real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
+    if (!hooks_present(HOOK_cuStreamIsCapturing) ||
+        real.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS)
         return end == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -29,12 +29,23 @@ typedef CUresult(CUDAAPI *PFN_cuEGLStreamProducerReturnFrame_v7000)(CUeglStreamC
                                                                     CUeglFrame *, CUstream *);
 
 #if CUDA_VERSION < 12080
-typedef struct CUcheckpointLockArgs_st CUcheckpointLockArgs;
+typedef struct CUcheckpointLockArgs_st {
+    unsigned timeoutMs, reserved0;
+    cuuint64_t reserved1[7];
+} CUcheckpointLockArgs;
 typedef struct CUcheckpointRestoreArgs_st CUcheckpointRestoreArgs;
 typedef struct CUcheckpointUnlockArgs_st CUcheckpointUnlockArgs;
-typedef enum { CU_PROCESS_STATE_RUNNING } CUprocessState;
+typedef struct CUcheckpointCheckpointArgs_st CUcheckpointCheckpointArgs;
+typedef enum {
+    CU_PROCESS_STATE_RUNNING,
+    CU_PROCESS_STATE_LOCKED,
+    CU_PROCESS_STATE_CHECKPOINTED,
+    CU_PROCESS_STATE_FAILED
+} CUprocessState;
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessGetState_v12080)(int, CUprocessState *);
 extern __typeof__(CUresult(int, CUprocessState *)) cuCheckpointProcessGetState;
+typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessCheckpoint_v12080)(int,
+                                                                    CUcheckpointCheckpointArgs *);
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessLock_v12080)(int, CUcheckpointLockArgs *);
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessRestore_v12080)(int, CUcheckpointRestoreArgs *);
 typedef CUresult(CUDAAPI *PFN_cuCheckpointProcessUnlock_v12080)(int, CUcheckpointUnlockArgs *);

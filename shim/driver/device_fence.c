@@ -21,7 +21,7 @@ bool device_fence_has_events(void)
 {
     return real.cuCtxRecordEvent && real.cuCtxWaitEvent && hooks_present(HOOK_cuEventCreate) &&
            hooks_present(HOOK_cuEventQuery) && hooks_present(HOOK_cuEventSynchronize) &&
-           real.cuEventDestroy_v2;
+           hooks_present(HOOK_cuEventDestroy_v2);
 }
 
 static struct device_fence *fence_at(struct backend *b, uint64_t fence)

@@ -31,14 +31,7 @@ static _Atomic bool filled;
     }
 #include "shim/driver/hooks.def"
 
-static CUresult no_current(CUcontext *ctx)
-{
-    (void)ctx;
-    return CUDA_ERROR_NOT_INITIALIZED;
-}
-
 struct hooks_real real = {
-    .cuCtxGetCurrent = no_current,
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) .symbol = first_##symbol,
 #include "shim/driver/hooks.def"
@@ -95,7 +88,8 @@ static uintptr_t find_function(struct source *source, const char *name, uintptr_
     return address == wrapper ? 0 : address;
 }
 
-/* A slot is written once, so a thread that has seen it set may read it with a plain load. */
+/* Written once here, and again only by closed.c, to another function of the same effect for who
+ * reads it then. So a thread that has seen a slot set may read it with a plain load. */
 #define SET(slot, pfn, address)                                                                    \
     do {                                                                                           \
         pfn before_ = atomic_load_explicit(&(slot), memory_order_acquire);                         \
@@ -117,7 +111,7 @@ __attribute__((no_sanitize("thread"))) static void fill_slots(struct source *sou
     }
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) FILL(symbol, pfn, real.symbol)
-#define HOOK_CALLED(symbol, pfn)                                                                   \
+#define HOOK_CALLED(symbol, pfn, params, args)                                                     \
     address = find_function(source, #symbol, 0);                                                   \
     if (address)                                                                                   \
         SET(real.symbol, pfn, address);

@@ -51,7 +51,8 @@ enum hook_id {
 #define HOOK(symbol, pfn, params, args, group)                                                     \
     SHIM_EXPORT CUresult symbol params;                                                            \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), pfn), #symbol);
-#define HOOK_CALLED(symbol, pfn)                                                                   \
+#define HOOK_CALLED(symbol, pfn, params, args)                                                     \
+    CUresult symbol params;                                                                        \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), pfn), #symbol);
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags)                                           \
@@ -65,11 +66,12 @@ enum hook_id {
  *    the driver. It answers CUDA_ERROR_NOT_INITIALIZED if there is no driver, or if the driver
  *    lacks the function.
  * 2. A function that is only called (HOOK_CALLED) is NULL until hooks_init has returned true, and
- *    remains NULL if the driver lacks it. But cuCtxGetCurrent may be called at any time. */
+ *    remains NULL if the driver lacks it.
+ * 3. While the driver must not be called the slots have other functions (shim/driver/closed.h). */
 struct hooks_real {
 #define HOOKS_ALL
 #define HOOK(symbol, pfn, params, args, group) _Atomic(pfn) symbol;
-#define HOOK_CALLED(symbol, pfn) _Atomic(pfn) symbol;
+#define HOOK_CALLED(symbol, pfn, params, args) _Atomic(pfn) symbol;
 #include "shim/driver/hooks.def"
 };
 extern struct hooks_real real __attribute__((visibility("hidden")));

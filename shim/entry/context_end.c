@@ -15,7 +15,7 @@
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
 #include "shim/entry/stream.h"
-#include "shim/park/park.h"
+#include "shim/park/ends.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
 #include "shim/share/import.h"
@@ -88,7 +88,7 @@ static void forget_attached(CUcontext ctx)
 static void destroy_begins(struct ending *e, CUcontext ctx)
 {
     e->num_others = 0;
-    park_context_ends();
+    ends_begin();
     context_destroy_begins(&e->records, ctx);
     if (!state_is_off())
         import_hide(ctx, true);
@@ -100,7 +100,7 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
     CUcontext all[OTHERS_MAX];
     size_t num_all = 0;
     e->num_others = 0;
-    park_context_ends();
+    ends_begin();
     context_release_begins(&e->records, device, reset);
     if (state_is_off())
         return;
@@ -149,7 +149,7 @@ static void finish(const struct ending *e, bool done)
     int saved_errno = errno;
     if (state_is_off()) {
         context_end_over(r);
-        park_context_ended();
+        ends_over();
         return;
     }
     if (r->ctx && done)
@@ -170,7 +170,7 @@ static void finish(const struct ending *e, bool done)
         else if (r->hides)
             import_hide(e->others[i], false);
     context_end_over(r);
-    park_context_ended();
+    ends_over();
     errno = saved_errno;
 }
 
@@ -183,7 +183,7 @@ static void retained(CUdevice device, CUcontext primary)
     if (state_is_off())
         return;
     context_set_primary(device, primary);
-    park_context_ends();
+    ends_begin();
     finish(&e, true);
 }
 
@@ -254,14 +254,16 @@ CUresult cuCtxDetach(CUcontext ctx)
 }
 
 /* On a device full of the pools' idle memory the driver answered 999 to who makes a context, in
- * place of "out of memory" (580.159, H200). */
+ * place of "out of memory" (580.159, H200). The code has other causes as well. So other processes
+ * are not asked (last_try): they would give all that is idle, in vain. */
 static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
 {
     return rc == CUDA_ERROR_UNKNOWN && state_is_on() && retry_release(device_bit(dev), steps);
 }
 
 #define MAKE_CONTEXT(rc, dev, call)                                                                \
-    for (struct retry_steps steps = {0}; (rc) = (call), may_be_full(rc, dev, &steps);)             \
+    for (struct retry_steps steps = {.attempt.last_try = true};                                    \
+         (rc) = (call), may_be_full(rc, dev, &steps);)                                             \
     continue
 
 /* It may use memory of all pools of its device without one of its own. Contexts may have ended past
@@ -274,7 +276,7 @@ static CUresult created(CUresult rc, CUcontext *ctx)
     if (rc != CUDA_SUCCESS || state_is_off())
         return rc;
     int cancel = cancel_forbid();
-    park_context_ends();
+    ends_begin();
     finish(&unseen, true);
     cancel_allow(cancel);
     peer_note_context(*ctx);

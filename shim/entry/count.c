@@ -10,6 +10,7 @@
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
+#include "shim/park/whole.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 #include "shim/trace/trace.h"
@@ -32,6 +33,20 @@ static inline void note_memory(enum counter kind)
         current_context();
     if (kind == COUNTER_ASYNC) /* the driver may keep that memory when it is freed */
         control_ensure_thread();
+}
+
+/* Does the call bring in what another process or driver has? A compile-time constant. */
+static inline bool shares(enum hook_id hook)
+{
+    switch (hook) {
+    case HOOK_cuMemImportFromShareableHandle:
+    case HOOK_cuMemPoolImportFromShareableHandle:
+    case HOOK_cuImportExternalMemory:
+    case HOOK_cuIpcOpenEventHandle:
+        return true;
+    default:
+        return false;
+    }
 }
 
 /* Does the call wait for GPU work? A compile-time constant. */
@@ -123,6 +138,8 @@ static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 #define HOOK_PASSED(symbol, pfn, params, args, devices)                                            \
     CUresult symbol params                                                                         \
     {                                                                                              \
+        if (shares(HOOK_##symbol))                                                                 \
+            atomic_store(&whole_shares, true);                                                     \
         if (!waits(HOOK_##symbol))                                                                 \
             return retry_##symbol args;                                                            \
         atomic_fetch_add(&call_scope_program_waits, 1);                                            \
@@ -167,5 +184,10 @@ static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
         rc = real.symbol args;                                                                     \
         gate_use_end(&use);                                                                        \
         return rc;                                                                                 \
+    }
+#define HOOK_WOKEN(symbol, pfn, params, args)                                                      \
+    CUresult symbol params                                                                         \
+    {                                                                                              \
+        return real.symbol args;                                                                   \
     }
 #include "shim/driver/hooks.def"

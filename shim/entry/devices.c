@@ -49,9 +49,8 @@ uint64_t devices_green(CUgreenCtx green)
 /* The host's memory is on no device. */
 uint64_t devices_location(const CUmemLocation *location)
 {
-    if (!location)
-        return DEVICES_NONE;
-    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? device_bit(location->id) : DEVICES_NONE;
+    bool is_device = location && location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    return is_device ? device_bit(location->id) : DEVICES_NONE;
 }
 
 uint64_t devices_physical(const CUmemAllocationProp *prop)

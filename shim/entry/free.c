@@ -124,7 +124,7 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
 {
     struct pool_block block;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!state_is_on() || !real.cuStreamIsCapturing)
+    if (!state_is_on() || !hooks_present(HOOK_cuStreamIsCapturing))
         return false;
     enum pool_status found = pool_lookup(dptr, &block);
     if (found == POOL_FOREIGN)

@@ -7,6 +7,7 @@
 
 #include "shim/context/context.h"
 #include "shim/control/flush.h"
+#include "shim/driver/closed.h"
 #include "shim/driver/error.h"
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
@@ -17,7 +18,7 @@
 
 SHIM_COLD bool retry_note_error(CUresult rc)
 {
-    if (!state_is_on())
+    if (!state_is_on() || closed_is_now()) /* then the driver was not asked */
         return false;
     if (error_is_loss(rc)) {
         int saved_errno = errno;

@@ -12,8 +12,8 @@
  *    call again, in steps. The first step gives back memory that is idle already. If there is none,
  *    or the call fails again, the second step gives back memory that the program freed while work
  *    was in flight. It waits for that work as the frees would have waited. Then other processes are
- *    asked for theirs, in several steps (shim/share/lend.h). The program gets the last failure as
- *    it is.
+ *    asked for theirs, in several steps (shim/share/lend.h), but not after CUDA_ERROR_UNKNOWN. The
+ *    program gets the last failure as it is.
  * 2. The context is lost for good. The first call after that gives the driver's error. Without us
  *    each further allocation and free would give the same error, so the context's pool must not
  *    serve any more.

@@ -97,10 +97,10 @@ static void run_at_exit(void *arg)
 {
     (void)arg;
     if (!state_is_on() || getpid() != owner)
-        return; /* a child: neither the page nor the calls under way are its own */
+        return;     /* a child: neither the page nor the calls under way are its own */
+    park_at_exit(); /* the report asks the driver */
     tracing_end();
     report_at_exit();
-    park_at_exit();
     call_scope_at_exit();
     publish_end();
 }

@@ -79,6 +79,17 @@ static void log_results(const struct framework_result *results)
     }
 }
 
+static void fill_results(struct framework_result *results, enum framework_state state)
+{
+    static const char *const names[NUM_FRAMEWORKS] = {
+#define FRAMEWORK(name, module, flush, look) module,
+#include "shim/framework/frameworks.def"
+#undef FRAMEWORK
+    };
+    for (int i = 0; i < NUM_FRAMEWORKS; i++)
+        results[i] = (struct framework_result){.name = names[i], .state = state};
+}
+
 static void run_one(enum question_kind kind)
 {
     static struct framework_cached cached[NUM_FRAMEWORKS]; /* only this thread uses it */
@@ -86,7 +97,11 @@ static void run_one(enum question_kind kind)
     uint64_t question = atomic_load(&kinds[kind].asked);
     if (question == atomic_load(&kinds[kind].answered))
         return;
-    python_ask(host, results, kind == LOOK ? cached : NULL);
+    fill_results(results, FRAMEWORK_LATE);
+    if (own_visit_begin()) {
+        python_ask(host, results, kind == LOOK ? cached : NULL);
+        own_visit_end();
+    }
     if (kind == FLUSH)
         log_results(results);
     pthread_mutex_lock(&answer_lock);
@@ -135,17 +150,6 @@ static bool make_thread(void)
     return own_thread_start(&thread);
 }
 
-static void fill_results(struct framework_result *results, enum framework_state state)
-{
-    static const char *const names[NUM_FRAMEWORKS] = {
-#define FRAMEWORK(name, module, flush, look) module,
-#include "shim/framework/frameworks.def"
-#undef FRAMEWORK
-    };
-    for (int i = 0; i < NUM_FRAMEWORKS; i++)
-        results[i] = (struct framework_result){.name = names[i], .state = state};
-}
-
 static uint64_t ask_kind(enum question_kind kind, const struct framework_host *with)
 {
     if (!in_force()->frameworks)
@@ -153,8 +157,9 @@ static uint64_t ask_kind(enum question_kind kind, const struct framework_host *w
     fork_gate_enter(); /* python_is_loaded takes a lock that a child would find taken */
     bool may_ask = python_is_loaded();
     fork_gate_leave();
-    if (!may_ask)
+    if (!may_ask || !own_visit_begin())
         return 0;
+    own_visit_end();
     int saved_errno = errno;
     uint64_t question = atomic_fetch_add(&kinds[kind].asked, 1) + 1;
     if (!atomic_exchange(&there, true)) { /* step 8 */

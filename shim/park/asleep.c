@@ -14,6 +14,7 @@
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
 #include "shim/park/park.h"
+#include "shim/process/own_thread.h"
 
 #define LEAST_LOOK_NS (5 * MS_NS)
 #define PARK_WAIT_NS (100 * MS_NS)
@@ -34,17 +35,18 @@ static uint64_t judged_ns;       /* the wake that they count already */
 
 static bool is_quiet(void)
 {
-    FOR_EACH_CONTEXT(c) {
-        bool idle = true;
+    bool idle = true;
 
-        if (!context_pin(c))
-            return false;
+    if (!own_visit_begin())
+        return true; /* no work runs while the driver is closed */
+    FOR_EACH_CONTEXT(c) {
+        if (!idle || !(idle = context_pin(c)))
+            break;
         idle = pool_is_idle(c->pool);
         context_unpin(c);
-        if (!idle)
-            return false;
     }
-    return true;
+    own_visit_end();
+    return idle;
 }
 
 /* Step 1. */

@@ -308,6 +308,11 @@ bool copy_begin(CUcontext ctx, uint64_t size_bytes)
     return true;
 }
 
+void copy_unpin(CUcontext ctx)
+{
+    unregister_staging(ctx);
+}
+
 void copy_finish(CUcontext ctx)
 {
     atomic_store(&finishes, true);

@@ -56,6 +56,8 @@ struct copy_job {
  * far as they are not there. No GPU work uses it. False: there is no host memory for the staging.
  */
 bool copy_begin(CUcontext ctx, uint64_t size_bytes);
+/* Unregisters the staging memory, until the next copy_begin. */
+void copy_unpin(CUcontext ctx);
 /* Frees both. Waits for the GPU work of the process. ctx: any context that lives; NULL: there is
  * none, or work runs; then registered memory stays for the next copies. */
 void copy_finish(CUcontext ctx);

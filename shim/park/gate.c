@@ -110,11 +110,22 @@ void gate_is_parked(void)
 }
 
 /* Uses that have read `failure` before get the error: step 12. */
-void gate_fail(CUresult rc)
+static void count_failure(CUresult rc)
 {
     uint64_t count = (atomic_load(&failure) >> 32) + 1;
     atomic_store(&failure, count << 32 | (uint32_t)rc);
+}
+
+void gate_fail(CUresult rc)
+{
+    count_failure(rc);
     gate_is_parked();
+}
+
+void gate_refuse(CUresult rc)
+{
+    count_failure(rc);
+    raise_turn();
 }
 
 void gate_open(void)

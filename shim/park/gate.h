@@ -41,10 +41,14 @@
  * 11. A drain may wait for a thread that waits for one at the gate, such as a host function that
  *     needs a lock of the launching thread's. The one at the gate cancels, so the wait ends.
  * 12. A wake ends with gate_open, or with gate_fail after a time with a bound. Then all uses that
- *     waited since before get the error.
+ *     waited since before get the error. gate_refuse gives it to them, too, and changes no state:
+ *     who gets an error does not call the driver.
  *
  * An arrival keeps errno, and is no cancellation point. A signal handler runs on it as on any
  * thread that sleeps. tests/model/gate.pml models all of this.
+ *
+ * While the driver is closed, which is between LEAVING and WAKING, calls that are no uses arrive
+ * too (shim/driver/closed.h). They hold no mark, and look whether it is open again.
  *
  * Questions about memory (gate_ask_begin) leave a mark too, so the memory that they name is there
  * until the driver has answered. Behind the bit they are uses if the address is a pool's: then the
@@ -88,6 +92,8 @@ bool gate_leave(void);
 void gate_is_parked(void);
 /* WAKING -> PARKED. Each use that has waited since before gets rc, which is an error. */
 void gate_fail(CUresult rc);
+/* The park thread does not come back from the driver. The same, in any state, which stays. */
+void gate_refuse(CUresult rc);
 /* Any state -> OPEN, then clears the bit and wakes all. */
 void gate_open(void);
 

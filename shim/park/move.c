@@ -391,6 +391,18 @@ int move_back(void)
     return 0;
 }
 
+void move_pin(bool pins)
+{
+    struct context *c = pin_any();
+
+    if (c && pins)
+        copy_begin(atomic_load(&c->ctx), 0);
+    else if (c)
+        copy_unpin(atomic_load(&c->ctx));
+    if (c)
+        context_unpin(c);
+}
+
 void move_unstage(bool is_idle)
 {
     struct context *c = is_idle ? pin_any() : NULL;

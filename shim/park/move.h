@@ -27,6 +27,9 @@ void move_undo(void);
 /* Chunks are away: gives host memory back that was made ready and not needed. */
 void move_settle(void);
 
+/* While the process is off the GPU as a whole, no host memory is registered for the copies. */
+void move_pin(bool pins);
+
 /* What each device needs for all to come back; by device. What was freed meanwhile needs none. */
 void move_needs(uint64_t needs_bytes[]);
 /* Brings all chunks and their bytes back, or nothing. 0, or the driver's code.

@@ -10,12 +10,16 @@
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
 #include "shim/driver/call_scope.h"
+#include "shim/driver/closed.h"
 #include "shim/option/in_force.h"
+#include "shim/park/ends.h"
 #include "shim/park/gate.h"
 #include "shim/park/move.h"
 #include "shim/park/quiet.h"
 #include "shim/park/receipt.h"
+#include "shim/park/room.h"
 #include "shim/park/wake.h"
+#include "shim/park/whole.h"
 #include "shim/process/futex.h"
 #include "shim/process/log.h"
 #include "shim/process/own_thread.h"
@@ -32,7 +36,7 @@
 #define LEAVE_NS (10 * SEC_NS)
 /* How long a wake without a use tries. */
 #define ASKED_WAKE_NS (5 * SEC_NS)
-#define STACK_BYTES (512 * 1024)
+#define STACK_BYTES (4 << 20) /* the driver saves the process on it */
 #define GIB (UINT64_C(1) << 30)
 
 enum { RESULTS = 16 };
@@ -49,64 +53,27 @@ struct park_last park_last;
 
 static char unreadable[PARK_TO_BYTES]; /* for the log */
 
-static atomic_bool leaves; /* the process */
-static atomic_bool is_moving;
-
 static void say_refused(struct park_receipt *r, const char *why)
 {
-    snprintf(r->why, sizeof r->why, "%s", why);
-}
-
-/* Step 7: from here on no context ends. False: one is about to. */
-static bool begin_moving(void)
-{
-    atomic_store(&is_moving, true);
-    if (!quiet_has_enders())
-        return true;
-    atomic_store(&is_moving, false);
-    return false;
-}
-
-static void end_moving(void)
-{
-    atomic_store(&is_moving, false);
-}
-
-void park_context_ends(void)
-{
-    quiet_ender_begins();
-    for (unsigned turn = 0; atomic_load(&is_moving) && state_is_on(); turn++)
-        spin_pause(turn);
-}
-
-void park_context_ended(void)
-{
-    quiet_ender_ends();
+    if (why != r->why)
+        snprintf(r->why, sizeof r->why, "%s", why);
 }
 
 void park_at_exit(void)
 {
-    uint64_t end_ns = clock_now_ns() + LEAVE_NS;
-
-    atomic_store(&leaves, true);
-    for (unsigned turn = 0; atomic_load(&is_moving) && clock_now_ns() < end_ns; turn++)
-        spin_pause(turn);
-}
-
-static bool is_undisturbed(void)
-{
-    return !quiet_has_enders() && !atomic_load(&leaves);
+    ends_at_exit(clock_now_ns() + LEAVE_NS);
+    whole_at_exit(clock_now_ns() + in_force()->park_wait_ns);
 }
 
 static bool may_go_on(void)
 {
-    return gate_is_closing() && is_undisturbed();
+    return gate_is_closing() && ends_are_none();
 }
 
 /* The same for memory that joins what is away already. */
 static bool may_join(void)
 {
-    return gate_state() == GATE_PARKED && is_undisturbed();
+    return gate_state() == GATE_PARKED && ends_are_none();
 }
 
 /* No work runs or is accepted from here on. False: r->why says why not. */
@@ -130,13 +97,13 @@ static bool close_gate(const struct park_wish *w, struct park_receipt *r)
 /* Moves what is to go. joins: the process is parked, and the gate stays closed whatever comes. */
 static bool move_all(const struct park_wish *w, bool joins, struct park_receipt *r)
 {
-    if (!begin_moving()) {
+    if (!ends_hold_off()) {
         say_refused(r, "a context is ending");
         move_undo();
         return false;
     }
     uint64_t start_ns = clock_now_ns();
-    bool left = move_out(w, joins ? may_join : may_go_on, r) && is_undisturbed();
+    bool left = move_out(w, joins ? may_join : may_go_on, r) && ends_are_none();
     r->copy_ns = clock_now_ns() - start_ns;
     if (left && !gate_leave()) {
         say_refused(r, "the program used the GPU meanwhile");
@@ -148,14 +115,14 @@ static bool move_all(const struct park_wish *w, bool joins, struct park_receipt 
         move_release(r);
     else
         move_undo();
-    end_moving();
+    ends_allow();
     return left;
 }
 
 /* Before the gate is closed; or while it is, for memory that joins. */
 static bool may_prepare(void)
 {
-    return gate_state() != GATE_WAKING && is_undisturbed();
+    return gate_state() != GATE_WAKING && ends_are_none();
 }
 
 static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *r)
@@ -181,22 +148,32 @@ static uint64_t parked_bytes(const struct park_receipt *r)
     return bytes;
 }
 
+/* NULL: it may go. */
+static const char *refusal(const struct park_wish *w, struct park_receipt *r)
+{
+    const char *why = in_force()->park.off ? "GPUCACHE_PARK=off" : quiet_refusal();
+
+    return why || !w->whole ? why : whole_refusal(r->why);
+}
+
 /* True: chunks went away. */
 static bool try_park(const struct park_wish *w, struct park_receipt *r)
 {
-    const char *why = in_force()->park.off ? "GPUCACHE_PARK=off" : quiet_refusal();
+    const char *why = refusal(w, r);
     enum gate_state at = gate_state(); /* OPEN, PARKED, or WAKING since a use arrived */
     bool joins = at == GATE_PARKED;
 
     if (!why && at == GATE_WAKING)
         why = "it is waking";
     atomic_fetch_add(&park_last.refusals, w->reason == PARK_IDLE);
-    if (why || atomic_load(&leaves)) {
+    if (why || ends_process_leaves()) {
         say_refused(r, why ? why : "the process leaves");
         return false;
     }
     bool gone = prepare(w, joins, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
-    if (gone && (joins || parked_bytes(r))) {
+    if (gone && w->whole)
+        r->is_whole = whole_close(r);
+    if (gone && (joins || parked_bytes(r) || closed_is_now())) {
         gate_is_parked();
         move_settle();
     } else if (!joins) {
@@ -215,7 +192,7 @@ static void count(const struct park_receipt *r, bool gone)
 
     if (!gone)
         counter_add(COUNTER_PARK_REFUSED, 1);
-    if (!bytes)
+    if (!bytes && !r->is_whole)
         return;
     counter_add(COUNTER_PARK, 1);
     counter_add(COUNTER_PARK_NS, r->ns);
@@ -227,15 +204,23 @@ static void count(const struct park_receipt *r, bool gone)
 static void run_park(const struct park_wish *w, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
-    bool gone = try_park(w, r);
+    bool was_whole = closed_is_now(); /* then all is away */
+    bool gone = was_whole ? gate_state() == GATE_PARKED : try_park(w, r);
 
+    if (!closed_is_now())
+        room_close();
     r->ns = clock_now_ns() - start_ns;
+    r->is_whole = closed_is_now() && !r->why[0];
+    if (was_whole && !gone)
+        say_refused(r, "it is waking");
     count(r, gone);
-    receipt_tell(w, r);
+    receipt_tell(r->is_whole ? NULL : w, r);
     r->outcome = gone ? PARK_IS_DONE : PARK_IS_REFUSED;
     for (unsigned i = 0; gone && i < r->num_gpus; i++)
         if (r->gpus[i].exposed_bytes || r->gpus[i].segment_bytes || r->gpus[i].other_bytes)
             r->outcome = PARK_IS_PARTLY;
+    if (gone && w->whole && r->why[0])
+        r->outcome = PARK_IS_PARTLY;
     r->is_parked = gate_state() == GATE_PARKED;
     if (r->is_parked && !atomic_load(&publish_park.parked_unix_ns))
         atomic_store(&publish_park.parked_unix_ns, clock_unix_ns());
@@ -244,17 +229,13 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
 /* Step 7. */
 static int try_wake(void)
 {
-    uint64_t end_ns = clock_now_ns() + PARK_ENDERS_NS;
+    int code = whole_open();
 
-    for (unsigned turn = 0; !begin_moving(); turn++) {
-        spin_pause(turn);
-        if (clock_now_ns() < end_ns)
-            continue;
-        atomic_store(&is_moving, true); /* the thread that ends a context waits for this wake */
-        break;
-    }
-    int code = move_back();
-    end_moving();
+    if (code)
+        return code;
+    ends_hold_off_after(PARK_ENDERS_NS);
+    code = move_back();
+    ends_allow();
     return code;
 }
 
@@ -272,8 +253,12 @@ static uint64_t tell_of_park(uint64_t now_ns)
     if (r->outcome == PARK_IS_REFUSED)
         log_info("not parked: %s", r->why);
     else
-        log_info("parked in %s ms: %s GiB went to %s", text_fixed(r->ns, MS_NS, 1).text,
-                 text_fixed(parked_bytes(r), GIB, 2).text, is_host ? "the host" : r->to);
+        log_info("parked in %s ms: %s GiB went to %s%s%s", text_fixed(r->ns, MS_NS, 1).text,
+                 text_fixed(parked_bytes(r), GIB, 2).text, is_host ? "the host" : r->to,
+                 r->is_whole ? ", and the process left the GPU"
+                 : r->why[0] ? "; not whole: "
+                             : "",
+                 r->why);
     publish_soon();
     return DUTY_NEVER;
 }
@@ -303,7 +288,10 @@ static bool asked_only;
 
 static void say_what_is_missing(struct park_receipt *r, int code)
 {
-    if (code == CUDA_ERROR_OPERATING_SYSTEM)
+    if (whole_lost_code())
+        snprintf(r->why, sizeof r->why, "the driver cannot restore the process: error %d",
+                 whole_lost_code());
+    else if (code == CUDA_ERROR_OPERATING_SYSTEM)
         snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
     else if (code != CUDA_ERROR_OUT_OF_MEMORY)
         snprintf(r->why, sizeof r->why, "the driver gives error %d", code);
@@ -335,7 +323,7 @@ static void refuse_job(void)
 static bool wake_goes_on(void)
 {
     if (asked_only)
-        return !atomic_load(&leaves);
+        return !ends_process_leaves();
     refuse_job();
     return true;
 }
@@ -350,11 +338,11 @@ static int run_wake(bool is_asked)
     atomic_store(&publish_park.wakes, true);
     publish_soon();
     call_scope_is_awaited = !is_asked;
-    int code = wake_run(try_wake, wake_goes_on, start_ns + wait_ns, &waited_ns);
+    int code = wake_run(true, try_wake, wake_goes_on, start_ns + wait_ns, &waited_ns);
     call_scope_is_awaited = false;
     counter_add(COUNTER_WAKE_WAIT_NS, waited_ns);
     atomic_store(&publish_park.wakes, false);
-    if (code == CUDA_ERROR_OPERATING_SYSTEM) {
+    if (code == CUDA_ERROR_OPERATING_SYSTEM && !whole_lost_code()) {
         snprintf(unreadable, sizeof unreadable, "%s", move_place());
         control_due(&tell_unreadable, 0);
     }
@@ -415,9 +403,12 @@ static void run_jobs(void)
 {
     for (;;) {
         uint32_t seen = gate_bell();
+        uint64_t waited_ns;
 
         if (gate_state() == GATE_WAKING) {
             run_wake(false);
+        } else if (ends_process_leaves() && closed_is_now() && !whole_lost_code()) {
+            wake_run(false, whole_open, closed_is_now, UINT64_MAX, &waited_ns);
         } else if (park_is_busy()) {
             if (run_job(&results[job.number % RESULTS]))
                 end_job();
@@ -448,7 +439,7 @@ static uint64_t begin_job(const struct park_wish *wish, bool drops)
     static const struct own_thread thread = {"gpucache-park", STACK_BYTES, run_jobs};
     static bool started;
 
-    if (park_is_busy() || atomic_load(&leaves))
+    if (park_is_busy() || ends_process_leaves())
         return 0;
     started = started || own_thread_start(&thread);
     job = (struct job){.number = atomic_load(&asked) + 1,

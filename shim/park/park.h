@@ -3,7 +3,7 @@
  * The room park/ holds the park: the device memory of a process that sleeps goes to the host and
  * comes back at the next use. gate.h keeps the program's work out meanwhile, quiet.h says when no
  * work runs, store.h keeps the bytes on the host, copy.h moves them, and this file has the thread
- * that does it all. The room's one seam is this header.
+ * that does it all. The room's one seam is this header; wrappers call gate.h and ends.h, too.
  *
  * Words. A use is a call of the program's that may touch pool memory or make its mapping known. A
  * chunk is away while its device memory is gone: its addresses stay reserved, and its bytes are in
@@ -16,6 +16,9 @@
  * copied. Only then the gate is left (gate_leave) and the device memory goes back. A wake: all
  * chunks that hold anything get device memory again, or none does. Then what is live is copied
  * back, the gate opens, and the store is freed, or retains its bytes for the next park (retain.h).
+ *
+ * On request the driver's checkpoint takes what is left off the device, behind the same gate
+ * (whole.h).
  *
  * What this keeps of the promises of the library: results, codes and addresses are those without a
  * park. New are the time that a use waits, host memory while the process is parked, and one error:
@@ -48,7 +51,7 @@
  *  9. A use that arrives while a park copies cancels it. Each worker asks between two steps of
  *     COPY_HALF_BYTES (gate_is_closing), so the gate opens within milliseconds.
  * 10. gate_drain and quiet_await have a bound. What follows gate_leave waits for nobody but the
- *     driver.
+ *     driver (for its checkpoint see step 10 of whole.h).
  * 11. A wake waits for device memory for GPUCACHE_PARK_WAIT at most. Then the uses get the error,
  *     and the next use begins another wait.
  * 12. There is no circle of waits. A thread of the program waits for the park thread, which may ask
@@ -84,6 +87,7 @@ struct park_wish {
     uint64_t most_bytes;    /* no more than that has to go; 0: all */
     uint64_t wait_ns;       /* for GPU work that runs */
     char to[PARK_TO_BYTES]; /* "host", a folder, or "": where GPUCACHE_PARK_TO says */
+    bool whole;             /* whole.h; with device -1, keep_bytes 0, most_bytes 0 */
 };
 
 enum park_outcome {
@@ -108,9 +112,10 @@ struct park_gpu {
 
 struct park_receipt {
     enum park_outcome outcome;
-    char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED */
+    char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED; or why it is not whole; else empty */
     char to[PARK_TO_BYTES];   /* of a park: "host", or the folder; "": it had no room there */
-    bool is_parked;           /* now */
+    bool is_parked, is_whole; /* now */
+    uint64_t whole_bytes;     /* device memory that went by the driver's checkpoint */
     /* All of it; of that, until the store was there, and behind the gate until all was copied. */
     uint64_t ns, room_ns, copy_ns;
     unsigned num_gpus;
@@ -139,11 +144,6 @@ bool park_is_parked(void);
 bool park_is_busy(void);
 /* Host memory of retained copies while none is. Any thread. */
 uint64_t park_retained_bytes(void);
-
-/* The program is about to end a context, or to reset or release a primary one: see 7. Each call has
- * a call of park_context_ended behind it. Waits as a use does. */
-void park_context_ends(void);
-void park_context_ended(void);
 
 /* The process leaves: a park under way is cancelled, and no other begins. A use that comes still
  * wakes. At exit, before call_scope_at_exit. */

@@ -8,8 +8,10 @@
 #include "shim/context/context.h"
 #include "shim/control/publish.h"
 #include "shim/control/thread.h"
+#include "shim/driver/closed.h"
 #include "shim/page/client.h"
-#include "shim/park/move.h"
+#include "shim/park/room.h"
+#include "shim/park/whole.h"
 #include "shim/process/log.h"
 #include "shim/process/text.h"
 #include "shim/share/lend.h"
@@ -52,6 +54,8 @@ static uint64_t free_bytes(CUdevice device)
 {
     uint64_t free_now = UINT64_MAX, total;
 
+    if (closed_is_now())
+        return room_free_bytes(device);
     FOR_EACH_CONTEXT(c) {
         struct backend *b = &c->backend.base;
 
@@ -89,6 +93,18 @@ static CUdevice find_short(uint64_t since_ns, uint64_t *missing_bytes)
     return -1;
 }
 
+/* Step 5. */
+static CUdevice find_short_now(uint64_t since_ns, uint64_t *missing_bytes)
+{
+    if (whole_lost_code())
+        return -1;
+    CUdevice device = find_short(since_ns, missing_bytes);
+    if (device >= 0 || !closed_is_now())
+        return device;
+    clock_sleep(WAKE_SECOND_LOOK_NS);
+    return find_short(since_ns, missing_bytes);
+}
+
 /* NULL: the process waits for none. */
 static void publish_needs(const uint64_t *bytes, uint64_t since_ns)
 {
@@ -124,25 +140,29 @@ uint64_t wake_needs_bytes(void)
     return bytes;
 }
 
-int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint64_t *waited_ns)
+int wake_run(bool with_arenas, wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns,
+             uint64_t *waited_ns)
 {
     uint64_t since_ns = clock_now_ns(), missing_bytes = 0, pause_ns = WAKE_PAUSE_LEAST_NS;
     int code = CUDA_ERROR_OUT_OF_MEMORY;
-    bool waits = false, told = false;
+    bool told = false, published = closed_is_now();
 
     *waited_ns = 0;
-    move_needs(needs);
+    whole_needs(with_arenas, needs);
+    if (published)
+        publish_needs(needs, since_ns);
     for (uint64_t now_ns = since_ns; goes_on(); now_ns = clock_now_ns()) {
-        CUdevice device = find_short(since_ns, &missing_bytes);
+        CUdevice device = find_short_now(since_ns, &missing_bytes);
 
         if (device < 0)
             code = try_once();
         /* Step 4. */
-        if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || now_ns >= until_ns)
+        if ((device < 0 && (!code || code == CUDA_ERROR_OPERATING_SYSTEM)) || whole_lost_code() ||
+            now_ns >= until_ns)
             break;
         /* Less than before, if the program freed some. */
         publish_needs(needs, since_ns);
-        waits = true;
+        published = true;
         if (!told && now_ns - since_ns >= WAKE_TELL_NS) {
             told = true;
             waiting.code = device < 0 ? code : 0;
@@ -150,9 +170,9 @@ int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint6
         }
         get_memory(device, missing_bytes, &pause_ns);
         *waited_ns = clock_now_ns() - since_ns;
-        move_needs(needs);
+        whole_needs(with_arenas, needs);
     }
-    if (waits)
+    if (published)
         publish_needs(NULL, 0);
     return code;
 }

@@ -13,6 +13,9 @@
  *    sleeps WAKE_PAUSE_LEAST_NS to WAKE_PAUSE_MOST_NS, longer each time, with jitter.
  * 4. Where the bytes are in a file and the file cannot be read, it ends at once. Nothing is
  *    dropped, and the next use tries again.
+ * 5. While the process is off the GPU as a whole, a try without room is its last (whole.h). So its
+ *    needs are told before it looks, and it looks again after WAKE_SECOND_LOOK_NS: of several that
+ *    wake at once all but the oldest have seen the needs of the others by then.
  */
 #ifndef SHIM_WAKE_H
 #define SHIM_WAKE_H
@@ -24,14 +27,16 @@
 
 #define WAKE_PAUSE_LEAST_NS (50 * MS_NS)
 #define WAKE_PAUSE_MOST_NS SEC_NS
+#define WAKE_SECOND_LOOK_NS (100 * MS_NS)
 #define WAKE_TELL_NS (10 * SEC_NS) /* of waiting, before the log has a warning */
 
 /* How a wake tries once. 0, or the driver's code. */
 typedef int wake_try(void);
 
-/* Tries until until_ns. goes_on: asked before each try. 0: all is back. *waited_ns: of that time,
- * without enough memory. */
-int wake_run(wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns, uint64_t *waited_ns);
+/* Tries until until_ns. with_arenas: or only what whole.h took. goes_on: asked before each try. 0:
+ * all is back. *waited_ns: of that time, without enough memory. */
+int wake_run(bool with_arenas, wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns,
+             uint64_t *waited_ns);
 /* What the wake needs, on all devices. */
 uint64_t wake_needs_bytes(void);
 

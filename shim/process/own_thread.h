@@ -10,7 +10,9 @@
  *     run on it, and it takes no signal that the program waits for.
  *  3. It sets its name itself. From another thread that call opens a file in /proc, among the
  *     program's descriptors.
- *  4. A forked child has none of these threads. What the maker remembers of them is a copy there:
+ *  4. While the driver must not be called (shim/driver/closed.h) they do no work that needs it.
+ *     own_visit_begin refuses such work, which the closing thread has awaited before.
+ *  5. A forked child has none of these threads. What the maker remembers of them is a copy there:
  *     the library is off in a child (process/state.h) and makes no other.
  */
 #ifndef SHIM_OWN_THREAD_H
@@ -33,5 +35,18 @@ struct own_thread {
  * no memory for its stack. Any thread may call, but no signal handler. Waits for no other thread.
  * Keeps errno and the signal mask. */
 bool own_thread_start(const struct own_thread *thread);
+
+/* Is the calling thread one of these? */
+extern __thread bool own_thread_is_here
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+/* Around work that changes pools or calls packages. False: this is one of the library's threads,
+ * and the driver must not be called now; nothing follows. Other threads pass. May be nested. */
+bool own_visit_begin(void);
+void own_visit_end(void);
+/* From here on no visit begins. own_visits_are_over: has each one ended that was under way? */
+void own_visits_bar(void);
+bool own_visits_are_over(void);
+void own_visits_allow(void);
 
 #endif

@@ -12,6 +12,7 @@
 #include "shim/driver/async_pool.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
+#include "shim/driver/closed.h"
 #include "shim/driver/device.h"
 #include "shim/option/in_force.h"
 #include "shim/page/page.h"
@@ -19,6 +20,7 @@
 #include "shim/process/clock.h"
 #include "shim/process/kernel.h"
 #include "shim/process/log.h"
+#include "shim/process/own_thread.h"
 #include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/share/neighbour.h"
@@ -108,6 +110,17 @@ static void query_device(void *arg)
     }
 }
 
+/* While the driver is closed (shim/driver/closed.h) the record of a context knows the device. */
+static bool query_uuid(struct query *q)
+{
+    if (!call_scope_run(NULL, query_device, q))
+        FOR_EACH_CONTEXT(c) {
+            if (c->device == q->device)
+                q->uuid = c->uuid;
+        }
+    return *q->uuid.text;
+}
+
 /* What came to each device lately. Two threads may overwrite each other's sum: it sizes questions
  * only. */
 static struct {
@@ -143,7 +156,7 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bo
 {
     struct query q = {.device = device};
     struct place place;
-    if (!find_folder(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_folder(&place) || !query_uuid(&q))
         return false;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -186,7 +199,9 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *a
     bool some = attempt->deadline_ns;
     if (!some)
         start_deadline(attempt);
-    if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+    if (closed_is_now())
+        count = DEVICES_MAX;
+    else if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
         if ((device_bit(device) & devices) &&
@@ -216,7 +231,7 @@ void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
     struct query q = {.device = device};
     struct place place;
     *out = (struct neighbour_needs){0};
-    if (find_folder(&place) && call_scope_run(NULL, query_device, &q) && *q.uuid.text)
+    if (find_folder(&place) && query_uuid(&q))
         neighbour_use_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
 }
 
@@ -252,7 +267,7 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
     asked_ns[device] = now_ns;
-    if (!find_folder(&place) || !call_scope_run(NULL, query_device, &q) || !*q.uuid.text)
+    if (!find_folder(&place) || !query_uuid(&q))
         return;
     struct neighbour_wish wish = {.folder = place.folder,
                                   .self = &place.self,
@@ -321,14 +336,17 @@ static uint64_t give_pool(struct context *c, uint64_t bytes, uint64_t wait_ns)
 static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *device)
 {
     uint64_t back = 0;
+    bool may_give = own_visit_begin();
     FOR_EACH_CONTEXT(c)
         if (!strcasecmp(c->uuid.text, uuid)) {
             *device = c->device;
-            if (back < bytes)
+            if (may_give && back < bytes)
                 back += give_pool(c, bytes - back, wait_ns);
         }
-    if (*device >= 0 && back < bytes)
+    if (may_give && *device >= 0 && back < bytes)
         back += async_pool_trim(*device, 0, bytes - back);
+    if (may_give)
+        own_visit_end();
     return back;
 }
 

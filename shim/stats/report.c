@@ -336,8 +336,8 @@ static void add_park(struct text *t, const struct report_park *p)
 {
     text_add(t, ",\"park\":{");
     text_add_json_string(t, "state", p->state);
-    text_add(t, ",\"since_unix_ns\":%" PRIu64 ",\"needs_bytes\":%" PRIu64 "}", p->since_unix_ns,
-             p->needs_bytes);
+    text_add(t, ",\"since_unix_ns\":%" PRIu64 ",\"needs_bytes\":%" PRIu64 ",\"whole\":%s}",
+             p->since_unix_ns, p->needs_bytes, p->whole ? "true" : "false");
 }
 
 static void add_process(struct text *t, const struct report *r)

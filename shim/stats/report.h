@@ -48,6 +48,7 @@ struct report_park {
     const char *state;      /* "parked", "waking", or "waits": for device memory */
     uint64_t since_unix_ns; /* when it was parked, CLOCK_REALTIME; 0: unknown */
     uint64_t needs_bytes;   /* of "waits", on all devices */
+    bool whole;             /* the process has left the GPU (shim/park/whole.h) */
 };
 
 struct report {

@@ -9,12 +9,13 @@ work_torch.py FIGURES --turns [--steps N] WORKLOAD..
            the
            protocol of trainer.py, to which the figures go too. PyTorch is imported once, and CUDA
            started in each.
-The first repeat is a warm-up. Of each of the others the figures hold the seconds, and how many of
-them the host waited for the GPU's result.
+The first repeat is a warm-up. Of each of the others the figures hold the seconds, those of each
+step, and how many of them the host waited for the GPU's result.
 """
 import argparse
 import contextlib
 import gc
+import itertools
 import json
 import os
 import sys
@@ -65,19 +66,22 @@ class Waits:
 
 
 def repeat(step, steps, losses, pause_at=-1):
-    """The seconds that it took."""
+    """When each step began, and when the last one was over."""
     torch.cuda.synchronize()
-    start = time.perf_counter()
+    moments = []
     for i in range(steps):
         if i == pause_at:
             pause()
+        moments.append(time.perf_counter())
         losses.append(step(i))
     torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return [*moments, time.perf_counter()]
 
 
-def figures(seconds, waited):
-    return {"seconds": seconds, "waited": waited,
+def figures(repeats, waited):
+    return {"seconds": [moments[-1] - moments[0] for moments in repeats], "waited": waited,
+            "step_seconds": [[end - start for start, end in itertools.pairwise(moments)]
+                             for moments in repeats],
             "reserved_peak_bytes": torch.cuda.max_memory_reserved(),
             "allocated_peak_bytes": torch.cuda.max_memory_allocated()}
 
@@ -98,25 +102,40 @@ def recorded_by(peer, path):
             yield
 
 
+def pair_ns(batches=15, pairs=400):
+    """The least that a tensor took from birth to death, on average of a batch."""
+    least = float("inf")
+    for _ in range(batches):
+        start = time.perf_counter_ns()
+        for _ in range(pairs):
+            torch.empty(1 << 18, device="cuda")
+        least = min(least, (time.perf_counter_ns() - start) / pairs)
+    return least
+
+
 def take_turns(workload, steps, warm):
-    """One workload, by the protocol of trainer.py. "go PEER PATH": another recorder records it."""
-    losses, seconds, waited, waits = [], [], [], Waits()
+    """One workload, by the protocol of trainer.py. "go PEER PATH": another recorder records it.
+    "pairs": what a pair of allocation and free costs."""
+    losses, repeats, waited, waits = [], [], [], Waits()
     torch.manual_seed(1)
     step = work_models.WORKLOADS[workload]()
     repeat(step, warm * steps, losses)
     print("ready", os.getpid(), flush=True)
-    while (words := sys.stdin.readline().split())[:1] == ["go"]:
+    while (words := sys.stdin.readline().split())[:1] in (["go"], ["pairs"]):
+        if words == ["pairs"]:
+            print(pair_ns(), flush=True)
+            continue
         waits.seconds = 0.0
         try:
             with recorded_by(*words[1:]) if words[1:] else contextlib.nullcontext():
-                seconds.append(repeat(step, steps, losses))
+                repeats.append(repeat(step, steps, losses))
         except ImportError as reason:
             print(reason, flush=True)
             continue
         waited.append(waits.seconds)
         print("turn", flush=True)
     show(workload, losses)
-    print("done", json.dumps(figures(seconds, waited)), flush=True)
+    print("done", json.dumps(figures(repeats, waited)), flush=True)
 
 
 def each_by_itself(workloads, steps, warm):
@@ -150,16 +169,16 @@ def main():
         return
     torch.manual_seed(1)
     step = work_models.WORKLOADS[options.workloads[0]]()
-    losses, seconds, waited, waits = [], [], [], Waits()
+    losses, repeats, waited, waits = [], [], [], Waits()
     repeat(step, options.steps, losses)
     for number in range(options.repeats):
         waits.seconds = 0.0
         pause_at = options.steps // 2 if options.pause and number == 0 else -1
-        seconds.append(repeat(step, options.steps, losses, pause_at))
+        repeats.append(repeat(step, options.steps, losses, pause_at))
         waited.append(waits.seconds)
     show(options.workloads[0], losses)
     with open(options.figures, "w") as file:
-        json.dump(figures(seconds, waited), file)
+        json.dump(figures(repeats, waited), file)
 
 
 if __name__ == "__main__":

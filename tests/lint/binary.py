@@ -21,7 +21,7 @@ OLDEST = (2, 28)
 # These are older than OLDEST, but were in libpthread and libdl. With the move into libc.so.6 (2.32
 # to 2.34) they got a new version, which a build on such a machine cannot avoid. A build on an older
 # one has the old.
-MOVED = re.compile(r'(dladdr1?|dlclose|dlerror|dlinfo|dlopen|dlvsym|sem_(?!clock)\w+|'
+MOVED = re.compile(r'(dladdr1?|dlclose|dlerror|dlinfo|dlm?open|dlvsym|sem_(?!clock)\w+|'
                    r'pthread_(?!\w*clock|attr_[gs]etsigmask)\w+)@GLIBC_2\.3[234]')
 
 

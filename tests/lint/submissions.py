@@ -31,7 +31,6 @@ ARGUED = {
     'cuStreamGetGreenCtx': ASKS,
     'cuStreamGetId': ASKS,
     'cuStreamGetPriority': ASKS,
-    'cuStreamIsCapturing': ASKS,
     'cuStreamCopyAttributes': 'copies what cuStreamSetAttribute has set, which is seen',
     'cuStreamUpdateCaptureDependencies': EDGES,
     'cuStreamUpdateCaptureDependencies_v2': EDGES,

@@ -10,12 +10,14 @@
  * the gate. FAILS: so many wakes find no memory. JOINS: a second park, which looks at the state and
  * acts on it later, sends more memory away. ASKS: a request wakes, or meets a use's wake, and is
  * answered. RETAINS: a park copies only what is not in the store already (shim/park/retain.h). Work
- * then brings old bytes back, and a copy may stop in the middle. WITH_.. and WITHOUT_..: a step
- * done wrong, which has to be noticed.
+ * then brings old bytes back, and a copy may stop in the middle. WHOLE: the driver makes a
+ * checkpoint of the parked process, and one more thread makes calls that are no uses, as call
+ * scopes (shim/driver/call_scope.h). WITH_.. and WITHOUT_..: a step done wrong, which has to be
+ * noticed.
  *
  * Promises: no work is given to the driver, or runs, while the memory is away; what comes back is
- * what was written last; who hears that the process is awake finds its memory there; every thread
- * comes to its end.
+ * what was written last; who hears that the process is awake finds its memory there; the driver is
+ * not called in a checkpointed process; every thread comes to its end.
  */
 #define N 2
 #ifndef RUNS
@@ -38,8 +40,16 @@ byte ended;
 bit done;
 
 /* What each thread has read; the second half is the handler's. */
-byte seen[2 * N], before[2 * N];
-bit failed[2 * N];
+byte seen[2 * N + 1], before[2 * N + 1];
+bit failed[2 * N + 1];
+
+#ifdef WHOLE
+#define THREADS (N + 1)
+bit closed, checkpointed;
+byte scopes;
+#else
+#define THREADS N
+#endif
 
 active proctype gpu()
 {
@@ -210,6 +220,42 @@ proctype thread(byte t)
     ended++
 }
 
+#ifdef WHOLE
+/* call_scope_begin, call_scope_is_admitted, closed_await */
+proctype caller()
+{
+    byte left = RUNS;
+    bit handled = 1;
+
+    do
+    :: left == 0 -> break
+    :: else ->
+        left--;
+        do
+        :: true ->
+#ifdef WITH_LATE_SCOPE
+            if
+            :: !closed -> scopes++; break
+            :: else -> scopes++
+            fi;
+#else
+            scopes++;
+            if
+            :: !closed -> break
+            :: else
+            fi;
+#endif
+            scopes--;
+            arrive(2 * N);
+            failed[2 * N] = 0 /* such a call gets the error; here it tries again */
+        od;
+        assert(!checkpointed);
+        scopes--
+    od;
+    ended++
+}
+#endif
+
 inline is_parked()
 {
     state = PARKED;
@@ -310,6 +356,17 @@ active proctype park()
         :: atomic { state != CLOSING -> goto undo }
         fi;
         mapped = 0;
+#ifdef WHOLE
+        closed = 1;
+#ifndef WITHOUT_SCOPES
+        if
+        :: scopes == 0 -> checkpointed = 1
+        :: true -> closed = 0 /* gives up: the arenas alone are away */
+        fi;
+#else
+        checkpointed = 1;
+#endif
+#endif
         is_parked();
 #ifdef JOINS
         joins = 1;
@@ -321,7 +378,7 @@ asleep:
         /* In the end somebody asks for a wake: no thread is left to do it. */
         if
         :: state == WAKING
-        :: atomic { state == PARKED && ended == N -> state = WAKING }
+        :: atomic { state == PARKED && ended == THREADS -> state = WAKING }
         :: joins ->
             joins = 0;
             second_park();
@@ -359,6 +416,13 @@ asleep:
 #ifdef WITH_EARLY_OPEN
         gate = 0;
 #endif
+#ifdef WHOLE
+#ifdef WITH_EARLY_CALLS
+        closed = 0;
+#endif
+        checkpointed = 0;
+        closed = 0;
+#endif
         mapped = 1;
         assert(saved == version);
 undo:
@@ -373,7 +437,11 @@ undo:
 active proctype watch()
 {
 end:
-    timeout -> assert(ended == N && done && running == 0)
+    timeout -> assert(ended == THREADS && done && running == 0)
 }
 
+#ifdef WHOLE
+init { atomic { run thread(0); run thread(1); run caller() } }
+#else
 init { atomic { run thread(0); run thread(1) } }
+#endif

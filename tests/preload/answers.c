@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A call that fails for want of memory is made again if a device that it needs has idle memory.
- * Idle memory of another device is no reason. A call may name its devices by the current context, a
- * peer, a green context, a handle, a place, a pool or a stream.
+ * Idle memory of another device is no reason, and no device's is if the call takes memory of the
+ * host: the program would lose its idle memory in vain. A call may name its devices by the current
+ * context, a peer, a green context, a handle, a place, a pool or a stream.
  *
  * On a real GPU the driver has memory, so each call is made once. */
 #include "tests/preload/scene.h"
@@ -83,9 +84,9 @@ static int take_from_pool_of_second(void)
     return rc;
 }
 
-static int take_physical_of_second(void)
+static int take_physical(CUmemLocation location)
 {
-    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = place(1)};
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = location};
     CUmemGenericAllocationHandle handle = 0;
     int rc = cuMemCreate(&handle, granule_bytes, &prop, 0);
     if (rc == 0)
@@ -93,7 +94,23 @@ static int take_physical_of_second(void)
     return rc;
 }
 
-/* needs: a bit for each device whose memory the call may take. */
+static int take_physical_of_second(void)
+{
+    return take_physical(place(1));
+}
+
+static int take_physical_of_host(void)
+{
+    return take_physical((CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST_NUMA});
+}
+
+/* Of a batch a part may be submitted already: it is not made again, whatever is idle. */
+static int submit_batch(void)
+{
+    return cuStreamBatchMemOp(NULL, 0, NULL, 0);
+}
+
+/* needs: a bit for each device whose memory the call may take. 0: it is made only to fail. */
 static const struct call {
     const char *symbol;
     int (*make)(void);
@@ -106,6 +123,8 @@ static const struct call {
     {"cuMemSetAccess", allow_second, 0, 1u << 1},
     {"cuMemAllocFromPoolAsync", take_from_pool_of_second, 1, 1u << 1},
     {"cuMemCreate", take_physical_of_second, 0, 1u << 1},
+    {"cuMemCreate", take_physical_of_host, 0, 0},
+    {"cuStreamBatchMemOp_v2", submit_batch, 0, 0},
 };
 enum { NUM_CALLS = sizeof calls / sizeof calls[0] };
 
@@ -164,7 +183,7 @@ static int make_each_once(void)
     int wrong = 0;
     for (const struct call *c = calls; c < calls + NUM_CALLS; c++) {
         REQUIRE(cuCtxSetCurrent(contexts[c->current]));
-        if (c->make != make_green_stream || green != NULL)
+        if (c->needs && (c->make != make_green_stream || green != NULL))
             wrong += c->make() != 0;
     }
     return wrong;

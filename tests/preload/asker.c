@@ -71,10 +71,10 @@ const char *asker_reply(void)
     return reply;
 }
 
-/* One state: the library may write the next one meanwhile. */
-static const char *read_body(const struct page *page)
+const char *asker_body(void)
 {
     static char body[PAGE_BODY_BYTES + 1];
+    const struct page *page = asker_page();
     for (;; scene_sleep_ms(1)) {
         uint64_t before = __atomic_load_n(&page->sequence, __ATOMIC_SEQ_CST);
         uint32_t size_bytes = __atomic_load_n(&page->body_bytes, __ATOMIC_SEQ_CST);
@@ -94,7 +94,7 @@ uint64_t asker_figure(const char *name)
     if (asker_ask("look") != PAGE_REPLY_DONE)
         return 0;
     snprintf(quoted, sizeof quoted, "\"%s\":", name);
-    const char *at = strstr(read_body(asker_page()), quoted);
+    const char *at = strstr(asker_body(), quoted);
     EXPECT(at);
     return strtoull(at + strlen(quoted), NULL, 10);
 }

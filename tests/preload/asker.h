@@ -17,6 +17,8 @@ int asker_ask(const char *words);
 
 /* The text of the last reply. Of the calling thread's own. */
 const char *asker_reply(void);
+/* The latest state that the page has. The library may write the next one meanwhile. */
+const char *asker_body(void);
 
 /* A figure of the page's state of now, such as "num_wakes": the first of that name. */
 uint64_t asker_figure(const char *name);

@@ -3,6 +3,8 @@
  * the library's pools back gives theirs back. Bare, the program trims them itself. */
 #include "tests/preload/scene.h"
 
+#include <sys/syscall.h>
+
 static CUmemoryPool standard;
 
 static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which)
@@ -219,6 +221,45 @@ ACT(pools_are_destroyed_beside_flushes)
     trim_bare(standard, 0);
     printf("%d wrong, idle %d MiB\n", wrong, (int)(idle_bytes(standard) / MIB));
     return wrong;
+}
+
+/* The simulated driver has these (tests/sim/sim.h), a real one does not. */
+__attribute__((weak)) int simHold(const char *symbol);
+__attribute__((weak)) void simLetGo(const char *symbol);
+__attribute__((weak)) unsigned simHeld(void);
+
+/* The trim of a flush is held until the thread that destroys its pool sleeps: either it waits for
+ * the flush, or the pool is gone. */
+static int destroy_beside_a_trim(int index, void *pool)
+{
+    static atomic_int destroyer;
+    REQUIRE(gpu_open(0));
+    if (index == 0) {
+        flush("1");
+    } else if (index == 1) {
+        while (scene_preloaded() && simHeld() == 0)
+            sched_yield();
+        atomic_store(&destroyer, (int)syscall(SYS_gettid));
+        REQUIRE(cuMemPoolDestroy(pool));
+        while (simHeld() > 0)
+            scene_sleep_ms(1);
+    } else if (scene_preloaded()) {
+        while (!atomic_load(&destroyer) || scene_thread_state(atomic_load(&destroyer)) != 'S')
+            sched_yield();
+        simLetGo("cuMemPoolTrimTo");
+    }
+    return 0;
+}
+
+ACT(a_pool_that_is_destroyed_is_trimmed_before)
+{
+    start();
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    CUmemoryPool pool = make_pool(CU_MEM_HANDLE_TYPE_NONE);
+    fill(pool, 4 * MIB);
+    REQUIRE(simHold("cuMemPoolTrimTo"));
+    return scene_threads(3, destroy_beside_a_trim, pool);
 }
 
 /* The end of the primary context ends its device's pools, as far as the library knows. */

@@ -97,10 +97,12 @@ ACT(what_was_checkpointed_goes_on)
 
 enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024 };
 
-/* Frees much before the lock. Says when it is ready, and waits until it may go on. */
+/* Frees much before the lock. Has a pool of the driver's, whose figures are a driver call. Says
+ * when it is ready, and waits until it may go on. */
 static int be_locked(void)
 {
     uint64_t freed = 0;
+    CUdeviceptr ordered = 0;
     unsigned char byte = 0;
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     scene_start(1, 60);
@@ -111,6 +113,8 @@ static int be_locked(void)
         REQUIRE(gpu_memset(freed, 1, MIB));
         REQUIRE(gpu_free(freed));
     }
+    REQUIRE(cuMemAllocAsync(&ordered, MIB, NULL));
+    REQUIRE(cuMemFreeAsync(ordered, NULL));
     REQUIRE(gpu_sync());
     EXPECT(write(STDOUT_FILENO, "x", 1) == 1 && read(STDIN_FILENO, &byte, 1) == 1);
     size_t wrong = scene_wrong_bytes(live, TARGET_LIVE_MIB * MIB, 42);
@@ -179,8 +183,7 @@ ACT(a_process_is_put_back_where_another_has_freed_memory)
 }
 
 /* A process that is locked gives nothing, so requests that find the device full do not wait for it.
- * The first would wait for 10 s, the most that one neighbour is waited for. The thread sanitizer
- * makes them as slow. */
+ * The first would wait for all of GPUCACHE_SHARE. The thread sanitizer makes them slow, too. */
 #ifdef __SANITIZE_THREAD__
 #define AT_ONCE_S 100
 #else

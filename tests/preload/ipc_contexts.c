@@ -124,13 +124,44 @@ static void try_to_end(const CUipcMemHandle *handles)
     printf(" ended %d\n", (int)cuCtxDestroy(context));
 }
 
+/* Handles are opened in a context and closed in a capture, and the context ends past every wrapper.
+ * Another context opens them before the capture ends, and gets the same addresses. The next opening
+ * takes away what was closed. */
+static uint32_t end_unseen(const CUipcMemHandle *handles)
+{
+    CUresult (*destroy)(CUcontext) =
+        (CUresult (*)(CUcontext))(uintptr_t)scene_drivers_own("cuCtxDestroy_v2");
+    uint64_t old[ENDED_HANDLES] = {0}, opened[ENDED_HANDLES] = {0}, again = 0;
+    uint32_t wrong = destroy == NULL;
+    CUstream stream = NEW_STREAM(false);
+    CUcontext context = NEW_CONTEXT();
+    for (int i = 0; i < ENDED_HANDLES; i++)
+        REQUIRE(gpu_ipc_open(&old[i], handles[i]));
+    REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    for (int i = 0; i < ENDED_HANDLES; i++)
+        REQUIRE(gpu_ipc_close(old[i]));
+    REQUIRE(destroy(context));
+    for (int i = 0; i < ENDED_HANDLES; i++)
+        REQUIRE(gpu_ipc_open(&opened[i], handles[i]));
+    REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
+    REQUIRE(gpu_ipc_open(&again, handles[0]));
+    REQUIRE(gpu_ipc_close(again));
+    for (int i = 0; i < ENDED_HANDLES; i++) {
+        wrong += scene_wrong_bytes(opened[i], 100, (unsigned char)(i + 1)) != 0;
+        wrong += gpu_ipc_close(opened[i]) != 0;
+    }
+    return wrong;
+}
+
 static int import(int from, int to)
 {
     CUipcMemHandle handles[ENDED_HANDLES];
     EXPECT(read(from, handles, sizeof handles) == sizeof handles);
     scene_start(1, 60);
-    if (scene_simulated())
+    if (scene_simulated()) {
         try_to_end(handles);
+        printf("%u wrong behind an end that was not seen\n", end_unseen(handles));
+    }
     printf("%d wrong\n", scene_threads(THREADS, live_on_and_on, handles));
     fflush(stdout);
     return 0;

@@ -2,8 +2,6 @@
 /* The primary context by the driver API: retained, released and reset, beside other threads too. */
 #include "tests/preload/scene.h"
 
-#include <link.h>
-
 /* Of acts that open the device themselves: a watchdog; the number of devices, of which one is
  * needed. */
 static int begin(unsigned watchdog_s)
@@ -194,35 +192,13 @@ ACT(a_reset_beside_first_allocations_harms_no_later_life)
 /* The last release of the primary context goes past every wrapper. When the program retains it
  * anew, the memory of the last life is not handed out, and the new life has memory that works. */
 
-/* The driver's own function, from its symbol table: dlsym gives the wrapper. In the table of a
- * linker the strings come right behind the symbols. */
-static void *drivers_own(const char *name)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    struct link_map *map = NULL;
-    const ElfW(Sym) *symbols = NULL;
-    const char *strings = NULL;
-    if (driver == NULL || dlinfo(driver, RTLD_DI_LINKMAP, &map) != 0)
-        return NULL;
-    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
-        if (d->d_tag == DT_SYMTAB)
-            symbols = (const ElfW(Sym) *)(uintptr_t)d->d_un.d_ptr;
-        if (d->d_tag == DT_STRTAB)
-            strings = (const char *)(uintptr_t)d->d_un.d_ptr;
-    }
-    for (const ElfW(Sym) *s = symbols; s != NULL && (const char *)s < strings; s++)
-        if (s->st_value != 0 && strcmp(strings + s->st_name, name) == 0)
-            return (void *)(uintptr_t)(map->l_addr + s->st_value);
-    return NULL;
-}
-
 ACT(a_life_that_ended_unseen_serves_nothing_in_the_next_one)
 {
     enum { UNSEEN = 4 };
     int wrong = 0;
     begin(60);
     CUresult (*release)(CUdevice) =
-        (CUresult (*)(CUdevice))(uintptr_t)drivers_own("cuDevicePrimaryCtxRelease_v2");
+        (CUresult (*)(CUdevice))(uintptr_t)scene_drivers_own("cuDevicePrimaryCtxRelease_v2");
     if (release == NULL)
         scene_skip("the driver has another symbol table");
     for (int round = 0; round < UNSEEN; round++) {
@@ -263,7 +239,7 @@ static int contexts_end_unseen(const char *sim_reuse)
     REQUIRE(setenv("SIM_DEVICES", "2", 1));
     count = begin(60);
     CUresult (*destroy)(CUcontext) =
-        (CUresult (*)(CUcontext))(uintptr_t)drivers_own("cuCtxDestroy_v2");
+        (CUresult (*)(CUcontext))(uintptr_t)scene_drivers_own("cuCtxDestroy_v2");
     if (destroy == NULL)
         scene_skip("the driver has another symbol table");
     for (int i = 0; i < 4; i++) {

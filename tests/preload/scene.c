@@ -3,6 +3,7 @@
 #include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
 
+#include <link.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -218,6 +219,27 @@ size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte)
     }
     free(host);
     return wrong;
+}
+
+/* In the table of a linker the strings come right behind the symbols. */
+void *scene_drivers_own(const char *name)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    struct link_map *map = NULL;
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    if (driver == NULL || dlinfo(driver, RTLD_DI_LINKMAP, &map) != 0)
+        return NULL;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
+        if (d->d_tag == DT_SYMTAB)
+            symbols = (const ElfW(Sym) *)(uintptr_t)d->d_un.d_ptr;
+        if (d->d_tag == DT_STRTAB)
+            strings = (const char *)(uintptr_t)d->d_un.d_ptr;
+    }
+    for (const ElfW(Sym) *s = symbols; s != NULL && (const char *)s < strings; s++)
+        if (s->st_value != 0 && strcmp(strings + s->st_name, name) == 0)
+            return (void *)(uintptr_t)(map->l_addr + s->st_value);
+    return NULL;
 }
 
 int scene_device_of(uint64_t address)

@@ -119,6 +119,10 @@ void scene_run_alone(CUstream stream, bool waits);
 /* A block of so many words is freed while a kernel on the stream is to write it after so long. */
 void scene_free_late(uint64_t words, uint64_t ns, CUstream stream);
 
+/* The open driver's own function, from its symbol table: dlsym gives the wrapper. NULL: there is
+ * none, or the table has another form. */
+void *scene_drivers_own(const char *name);
+
 /* How many of the words differ from value, by the check kernel on that stream. */
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A process that does what its standard input says, line by line, and replies with a line each:
  *   take BYTES PIECE   allocates so much in pieces: "code bytes microseconds"
- *   other KIND         64 MiB by another way: create, async, managed, array, host: "code"
+ *   other KIND         64 MiB by another way: create, async, managed, array, host; or a context,
+ *                      ctx: "code"
  *   drop               frees all of it: "0"
  *   async BYTES        leaves so much idle in the default stream-ordered pool: "code"
  *   free               what the driver has free, by cuMemGetInfo: "bytes"
@@ -51,6 +52,7 @@ static int take_otherwise(const char *kind)
     CUmemGenericAllocationHandle handle;
     CUdeviceptr block;
     CUarray array;
+    CUcontext context;
     void *host;
     size_t bytes = (size_t)64 << 20;
     switch (kind[1]) {
@@ -59,6 +61,8 @@ static int take_otherwise(const char *kind)
                               : cuArrayCreate(&array, &shape);
     case 's':
         return cuMemAllocAsync(&block, bytes, NULL);
+    case 't':
+        return cuCtxCreate(&context, NULL, 0, 0);
     case 'a':
         return cuMemAllocManaged(&block, bytes, CU_MEM_ATTACH_GLOBAL);
     default:

@@ -20,6 +20,12 @@
  *   mend, forget     .. and no more; or they are gone by now
  *   work THREADS     threads begin to fill, copy and check blocks of their own
  *   rest             they end; "right", or how many words were wrong
+ *   queries          of an event and a stream, and waits for them
+ *   take MIB         allocates a block, and leaves it as it is
+ *   managed          allocates managed memory
+ *   import           asks for memory of another process, which there is not
+ *   step N PID       the checkpoint of a process, its own if PID is 0: 0 lock, 1 checkpoint,
+ *                    2 restore, 3 unlock; prints the code
  *   load FILE        opens a library
  *   reset, exit      the context, or the process, ends */
 #include "tests/preload/scene.h"
@@ -268,11 +274,40 @@ static void say_wrong(uint64_t wrong)
         puts("right");
 }
 
+static CUevent event;
+static CUstream stream;
+
+static void queries(void)
+{
+    REQUIRE(gpu_event_query(event));
+    REQUIRE(gpu_stream_query(stream));
+    REQUIRE(gpu_event_sync(event));
+    REQUIRE(gpu_stream_sync(stream));
+    REQUIRE(gpu_sync());
+}
+
+static int step(unsigned which, int pid)
+{
+    CUcheckpointLockArgs args = {.timeoutMs = 2000};
+    switch (which) {
+    case 0:
+        return cuCheckpointProcessLock(pid, &args);
+    case 1:
+        return cuCheckpointProcessCheckpoint(pid, NULL);
+    case 2:
+        return cuCheckpointProcessRestore(pid, NULL);
+    default:
+        return cuCheckpointProcessUnlock(pid, NULL);
+    }
+}
+
 static bool obey(const char *line)
 {
     unsigned mib, count;
     size_t offset;
     char folder[256], file[LINE_BYTES];
+    int pid;
+    CUdeviceptr block;
     if (sscanf(line, "make %u %u", &mib, &count) == 2) {
         make(mib, count);
     } else if (sscanf(line, "second %u", &mib) == 1) {
@@ -307,6 +342,19 @@ static bool obey(const char *line)
         mend(false);
     } else if (!strncmp(line, "swap", 4) || !strncmp(line, "exchange", 8)) {
         swap(*line == 's');
+    } else if (!strncmp(line, "queries", 7)) {
+        queries();
+    } else if (sscanf(line, "take %u", &mib) == 1) {
+        blocks[num_blocks++] = (struct block){NEW_BLOCK(mib * MIB), mib * MIB, 0};
+    } else if (!strncmp(line, "managed", 7)) {
+        REQUIRE(cuMemAllocManaged(&block, MIB, CU_MEM_ATTACH_GLOBAL));
+    } else if (!strncmp(line, "import", 6)) {
+        CUmemGenericAllocationHandle handle;
+        cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)-1,
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    } else if (sscanf(line, "step %u %d", &count, &pid) == 2) {
+        printf("%d\n", step(count, pid ? pid : (int)getpid()));
+        return true;
     } else if (!strncmp(line, "drop", 4)) {
         drop();
     } else if (sscanf(line, "load %s", file) == 1) {
@@ -333,6 +381,9 @@ int main(void)
 {
     char line[LINE_BYTES];
     scene_start(1, 600);
+    stream = NEW_STREAM(true);
+    REQUIRE(gpu_event_create(&event));
+    REQUIRE(gpu_event_record(event, stream));
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin) && obey(line))
         ;

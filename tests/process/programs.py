@@ -22,7 +22,7 @@ def environ(library, folders, **options):
     """Under the library and the simulated driver, with no other option than these and the folder of
     pages."""
     pages = {name: os.environ[name] for name in ("GPUCACHE_DIR",) if name in os.environ}
-    return bare(library, LD_LIBRARY_PATH=folders, **{**pages, **options})
+    return bare(library, **{"LD_LIBRARY_PATH": folders, **pages, **options})
 
 
 def read(path, missing=""):

@@ -20,7 +20,7 @@ import waiting
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY, FOLDERS, LENDER, MEANS = os.path.realpath(sys.argv[1]), *sys.argv[2:5]
 MIB = 1 << 20
-NO_MEMORY = 2
+NO_MEMORY, UNKNOWN = 2, 999
 # What a request may wait for others: on a busy machine a second is too short for two that fit.
 SHARE = "10s"
 PAGE_BYTES = 98304
@@ -294,6 +294,12 @@ class Lend(waiting.Waiting):
         os.chmod(gpu.pages, 0o700)
         asker = gpu.start(user=65534, GPUCACHE_STATS="off")
         self.assertEqual(asker.take(600), NO_MEMORY)
+        self.assertEqual(giver.end()["num_lends"], 0)
+
+    def test_an_unknown_error_is_no_reason_to_ask_others(self):
+        giver, asker = self.pair(SIM_FAIL=f"cuCtxCreate_v4:1+:{UNKNOWN}")
+        asker.cache(16)
+        self.assertEqual(asker.do("other ctx"), [UNKNOWN])
         self.assertEqual(giver.end()["num_lends"], 0)
 
     def test_what_the_drivers_own_pools_keep_is_lent(self):

@@ -5,7 +5,7 @@ after the loader's.
 
 test_transparent.py LIBRARY [PROGRAM...] [--self-test]
 PROGRAM: also run, after the programs of the system; it ends with 0.
---self-test: LIBRARY is one that does not keep quiet; the test has to notice."""
+--self-test: LIBRARY is one that does not keep quiet; each check has to notice."""
 import os
 import re
 import shutil
@@ -179,8 +179,8 @@ def extra_calls(name, bare, shim, library):
     return faults
 
 
-def quiet(library, others):
-    """Everything that gives the library away."""
+def outputs(library, others):
+    """What programs see of the library."""
     faults = []
     for program in others:
         faults += same_result(os.path.basename(program), [program], library)
@@ -191,34 +191,43 @@ def quiet(library, others):
         # All symbols of all libraries at the start: one that is nowhere would end the program.
         faults += same_result(name + ", bound at once", command, library, LD_BIND_NOW="1")
     with tempfile.TemporaryDirectory() as folder:
-        faults += narrow_child(folder, library) + compiler(folder, library)
-        if not shutil.which("strace") or not trace(["true"], programs.bare(), folder, library):
-            print("strace does not work here: system calls were not compared")
-            return faults
-        for name in ("true", "shell", "pipe"):
+        return faults + narrow_child(folder, library) + compiler(folder, library)
+
+
+def system_calls(library, folder):
+    """What the system sees of it. None: strace does not work here."""
+    faults = []
+    if not shutil.which("strace") or not trace(["true"], programs.bare(), folder, library):
+        return None
+    for name in ("true", "shell", "pipe"):
+        bare = trace(PROGRAMS[name], programs.bare(), folder, library)
+        again = trace(PROGRAMS[name], programs.bare(), folder, library)
+        if extra_calls(name, bare, again, None):
+            print(f"{name}: two bare runs differ in their system calls: not compared")
+            continue
+        # What a scheduler does otherwise, it does not do each time.
+        for _ in range(3):
+            shim = trace(PROGRAMS[name], programs.bare(library), folder, library)
+            found = extra_calls(name, bare, shim, library)
+            if not found:
+                break
             bare = trace(PROGRAMS[name], programs.bare(), folder, library)
-            again = trace(PROGRAMS[name], programs.bare(), folder, library)
-            if extra_calls(name, bare, again, None):
-                print(f"{name}: two bare runs differ in their system calls: not compared")
-                continue
-            # What a scheduler does otherwise, it does not do each time.
-            for _ in range(3):
-                shim = trace(PROGRAMS[name], programs.bare(library), folder, library)
-                found = extra_calls(name, bare, shim, library)
-                if not found:
-                    break
-                bare = trace(PROGRAMS[name], programs.bare(), folder, library)
-            faults += found
+        faults += found
     return faults
 
 
 def main():
     library = os.path.abspath(sys.argv[1])
     others = [os.path.abspath(word) for word in sys.argv[2:] if word != "--self-test"]
-    faults = quiet(library, others)
+    seen = outputs(library, others)
+    with tempfile.TemporaryDirectory() as folder:
+        traced = system_calls(library, folder)
+    if traced is None:
+        print("strace does not work here: system calls were not compared")
     if "--self-test" in sys.argv:
-        print(f"noticed: {faults[0]}" if faults
-              else "a library that gives itself away was not noticed")
-        return 0 if faults else 1
+        for what, faults in ("output", seen), ("system calls", traced):
+            print(f"{what}: {faults and faults[0]}")
+        return 0 if seen and traced != [] else 1
+    faults = seen + (traced or [])
     print("\n".join(faults) or "nothing to tell them apart")
     return 1 if faults else 0

@@ -4,6 +4,7 @@
 #include "tests/sim/api.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +88,21 @@ static void after_fork_in_child(void)
         atomic_store(&state, FORKED);
 }
 
+/* Where the process is checkpointed a call ends it, if that is wanted. It blocks else. A thread's
+ * own state needs no lock of the driver's: such a call is the one that faults. */
+static void end_if_checkpointed(const char *symbol, bool touches)
+{
+    const char *how = config.checkpointed;
+    if (how == NULL || shared_own_state() != CU_PROCESS_STATE_CHECKPOINTED)
+        return;
+    if (strcmp(how, "abort") == 0) {
+        fprintf(stderr, "sim: %s in a checkpointed process\n", symbol);
+        abort();
+    }
+    if (strcmp(how, "segv") == 0 && touches)
+        raise(SIGSEGV);
+}
+
 /* At exit the driver ends before the threads do. It gives nothing back, because threads may still
  * be inside a call. */
 static void shut_down(void)
@@ -94,6 +110,8 @@ static void shut_down(void)
     int expected = READY;
     struct timespec time = {.tv_sec = (time_t)(config.exit_ms / 1000),
                             .tv_nsec = (long)(config.exit_ms % 1000) * 1000000};
+    if (atomic_load(&state) == READY)
+        end_if_checkpointed("the end of the driver", true);
     if (atomic_compare_exchange_strong(&state, &expected, GONE))
         nanosleep(&time, NULL);
 }
@@ -199,6 +217,7 @@ CUresult api_enter(enum function function)
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY && !(row->flags & ANYTIME))
         return refuse(now);
+    end_if_checkpointed(row->symbol, false);
     shared_call_begins();
     api_lock();
     if (now == READY) {
@@ -228,6 +247,8 @@ CUresult api_touch(enum function function)
     int now = atomic_load_explicit(&state, memory_order_acquire);
     if (now != READY)
         return refuse(now);
+    if (strncmp(rows[function].symbol, "cuCheckpoint", 12) != 0)
+        end_if_checkpointed(rows[function].symbol, true);
     if (fault_armed() || cost_ns[function] > 0) {
         api_lock();
         CUresult rc = fault_check(function);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* The checkpoint of one process by another, or by itself: lock, checkpoint, restore, unlock. It
- * needs SIM_SHARED. A locked process waits in its next call. A restore wants as much memory as was
- * saved; where there is less, the process stays checkpointed. */
+ * needs SIM_SHARED. A locked process waits in its next call; SIM_CHECKPOINTED says what a call of a
+ * checkpointed one does. A restore wants as much memory as was saved. Where there is less, the
+ * process is lost: later restores fail with another code, and it never goes on (H100, 580). */
 #include "tests/sim/api.h"
 #include "tests/sim/config.h"
 #include "tests/sim/shared.h"
@@ -27,16 +28,21 @@ static CUresult checkpoint(int row)
 {
     if (!shared_change(row, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED))
         return CUDA_ERROR_ILLEGAL_STATE;
+    nanosleep(&(struct timespec){.tv_sec = (time_t)(config.checkpoint_ms / 1000)}, NULL);
     shared_save(row);
     return CUDA_SUCCESS;
 }
 
 static CUresult restore(int row)
 {
+    if (shared_state(row) == CU_PROCESS_STATE_FAILED)
+        return CUDA_ERROR_OPERATING_SYSTEM;
     if (shared_state(row) != CU_PROCESS_STATE_CHECKPOINTED)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (!shared_restore(row, config.capacity_bytes))
+    if (!shared_restore(row, config.capacity_bytes)) {
+        shared_change(row, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     shared_change(row, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_LOCKED);
     return CUDA_SUCCESS;
 }

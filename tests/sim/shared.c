@@ -32,7 +32,7 @@ static bool gone(int process)
     return process == 0 || (kill(process, 0) != 0 && errno == ESRCH);
 }
 
-void shared_open(void)
+void shared_look(void)
 {
     if (config.shared == NULL || rows != NULL)
         return;
@@ -47,9 +47,16 @@ void shared_open(void)
     }
     void *at = mmap(NULL, PROCESSES_MAX * sizeof *rows, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (at == MAP_FAILED)
+    if (at != MAP_FAILED)
+        rows = at;
+}
+
+void shared_open(void)
+{
+    bool first = rows == NULL;
+    shared_look();
+    if (!first || rows == NULL)
         return;
-    rows = at;
     for (int i = 0; i < PROCESSES_MAX && mine == NULL; i++) {
         int process = atomic_load(&rows[i].process);
         if (gone(process) && atomic_compare_exchange_strong(&rows[i].process, &process, getpid()))
@@ -120,6 +127,11 @@ int shared_find(int process)
 int shared_state(int row)
 {
     return atomic_load(&rows[row].state);
+}
+
+int shared_own_state(void)
+{
+    return mine != NULL ? atomic_load(&mine->state) : 0;
 }
 
 bool shared_change(int row, int from, int to)

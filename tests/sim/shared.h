@@ -9,6 +9,8 @@
 
 /* Joins the shared capacity, if one is configured. */
 void shared_open(void);
+/* The same for one that only looks: it takes no row, and all rows are others'. */
+void shared_look(void);
 /* Publishes what this process takes of the device. */
 void shared_publish(int device, uint64_t bytes);
 /* Returns what all other living processes take. */
@@ -23,6 +25,8 @@ int shared_find(int process);
 /* The state of a row, as CUprocessState has them. False: it is not in state `from`. */
 int shared_state(int row);
 bool shared_change(int row, int from, int to);
+/* The state of this process's own row. */
+int shared_own_state(void);
 /* No call of the process is under way. */
 bool shared_is_quiet(int row);
 /* Takes the process's memory off the devices, and puts it back. False: there is too little. */

@@ -69,6 +69,16 @@ static CUresult wait_value(CUstream stream, uint64_t addr, uint32_t value)
     return stream_submit(stream, &command);
 }
 
+static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *ops)
+{
+    CUresult rc = CUDA_SUCCESS;
+    for (unsigned i = 0; i < count && rc == CUDA_SUCCESS; i++)
+        rc = ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+                 ? wait_value(stream, ops[i].waitValue.address, ops[i].waitValue.value)
+                 : CUDA_ERROR_NOT_SUPPORTED;
+    return rc;
+}
+
 static CUresult launch_host_function(CUstream stream, CUhostFn function, void *data)
 {
     struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {function, data}};
@@ -93,6 +103,9 @@ API_STREAM(cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz,
            (CUstream handle, CUdeviceptr addr, cuuint32_t value, unsigned flags), STREAM(handle),
            NEEDS(flags == CU_STREAM_WAIT_VALUE_GEQ && addr % 4 == 0, INVALID_VALUE)
                wait_value(on, addr, value))
+API_STREAM(cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz,
+           (CUstream handle, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags),
+           STREAM(handle), batch(on, count, ops))
 API_STREAM(cuLaunchHostFunc, cuLaunchHostFunc_ptsz,
            (CUstream handle, CUhostFn function, void *data), STREAM(handle),
            NEEDS(function != NULL, INVALID_VALUE) launch_host_function(on, function, data))

@@ -82,6 +82,30 @@ class Asked(Case):
             self.assertEqual(self.told(verb, code, reply, value), (
                 status, f"{ME}{out}\n" if out else "", f"gpucache: {ME}{err}\n" if err else ""))
 
+    def test_a_process_as_a_whole(self):
+        """Off the GPU with its context, or not, and why."""
+        reply = {**parked(), "whole": True, "whole_bytes": 500 * MIB, "wakes": "only at .."}
+        page = self.serve(DONE, reply)
+        done = tool("park", os.getpid(), "--whole")
+        self.assertEqual(page.asked, ["park wait=1000 whole=1"])
+        self.assertEqual((done.status, done.err), (0, ""))
+        self.assertIn(f"{ME}: off the GPU as a whole, 500 MiB more; it wakes by itself only at "
+                      "calls of the library's tables\n", done.out)
+        receipt, = tool("park", os.getpid(), "--whole", "--json").json["receipts"]
+        self.assertEqual((receipt["whole"], receipt["whole_bytes"]), (True, 500 * MIB))
+        page.close()
+        why = "the driver does not lock the process: error 600"
+        self.assertEqual(self.told("park", PARTLY, {**parked(), "why": why}, 188 * MIB)[2],
+                         f"gpucache: {ME}: not all is parked: {why}\n")
+
+    def test_a_whole_process_without_memory_in_arenas_is_parked(self):
+        page = self.serve(DONE, {"ns": 1, "state": "woken"}, text=sleeper())
+        nothing = body(pool(), park={"state": "parked", "since_unix_ns": time.time_ns() - 10**9,
+                                     "needs_bytes": 0, "whole": True})
+        page.publish(nothing)
+        self.assertRegex(tool("ps").out, r"parked [^,]*, off the GPU")
+        self.assertEqual((tool("wake", "--all").status, page.asked), (0, ["wake"]))
+
     def test_json(self):
         self.serve(PARTLY, {**parked((("exposed", 8 * MIB),)), "to": "/x", "room_ns": 5})
         done = tool("park", os.getpid(), "--json")

@@ -397,8 +397,11 @@ class Opened(Pages):
         self.assertIn("trace_writer", self.words(".reading"))
 
     def test_what_is_parked_is_shown_so(self):
+        areas = "document.querySelectorAll('.picture path.away').length"
+        self.assertEqual(self.open().run(areas), 0)
         self.page("parked")
         page = self.open("parked")
+        self.assertEqual(page.run(areas), 1)
         self.assertNotIn("on the host", self.words(".reading"))
         page.mouse("Moved", *self.middle("#timeline svg"))
         self.assertRegex(self.words(".reading"), r"parked\s+on the host\s+128 MiB")

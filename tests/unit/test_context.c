@@ -82,8 +82,10 @@ void spin_pause(unsigned turn)
         atomic_store(ends_after_a_turn, 0);
 }
 
+/* From its begin on no thread visits, and those that wait for a fence find it lost. */
 void pool_abandon(struct pool *p)
 {
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
     num_abandoned++;
 }
 

@@ -14,7 +14,7 @@
 #include "tests/unit/cases.h"
 
 _Atomic int state_now = STATE_ON;
-atomic_bool call_scope_no_more;
+atomic_uint call_scope_barred;
 static atomic_int open_looks; /* a capture is open at so many looks; below 0: at all */
 
 bool capture_open(void)
@@ -237,7 +237,7 @@ TEST(new_duties_of_several_threads_and_a_handler_all_run)
 TEST(nothing_runs_once_the_process_leaves)
 {
     int before = atomic_load(&early_runs);
-    atomic_store(&call_scope_no_more, true);
+    atomic_store(&call_scope_barred, CALL_SCOPE_LEAVES);
     control_due(&early, 0);
     assert_false(reaches(&early_runs, before + 1, 100));
 }

@@ -24,6 +24,8 @@
 PASS(cudaStreamCreate, (cudaStream_t * stream), cuStreamCreate, 2000, stream, CU_STREAM_DEFAULT)
 PASS(cudaStreamCreateWithFlags, (cudaStream_t * stream, unsigned flags), cuStreamCreate, 2000,
      stream, flags)
+PASS(cudaStreamIsCapturing, (cudaStream_t stream, enum cudaStreamCaptureStatus *status),
+     cuStreamIsCapturing, 10000, stream, (CUstreamCaptureStatus *)status)
 PASS(cudaStreamDestroy, (cudaStream_t stream), cuStreamDestroy, 4000, stream)
 PASS_TWINS(cudaStreamSynchronize, ptsz, (cudaStream_t stream), cuStreamSynchronize, 2000, 7000,
            stream)

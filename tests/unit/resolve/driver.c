@@ -70,6 +70,7 @@ static CUresult called(int base, int id, ...)
 #define HOOK_RETRIED(symbol, pfn, params, args, devices) DEFINE(symbol, params, args)
 #define HOOK_NAMES(symbol, pfn, params, args, devices) DEFINE(symbol, params, args)
 #define HOOK_QUESTION(symbol, pfn, params, args, addr) DEFINE(symbol, params, args)
+#define HOOK_WOKEN(symbol, pfn, params, args) DEFINE(symbol, params, args)
 #include "shim/driver/hooks.def"
 #define SUBMIT_CONFIG(config) config
 #define SUBMIT(symbol, pfn, params, args, stream, flags) DEFINE(symbol, params, args)
@@ -111,6 +112,7 @@ static const struct entry entries[] = {
 #define HOOK_RETRIED(symbol, pfn, params, args, devices) ENTRY(symbol, pfn)
 #define HOOK_NAMES(symbol, pfn, params, args, devices) ENTRY(symbol, pfn)
 #define HOOK_QUESTION(symbol, pfn, params, args, addr) ENTRY(symbol, pfn)
+#define HOOK_WOKEN(symbol, pfn, params, args) ENTRY(symbol, pfn)
 #define HOOK_RESOLVER(symbol, pfn, params, args) {#pfn, (void *)symbol, (void *)symbol},
 #include "shim/driver/hooks.def"
 #define SUBMIT(symbol, pfn, params, args, stream, flags) ENTRY(symbol, pfn)

@@ -11,6 +11,7 @@
 #include "shim/entry/oom.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
+#include "shim/park/whole.h"
 #include "shim/process/state.h"
 #include "shim/share/peer.h"
 #include "shim/trace/trace.h"
@@ -30,6 +31,9 @@ _Atomic int state_now __attribute__((visibility("hidden"))) = STATE_ON;
 
 /* Wrappers of waits count. */
 atomic_int call_scope_program_waits;
+
+/* Wrappers of imports set it. */
+atomic_bool whole_shares;
 
 struct context *current_context(void)
 {

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * How much of each device is free, asked of NVML, the driver's management library. One of our own,
+ * which a checkpoint does not hold up. It is loaded at the first room_open, stays loaded, and is in
+ * use from room_open to room_close; meanwhile it has its own descriptors, as the driver has. On the
+ * park thread. No lock of ours.
+ */
+#ifndef SHIM_ROOM_H
+#define SHIM_ROOM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Finds every device of the process. NULL: room_free_bytes works. Else why not: a static sentence
+ * without a full stop. Waits some seconds for NVML at most, and calls the driver. */
+const char *room_open(void);
+/* UINT64_MAX: no such device. 0 also if NVML fails. */
+uint64_t room_free_bytes(int device);
+void room_close(void);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* libnvidia-ml.so.1 for the simulated devices: how much of each is free for all processes, if
+ * SIM_SHARED names a common capacity. While the process is locked or checkpointed each call waits,
+ * but in a link namespace without the driver (H200, 580.159). SIM_NVML_CODE: the questions fail
+ * with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_EMPTY=1: it says that all is
+ * free, whatever is. The types are those of NVIDIA's documentation of NVML, written here anew. */
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/sim/config.h"
+#include "tests/sim/shared.h"
+
+#define NVML_EXPORT __attribute__((visibility("default")))
+
+enum { OK, BAD_ARGUMENT = 2, NOT_FOUND = 6 };
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+NVML_EXPORT int nvmlInit_v2(void);
+NVML_EXPORT int nvmlShutdown(void);
+NVML_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
+NVML_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
+
+static char devices[100];
+
+static void wait_for_driver(void)
+{
+    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == NULL)
+        return;
+    for (int row = shared_find(getpid()); row >= 0 && shared_state(row) != 0;)
+        usleep(1000);
+}
+
+int nvmlInit_v2(void)
+{
+    const char *ms = getenv("SIM_NVML_MS");
+    config_read();
+    shared_look();
+    wait_for_driver();
+    if (ms != NULL)
+        nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000}, NULL);
+    return OK;
+}
+
+int nvmlShutdown(void)
+{
+    wait_for_driver();
+    return OK;
+}
+
+/* The UUID ends in the two digits of the device, as hexadecimal numbers of their characters. */
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
+{
+    size_t length = strlen(uuid);
+    if (strncmp(uuid, "GPU-", 4) != 0 || length < 8 || uuid[length - 4] != '3')
+        return NOT_FOUND;
+    wait_for_driver();
+    *device = devices + 10 * (uuid[length - 3] - '0') + (uuid[length - 1] - '0');
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
+{
+    const char *code = getenv("SIM_NVML_CODE");
+    wait_for_driver();
+    uint64_t used = shared_others((int)((char *)device - devices));
+    if (code != NULL)
+        return atoi(code);
+    if (getenv("SIM_NVML_EMPTY") != NULL)
+        used = 0;
+    memory->total = config.capacity_bytes;
+    memory->used = used;
+    memory->free = used < memory->total ? memory->total - used : 0;
+    return OK;
+}
