@@ -350,9 +350,7 @@ int main(int argc, char **argv)
     };
     int status = 0;
 
-    if (!arguments_parse(argc, argv, arguments))
-        return usage(argv[0]);
-    if (optind != argc)
+    if (!arguments_parse(argc, argv, arguments) || optind != argc)
         return usage(argv[0]);
     pool_config_init(&run.config);
     if (host_percent > 0)

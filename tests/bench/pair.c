@@ -385,9 +385,7 @@ int main(int argc, char **argv)
     };
     bool good = true;
 
-    if (!arguments_parse(argc, argv, arguments))
-        return usage(argv[0]);
-    if (optind != argc)
+    if (!arguments_parse(argc, argv, arguments) || optind != argc)
         return usage(argv[0]);
     /* Time is what the calls of the library take: simulated work is over at once, and unwatched. */
     setenv("SIM_KERNEL_NS", "0", 0);

@@ -385,9 +385,7 @@ int main(int argc, char **argv)
     };
     bool good = true;
 
-    if (!arguments_parse(argc, argv, arguments))
-        return usage(argv[0]);
-    if (optind == argc)
+    if (!arguments_parse(argc, argv, arguments) || optind == argc)
         return usage(argv[0]);
     for (int i = optind; i < argc; i++)
         good &= replay(argv[i]);

@@ -1,9 +1,6 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Numbers and names that make no sense are refused by the programs of this folder, with exit status
-2 and before anything runs.
-
-  test_arguments.py PROGRAM..."""
+2 and before anything runs."""
 import os
 import subprocess
 import sys
@@ -19,9 +16,9 @@ REFUSED = {
 }
 
 
-def main(programs):
+def main():
     wrong = []
-    for program in programs:
+    for program in sys.argv[1:]:
         name = os.path.basename(program)
         for words in REFUSED[name]:
             # A trace that is not there: the arguments before it are looked at first.
@@ -37,7 +34,3 @@ def main(programs):
                              f"{done.stderr[:100]!r}")
     print("\n".join(wrong) or "as it should be")
     return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

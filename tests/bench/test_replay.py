@@ -1,8 +1,5 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""replay's own tests: what it prints, what it reads, and what it refuses.
-
-  test_replay.py REPLAY TRACE.csv.xz"""
+"""replay's own tests: what it prints, what it reads, and what it refuses."""
 import json
 import lzma
 import os
@@ -20,7 +17,7 @@ MIB = 1 << 20
 
 
 class Replay(unittest.TestCase):
-    command = trace = None
+    command, trace = sys.argv[1:3]
 
     def setUp(self):
         # pylint: disable-next=consider-using-with
@@ -172,8 +169,3 @@ class Replay(unittest.TestCase):
         self.assertEqual(self.replay(os.path.join(self.folder.name, "none.csv")).returncode, 1)
         self.assertEqual(self.replay().returncode, 2)
         self.assertEqual(self.replay("--backing", "paper", self.trace).returncode, 2)
-
-
-if __name__ == "__main__":
-    Replay.command, Replay.trace = sys.argv[1:3]
-    unittest.main(argv=sys.argv[:1])

@@ -149,5 +149,3 @@ SIN(free_vmm)
     REQUIRE(cuMemRelease(handle));
     REQUIRE(cuMemAddressFree(mapped, 4 * MIB));
 }
-
-PLAY_ACTS

@@ -213,5 +213,3 @@ SIN(free_without_context)
         misuse_report("a context is current", context != NULL);
     }
 }
-
-PLAY_ACTS

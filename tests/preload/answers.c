@@ -146,9 +146,6 @@ static void open_devices(int count)
     REQUIRE(cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
 }
 
-static int (*fail)(const char *symbol, unsigned nth, int code);
-static uint64_t (*num_calls)(const char *symbol);
-
 static void leave_idle_on(int device)
 {
     REQUIRE(cuCtxSetCurrent(contexts[device]));
@@ -158,11 +155,11 @@ static void leave_idle_on(int device)
 /* Makes the call, which fails once, with idle memory on this device alone. */
 static int make(const struct call *c, int device, bool again)
 {
-    uint64_t before = num_calls(c->symbol);
+    uint64_t before = SIM(simCallCount)(c->symbol);
     REQUIRE(cuCtxSetCurrent(contexts[c->current]));
-    REQUIRE(fail(c->symbol, 1, CUDA_ERROR_OUT_OF_MEMORY));
+    REQUIRE(SIM(simFail)(c->symbol, 1, CUDA_ERROR_OUT_OF_MEMORY));
     int rc = c->make();
-    int made = (int)(num_calls(c->symbol) - before);
+    int made = (int)(SIM(simCallCount)(c->symbol) - before);
     if (rc == (again ? 0 : CUDA_ERROR_OUT_OF_MEMORY) && made == (again ? 2 : 1))
         return 0;
     printf("%s with idle memory on device %d: %d after %d calls\n", c->symbol, device, rc, made);
@@ -199,11 +196,8 @@ int main(void)
     REQUIRE(gpu_device_count(&count));
     count = count < MOST_DEVICES ? count : MOST_DEVICES;
     open_devices(count);
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    fail = (int (*)(const char *, unsigned, int))(uintptr_t)dlsym(driver, "simFail");
-    num_calls = (uint64_t (*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
     wrong += make_each_once();
-    for (int device = 0; device < count && fail != NULL; device++) {
+    for (int device = 0; device < count && scene_simulated(); device++) {
         leave_idle_on(device);
         /* What another device's pool gave back just now may be why a call is made again. The calls
          * that need no memory of this device leave what is idle here. Each of the others takes it.

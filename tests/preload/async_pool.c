@@ -3,7 +3,6 @@
  * the library's pools back gives theirs back. Bare, the program trims them itself. */
 #include "tests/preload/scene.h"
 
-#include <cuda.h>
 #include <sys/syscall.h>
 
 static CUmemoryPool standard;
@@ -336,10 +335,9 @@ static void call_beside(unsigned after_us)
 {
     struct timespec now, start;
     atomic_bool begun = false;
-    pthread_t first;
     REQUIRE(cuInit(0));
     REQUIRE(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = on_wake}, NULL));
-    REQUIRE(pthread_create(&first, NULL, call_first, &begun));
+    pthread_t first = NEW_THREAD(call_first, &begun);
     while (!atomic_load(&begun))
         continue;
     clock_gettime(CLOCK_MONOTONIC, &start);
@@ -475,13 +473,11 @@ ACT(what_is_idle_for_long_goes)
 
 ACT(graphs_give_back_what_they_keep)
 {
-    start();
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    int (*keep)(int, uint64_t) = (int (*)(int, uint64_t))(uintptr_t)dlsym(handle, "simGraphMemory");
     cuuint64_t bytes = 0;
-    if (!keep)
+    start();
+    if (!scene_simulated())
         return SCENE_SKIP;
-    REQUIRE(keep(0, 32 * MIB));
+    REQUIRE(SIM(simGraphMemory)(0, 32 * MIB));
     flush("1");
     if (!scene_preloaded())
         REQUIRE(cuDeviceGraphMemTrim(0));
@@ -489,5 +485,3 @@ ACT(graphs_give_back_what_they_keep)
     printf("graphs keep %d MiB\n", (int)(bytes / MIB));
     return 0;
 }
-
-PLAY_ACTS

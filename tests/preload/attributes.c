@@ -182,12 +182,7 @@ static unsigned get(uint64_t block)
 /* What the block has, and on the simulated driver whether its memory has it in fact. */
 static unsigned has(uint64_t block)
 {
-    int (*of_memory)(uint64_t) = NULL;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    void *symbol = driver != NULL ? dlsym(driver, "simSyncMemops") : NULL;
-    memcpy(&of_memory, &symbol, sizeof of_memory);
-    EXPECT(of_memory == NULL || get(block) == 0 || of_memory(block) == 1);
-    dlclose(driver);
+    EXPECT(!scene_simulated() || get(block) == 0 || SIM(simSyncMemops)(block) == 1);
     return get(block);
 }
 
@@ -265,8 +260,7 @@ static int run(const char *what, const char *log)
 
 ACT(sync_memops)
 {
-    char log[] = "/tmp/scene-memops-XXXXXX", line[512];
-    int said = 0;
+    char log[] = "/tmp/scene-memops-XXXXXX";
     const char *inner = getenv(inner_variable);
     if (inner != NULL)
         return strcmp(inner, "arena") == 0 ? with_arena() : with_segments();
@@ -274,16 +268,11 @@ ACT(sync_memops)
     int rc = run("segment", log);
     if (rc == 0)
         rc = run("arena", log);
-    FILE *file = fopen(log, "r");
-    EXPECT(file != NULL);
-    while (fgets(line, sizeof line, file) != NULL)
-        said +=
-            strstr(line, "SYNC_MEMOPS") != NULL && strstr(line, "GPUCACHE_BACKING=segment") != NULL;
-    fclose(file);
+    unsigned said =
+        scene_count(scene_text(log),
+                    "SYNC_MEMOPS, which mapped memory lacks: run it with GPUCACHE_BACKING=segment");
     unlink(log);
     if (rc == 0)
-        printf("the cure is named %d times\n", scene_preloaded() ? said : 1);
+        printf("the cure is named %u times\n", scene_preloaded() ? said : 1);
     return rc;
 }
-
-PLAY_ACTS

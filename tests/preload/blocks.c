@@ -176,5 +176,3 @@ ACT(reset)
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }
-
-PLAY_ACTS

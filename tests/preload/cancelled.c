@@ -5,13 +5,11 @@
 #include "tests/preload/scene.h"
 
 #include <sched.h>
-#include <time.h>
 
 /* Threads are cancelled in the middle of allocations, frees, flushes, captures and contexts of
  * their own. The first one makes the process's first allocation. They cancel themselves just before
  * a call, and others cancel them at any moment. Threads that come after them allocate, capture and
- * flush as ever, no memory is lost, and the process ends. Calls of the simulated driver are
- * cancellation points as SIM_CANCEL says. */
+ * flush as ever, no memory is lost, and the process ends. */
 
 enum { THREADS = 4, ROUNDS = 30, OPS = 4, OPS_WITH_CONTEXTS = 5 };
 
@@ -212,8 +210,7 @@ ACT(threads_that_allocate_may_be_cancelled)
 }
 
 /* Threads are cancelled while they give handles out, open them and close them, the first of each
- * process too. Later threads do the same and find their bytes, and both processes end. Calls of the
- * simulated driver are cancellation points as SIM_CANCEL says. */
+ * process too. Later threads do the same and find their bytes, and both processes end. */
 
 enum { SHARER_ROUNDS = 60 };
 
@@ -351,11 +348,10 @@ ACT(a_wait_for_memory_ends_no_thread)
     half_bytes = half_bytes / 8 * 5;
     for (int round = 0; round < WAITING_ROUNDS; round++) {
         struct waiting w = {0};
-        pthread_t thread;
         REQUIRE(gpu_malloc(&w.block, half_bytes));
         REQUIRE(gpu_spin_fill(w.block, 1024, 1, KERNEL_NS, streams[round % 2]));
         REQUIRE(gpu_free(w.block));
-        REQUIRE(pthread_create(&thread, NULL, wait_for_memory, &w));
+        pthread_t thread = NEW_THREAD(wait_for_memory, &w);
         scene_sleep_ms(WAIT_MS);
         REQUIRE(pthread_cancel(thread));
         REQUIRE(pthread_join(thread, NULL));
@@ -364,5 +360,3 @@ ACT(a_wait_for_memory_ends_no_thread)
     printf("%d ended inside a call\n", inside);
     return inside;
 }
-
-PLAY_ACTS

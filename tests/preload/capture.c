@@ -35,5 +35,3 @@ ACT(what_spoils_a_capture_spoils_nothing_else)
     printf("replayed: %u wrong words\n", scene_wrong_words(block, words, 2, stream));
     return 0;
 }
-
-PLAY_ACTS

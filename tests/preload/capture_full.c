@@ -204,5 +204,3 @@ ACT(what_was_freed_before_a_capture_is_free)
     printf("taken: %d\n", rc);
     return rc;
 }
-
-PLAY_ACTS

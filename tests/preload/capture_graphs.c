@@ -100,9 +100,8 @@ static int conditional(CUgraph *graph, CUstream stream, const uint64_t *block)
         NULL;
     CUgraphConditionalHandle handle = 0;
     CUgraphNode node = NULL;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    *(void **)&make_handle = dlsym(driver, "cuGraphConditionalHandleCreate");
-    *(void **)&add = dlsym(driver, "cuGraphAddNode");
+    *(void **)&make_handle = scene_driver_symbol("cuGraphConditionalHandleCreate");
+    *(void **)&add = scene_driver_symbol("cuGraphAddNode");
     if (make_handle == NULL || add == NULL)
         return -1;
     CUcontext context = CURRENT_CONTEXT();

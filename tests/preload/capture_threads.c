@@ -3,8 +3,6 @@
 #include "tests/preload/observer.h"
 #include "tests/preload/scene.h"
 
-#include <time.h>
-
 /* Threads allocate and free all along, small and large, with work on streams of their own.
  * Meanwhile another thread captures again and again in each mode. No capture is spoilt, no graph is
  * wrong, and no block is two threads' at once. A thread that works beside a global capture says so.
@@ -298,5 +296,3 @@ ACT(a_flush_waits_for_the_end_of_a_capture)
     observer_stop(&observer);
     return wrong != 0;
 }
-
-PLAY_ACTS

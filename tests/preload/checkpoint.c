@@ -19,7 +19,7 @@ static int step(int index, int pid)
 {
     int (*function)(int, void *) = NULL;
     unsigned char arguments[64] = {0};
-    *(void **)&function = dlsym(RTLD_DEFAULT, steps[index]);
+    *(void **)&function = scene_driver_symbol(steps[index]);
     EXPECT(function != NULL);
     if (index == 0)
         memcpy(arguments, &(unsigned){5000}, sizeof(unsigned)); /* the lock's time limit, ms */
@@ -157,11 +157,9 @@ static int take(size_t size_bytes)
  * and frees it. A real device has other users: then only the simulated one is filled. */
 ACT(a_process_is_put_back_where_another_has_freed_memory)
 {
-    uint64_t (*calls)(const char *) = NULL;
     scene_start(1, 60);
     if (!can_step())
         scene_skip("no checkpoint functions");
-    *(void **)&calls = dlsym(RTLD_DEFAULT, "simCallCount");
     size_t before = FREE_BYTES();
     struct ipc_peer target = start_target();
     printf("lock: %d\n", step(0, target.pid));
@@ -176,7 +174,7 @@ ACT(a_process_is_put_back_where_another_has_freed_memory)
     }
     printf("restore: %d\n", step(2, target.pid));
     if (scene_simulated()) /* one that fails may be the last */
-        printf("%d restore\n", (int)calls(steps[2]));
+        printf("%d restore\n", (int)SIM(simCallCount)(steps[2]));
     printf("unlock: %d\n", step(3, target.pid));
     EXPECT(write(target.to, "x", 1) == 1);
     int status = ipc_peer_join(&target);
@@ -221,15 +219,12 @@ ACT(a_process_that_locks_itself_has_nothing_idle)
     scene_start(1, 60);
     if (!can_step() || !scene_simulated())
         scene_skip("no simulated driver");
-    uint64_t (*used)(int) = NULL;
-    *(void **)&used = dlsym(RTLD_DEFAULT, "simDeviceBytesUsed");
-    EXPECT(used != NULL);
     uint64_t block = NEW_BLOCK(256 * MIB);
     REQUIRE(gpu_memset(block, 1, 256 * MIB));
     REQUIRE(gpu_free(block));
     REQUIRE(gpu_sync());
     printf("lock: %d\n", step(0, getpid()));
-    uint64_t bytes = used(0);
+    uint64_t bytes = SIM(simDeviceBytesUsed)(0);
     printf("unlock: %d\n", step(3, getpid()));
     printf("%s\n", bytes < 64 * MIB ? "nothing is idle" : "much is idle");
     return bytes >= 64 * MIB;

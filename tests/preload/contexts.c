@@ -96,12 +96,6 @@ static uint32_t use_and_make(uint64_t block, uint32_t value)
     return wrong;
 }
 
-static size_t bytes_free(void)
-{
-    size_t bytes = FREE_BYTES();
-    return bytes;
-}
-
 static uint32_t detach_each(uint32_t round)
 {
     CUcontext context = NEW_CONTEXT();
@@ -145,12 +139,12 @@ ACT(a_context_lives_until_its_last_use)
         /* The driver may give the next context the handle of this one. */
         wrong += destroy_attached(10 * round + 5);
         REQUIRE(cuCtxSetCurrent(primary));
-        size_t before = bytes_free();
+        size_t before = FREE_BYTES();
         wrong += detach_each(10 * round);
         REQUIRE(cuCtxSetCurrent(primary));
         /* The first may leave what the driver then keeps. */
         printf("its memory is %s\n",
-               round == 0 || bytes_free() + LARGE_BYTES / 2 >= before ? "back" : "lost");
+               round == 0 || FREE_BYTES() + LARGE_BYTES / 2 >= before ? "back" : "lost");
     }
     printf("%u wrong words\n", wrong);
     return wrong != 0;
@@ -172,9 +166,7 @@ static void launch_beside(CUcontext context, CUstream stream)
 static uint32_t reuse(CUcontext beside, CUstream stream, uint32_t round)
 {
     uint64_t n = words;
-    uint64_t old = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_spin_fill(old, words, 0xdead, MS_NS, stream));
-    REQUIRE(gpu_free(old));
+    scene_free_late(words, MS_NS, stream);
     launch_beside(beside, stream);
     uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_launch_early(GPU_FILL, stream, (void *[]){&block, &n, &round}));
@@ -186,15 +178,11 @@ static uint32_t reuse(CUcontext beside, CUstream stream, uint32_t round)
 static void play(const char *name, CUcontext beside, CUstream stream)
 {
     uint32_t wrong = 0;
-    /* Longer than the pool takes to find that one stream is enough. */
-    uint64_t scratch = NEW_BLOCK(words * 4);
-    for (uint32_t i = 0; i < 160; i++)
-        REQUIRE(gpu_fill(scratch, 64, i, stream));
+    scene_run_alone(stream, true);
     REQUIRE(gpu_stream_sync(stream));
     for (uint32_t round = 0; round < EARLY_ROUNDS; round++)
         wrong += reuse(beside, stream, round);
     REQUIRE(gpu_sync());
-    REQUIRE(gpu_free(scratch));
     printf("%s: %u wrong words\n", name, wrong);
     EXPECT(wrong == 0);
 }
@@ -261,8 +249,7 @@ static int break_or_use(int index, void *unused)
 ACT(contexts_beside_a_broken_one_work)
 {
     /* The simulated driver takes 100 us where it is asked which context is current. */
-    REQUIRE(setenv("SIM_REALTIME", "1", 0));
-    REQUIRE(setenv("SIM_COST_cuCtxGetCurrent", "100000", 0));
+    scene_cost("cuCtxGetCurrent", "100000");
     scene_start(1, 120);
     int failed = scene_threads(2, break_or_use, NULL);
     printf("%d failed\n", failed);
@@ -369,8 +356,7 @@ ACT(a_handler_ends_a_context_that_its_own_thread_asks_about)
     struct itimerval soon = {.it_value = {.tv_usec = 50000}};
     if (scene_sanitized()) /* the simulated driver frees host memory in the handler */
         return SCENE_SKIP;
-    REQUIRE(setenv("SIM_REALTIME", "1", 1));
-    REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000000", 1));
+    scene_cost("cuCtxGetApiVersion", "300000000");
     scene_start(1, 60);
     if (!scene_simulated()) /* a real driver may hold locks there */
         return SCENE_SKIP;
@@ -397,12 +383,8 @@ ACT(a_handler_ends_a_context_that_its_own_thread_asks_about)
 ACT(flushes_beside_contexts_that_end)
 {
     enum { ENDS = 60, ENDS_REAL = 8, BLOCKS = 6 };
-    scene_watchdog(60);
-    if (scene_simulated()) {
-        REQUIRE(setenv("SIM_REALTIME", "1", 1));
-        REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000", 1));
-        REQUIRE(setenv("SIM_COST_cuEventQuery", "50000", 1));
-    }
+    scene_cost("cuCtxGetApiVersion", "300000");
+    scene_cost("cuEventQuery", "50000");
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "every:1ms", 1));
     scene_start(1, 60);
     for (int left = scene_simulated() ? ENDS : ENDS_REAL; left > 0; left--) {
@@ -422,5 +404,3 @@ ACT(flushes_beside_contexts_that_end)
     puts("they ended");
     return 0;
 }
-
-PLAY_ACTS

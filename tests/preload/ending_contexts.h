@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Contexts that end while they have memory, for scenes that look at what comes to their addresses.
  */
-#ifndef TESTS_PRELOAD_ENDING_CONTEXTS_H
-#define TESTS_PRELOAD_ENDING_CONTEXTS_H
+#pragma once
 
 #include "tests/preload/scene.h"
 
@@ -12,8 +11,7 @@ enum { ENDING_BLOCKS = 10, ENDING_CONTEXTS = 100 };
  * other threads get some of them before the cache has forgotten the context. */
 static inline void contexts_take_ns(const char *destroy_ns)
 {
-    REQUIRE(setenv("SIM_REALTIME", "1", 0));
-    REQUIRE(setenv("SIM_COST_cuCtxDestroy_v2", destroy_ns, 0));
+    scene_cost("cuCtxDestroy_v2", destroy_ns);
 }
 
 static inline void contexts_end_slowly(void)
@@ -26,15 +24,12 @@ static inline void contexts_end_slowly(void)
 static inline void end_contexts(int count)
 {
     for (int left = scene_simulated() ? count : count * 2 / 5; left > 0; left--) {
-        CUcontext ctx = NULL;
-        uint64_t own[ENDING_BLOCKS] = {0};
-        REQUIRE(cuCtxCreate(&ctx, NULL, 0, 0));
+        uint64_t own[ENDING_BLOCKS];
+        CUcontext ctx = NEW_CONTEXT();
         for (int i = 0; i < ENDING_BLOCKS; i++)
-            REQUIRE(gpu_malloc(&own[i], (size_t)(i + 1) * MIB));
+            own[i] = NEW_BLOCK((size_t)(i + 1) * MIB);
         for (int i = 0; i < ENDING_BLOCKS; i += 1 + left % 2)
             REQUIRE(gpu_free(own[i]));
         REQUIRE(cuCtxDestroy(ctx));
     }
 }
-
-#endif

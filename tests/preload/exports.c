@@ -213,5 +213,3 @@ ACT(moved)
     printf("%zu wrong bytes\n", scene_wrong_bytes(last, 2 * later_bytes, 3));
     return 0;
 }
-
-PLAY_ACTS

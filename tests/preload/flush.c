@@ -16,13 +16,9 @@ static bool has_control_thread(void)
     bool found = false;
     DIR *tasks = opendir("/proc/self/task");
     for (const struct dirent *task; tasks && (task = readdir(tasks));) {
-        char path[300], name[32] = "";
+        char path[300];
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
-        FILE *file = fopen(path, "r");
-        if (file) {
-            found |= fgets(name, sizeof name, file) && strcmp(name, "gpucache\n") == 0;
-            fclose(file);
-        }
+        found |= strcmp(scene_text(path), "gpucache\n") == 0;
     }
     if (tasks)
         closedir(tasks);
@@ -139,7 +135,7 @@ ACT(setenv_gives_idle_memory_back)
 
 enum { IDLE_BESIDE = 6 };
 
-static void *flag;
+static uint32_t *held;
 static CUstream forever;
 
 static void use_and_free(uint64_t bytes)
@@ -153,17 +149,11 @@ static void use_and_free(uint64_t bytes)
     FREE_ALL(idle, IDLE_BESIDE);
 }
 
-static void start_kernel(void)
-{
-    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
-}
-
 static void end_kernel(void)
 {
     printf("running: %s\n",
            gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
-    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+    scene_let_go(held);
     REQUIRE(gpu_stream_sync(forever));
     gpu_last_error();
 }
@@ -174,12 +164,11 @@ ACT(nothing_waits_for_a_running_kernel)
     observer_start(&observer);
     scene_start(1, 120);
     forever = NEW_STREAM(false);
-    REQUIRE(gpu_host_alloc(&flag, 4));
     uint64_t small = NEW_BLOCK(4096);
     size_t before = observer_free_bytes(&observer);
 
     use_and_free(64 * MIB);
-    start_kernel();
+    held = scene_hold(forever);
     REQUIRE(setenv("GPUCACHE_EMPTY_CACHE", "1", 1));
     uint64_t other = NEW_BLOCK(8192);
     printf("on request: others see it %s\n",
@@ -189,16 +178,13 @@ ACT(nothing_waits_for_a_running_kernel)
     REQUIRE(gpu_free(other));
 
     use_and_free(64 * MIB);
-    start_kernel();
+    held = scene_hold(forever);
     other = NEW_BLOCK(300 * MIB);
     printf("for another size: others see it %s\n",
            observer_free_bytes(&observer) + (300 + 160) * MIB >= before ? "free" : "taken");
     end_kernel();
     REQUIRE(gpu_free(other));
     REQUIRE(gpu_free(small));
-    REQUIRE(gpu_host_free(flag));
     observer_stop(&observer);
     return 0;
 }
-
-PLAY_ACTS

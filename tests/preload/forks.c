@@ -36,9 +36,8 @@ ACT(children_of_before_have_memory_of_their_own)
     }
     scene_start(1, 60);
     uint32_t wrong = work(1000);
-    for (int i = 0; i < CHILDREN; i++) {
+    for (int i = 0; i < CHILDREN; i++)
         failed += scene_wait(children[i]) != 0;
-    }
     printf("parent %u wrong words, %d children failed\n", wrong, failed);
     return wrong != 0 || failed != 0;
 }
@@ -60,9 +59,8 @@ static void child_calls(uint64_t block)
 static void *churn_quickly(void *context)
 {
     REQUIRE(gpu_open(0));
-    while (!atomic_load(&over)) {
+    while (!atomic_load(&over))
         TAKE_AND_GIVE(256 * KIB);
-    }
     return NULL;
 }
 
@@ -81,21 +79,18 @@ ACT(children_of_after_are_refused)
     }
     REQUIRE(gpu_fill(block, words, 9, NULL));
     REQUIRE(gpu_sync());
-    fflush(stdout);
 
-    pid_t child = fork();
+    pid_t child = scene_fork();
     if (child == 0) {
         child_calls(block);
         exit(0);
     }
     printf("exit: %d\n", scene_wait(child));
-    fflush(stdout);
-    child = fork();
+    child = scene_fork();
     if (child == 0)
         _exit(3);
     printf("_exit: %d\n", scene_wait(child));
-    fflush(stdout);
-    child = fork();
+    child = scene_fork();
     if (child == 0) {
         scene_leave_sanitizer();
         execlp("sh", "sh", "-c", "echo started; exit 5", (char *)NULL);
@@ -149,9 +144,8 @@ static void *churn(void *context)
     sigaddset(&alarm_set, SIGVTALRM);
     REQUIRE(pthread_sigmask(SIG_BLOCK, &alarm_set, NULL));
     REQUIRE(gpu_open(0));
-    while (!atomic_load(&stop)) {
+    while (!atomic_load(&stop))
         TAKE_AND_GIVE(size_bytes);
-    }
     return NULL;
 }
 
@@ -177,9 +171,8 @@ static void allocate_while_the_timer_forks(void)
     sigemptyset(&action.sa_mask);
     REQUIRE(sigaction(SIGVTALRM, &action, NULL));
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
-    while (forked + failed_in_handler < FORKS_IN_HANDLER) {
+    while (forked + failed_in_handler < FORKS_IN_HANDLER)
         TAKE_AND_GIVE(64 * KIB);
-    }
     timer = (struct itimerval){0};
     REQUIRE(setitimer(ITIMER_VIRTUAL, &timer, NULL));
 }
@@ -207,9 +200,8 @@ ACT(forks_in_the_middle_of_allocations)
         failed += scene_wait(child) != 5;
     }
     printf("beside busy threads: %d failed\n", failed);
-    fflush(stdout);
 
-    pid_t child = fork();
+    pid_t child = scene_fork();
     if (child == 0) {
         kill(getpid(), SIGUSR1);
         _exit(0);
@@ -226,5 +218,3 @@ ACT(forks_in_the_middle_of_allocations)
     printf("parent: %u wrong words\n", wrong);
     return wrong != 0 || failed != 0;
 }
-
-PLAY_ACTS

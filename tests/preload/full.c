@@ -144,5 +144,3 @@ ACT(meminfo)
     }
     return 0;
 }
-
-PLAY_ACTS

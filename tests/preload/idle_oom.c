@@ -13,8 +13,7 @@ static uint64_t blocks[BLOCKS];
 
 size_t free_bytes(void)
 {
-    size_t bytes = FREE_BYTES();
-    return bytes;
+    return FREE_BYTES();
 }
 
 static int fill_with(int n, size_t block_bytes)
@@ -63,25 +62,18 @@ static void take_in_threads(void)
  * then. */
 static void refuse_once(bool idle)
 {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    int (*fail)(const char *, unsigned, int) =
-        (int (*)(const char *, unsigned, int))(uintptr_t)dlsym(driver, "simFail");
-    uint64_t (*calls)(const char *) =
-        (uint64_t (*)(const char *))(uintptr_t)dlsym(driver, "simCallCount");
-    for (size_t i = 0; fail != NULL && i < NUM_MEANS; i++) {
+    for (size_t i = 0; scene_simulated() && i < NUM_MEANS; i++) {
         const char *symbol = means[i].symbol;
         /* The launch allocates by itself. */
         if (symbol == NULL || (!idle && means[i].take == take_launch))
             continue;
-        if (idle) {
-            uint64_t block = NEW_BLOCK(8 * MIB);
-            REQUIRE(gpu_free(block));
-        }
+        if (idle)
+            TAKE_AND_GIVE(8 * MIB);
         bool again = idle && scene_preloaded();
-        uint64_t before = calls(symbol);
-        REQUIRE(fail(symbol, 1, CUDA_ERROR_OUT_OF_MEMORY));
+        uint64_t before = SIM(simCallCount)(symbol);
+        REQUIRE(SIM(simFail)(symbol, 1, CUDA_ERROR_OUT_OF_MEMORY));
         int rc = means[i].take();
-        uint64_t made = calls(symbol) - before;
+        uint64_t made = SIM(simCallCount)(symbol) - before;
         if (rc != (again ? 0 : CUDA_ERROR_OUT_OF_MEMORY) || made != (again ? 2 : 1)) {
             printf("%s with%s idle memory: %d after %d calls\n", symbol, idle ? "" : "out", rc,
                    (int)made);

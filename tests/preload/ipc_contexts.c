@@ -212,5 +212,3 @@ ACT(ipc_beside)
     printf("%d refused\n", scene_threads(MAKERS + 1, share_beside, NULL));
     return 0;
 }
-
-PLAY_ACTS

@@ -35,13 +35,9 @@ ACT(a_device_uses_what_it_opened_of_its_peer)
     CUipcMemHandle handles[2];
     uint64_t blocks[2] = {0};
     uint32_t wrong = 0;
-    bool can = false;
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(import);
-    scene_start(2, 60);
-    REQUIRE(gpu_peer_can(&can, 1, 0));
-    if (!can)
-        scene_skip("the devices are no peers");
+    scene_start_peers(60);
     for (int i = 0; i < 2; i++) {
         REQUIRE(gpu_open(i));
         blocks[i] = NEW_FILLED(words, 10 + (uint32_t)i, NULL);
@@ -109,13 +105,9 @@ ACT(copies_reach_what_another_device_opened)
 {
     CUipcMemHandle handle;
     struct findings f;
-    bool can = false;
     scene_watchdog(60);
     struct ipc_peer importer = ipc_peer_fork_work(import_and_copy);
-    scene_start(2, 60);
-    REQUIRE(gpu_peer_can(&can, 1, 0));
-    if (!can)
-        scene_skip("the devices are no peers");
+    scene_start_peers(60);
     REQUIRE(gpu_open(0));
     uint64_t block = NEW_FILLED(words, 10, NULL);
     REQUIRE(gpu_sync());
@@ -129,5 +121,3 @@ ACT(copies_reach_what_another_device_opened)
            ended);
     return f.wrong_moved + f.wrong_again + f.wrong_got != 0;
 }
-
-PLAY_ACTS

@@ -228,15 +228,12 @@ static void bind(size_t size, uint64_t block)
     uint64_t granule = block & ~(uint64_t)(2 * MIB - 1);
     if (!scene_simulated())
         return;
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
-    void *symbol = driver != NULL ? dlsym(driver, "cuMulticastBindAddr_v2") : NULL;
-    memcpy(&bind_of, &symbol, sizeof bind_of);
+    *(void **)&bind_of = scene_driver_symbol("cuMulticastBindAddr_v2");
     REQUIRE(cuMulticastCreate(&object, &prop));
     REQUIRE(cuMulticastAddDevice(object, 0));
     printf("%zu bytes, bound %d", size, (int)cuMulticastBindAddr(object, 0, granule, 2 * MIB, 0));
     printf(" and %d\n", (int)bind_of(object, 0, 2 * MIB, granule, 2 * MIB, 0));
     REQUIRE(cuMemRelease(object));
-    dlclose(driver);
 }
 
 /* In a process of its own. After a while a cache has reserved addresses without memory. The program
@@ -296,5 +293,3 @@ ACT(mapping_calls)
     on_own_memory();
     return 0;
 }
-
-PLAY_ACTS

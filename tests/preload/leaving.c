@@ -39,26 +39,22 @@ static void *leave_later(void *context)
 static void leave_busy(enum way way)
 {
     scene_start(1, 100);
-    for (intptr_t i = 0; i < THREADS; i++) {
-        pthread_t thread;
-        REQUIRE(pthread_create(&thread, NULL, churn, (void *)i));
-        REQUIRE(pthread_detach(thread));
-    }
+    for (intptr_t i = 0; i < THREADS; i++)
+        REQUIRE(pthread_detach(NEW_THREAD(churn, (void *)i)));
     while (atomic_load(&running) < THREADS)
         scene_sleep_ms(1);
     scene_sleep_ms(20);
-    pthread_t thread;
     switch (way) {
     case BY_QUICK_EXIT:
         quick_exit(EXIT_CODE);
     case BY_UNDERSCORE_EXIT:
         _exit(EXIT_CODE);
     case BY_THREAD:
-        REQUIRE(pthread_create(&thread, NULL, leave_later, NULL));
+        NEW_THREAD(leave_later, NULL);
         pause();
         break;
     case BY_MAIN_GONE:
-        REQUIRE(pthread_create(&thread, NULL, leave_later, NULL));
+        NEW_THREAD(leave_later, NULL);
         pthread_exit(NULL);
     default:
         exit(EXIT_CODE);
@@ -307,5 +303,3 @@ ACT(signal_storm)
     printf("%d wrong words\n", wrong);
     return wrong != 0;
 }
-
-PLAY_ACTS

@@ -89,7 +89,6 @@ static void *leave_later(void *context)
 
 static int leave(char *self)
 {
-    pthread_t thread;
     printf("leaves");
     if (life_draw(2) != 0)
         life_end_busy();
@@ -103,7 +102,7 @@ static int leave(char *self)
     case 2:
         _exit(LEFT_CODE);
     case 3:
-        REQUIRE(pthread_create(&thread, NULL, leave_later, NULL));
+        NEW_THREAD(leave_later, NULL);
         pthread_exit(NULL);
     case 4:
         scene_leave_sanitizer();

@@ -116,16 +116,7 @@ void life_capture(void)
     printf("  captured, wrong words: %u\n", wrong);
 }
 
-#define DRIVER(name) ((__typeof__(&(name)))(uintptr_t)symbol(#name))
-
-static void *symbol(const char *name)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    void *found = dlsym(driver, name);
-    EXPECT(found != NULL);
-    dlclose(driver);
-    return found;
-}
+#define DRIVER(name) ((__typeof__(&(name)))(uintptr_t)scene_driver_symbol(#name))
 
 /* A context of the program's own, which ends with memory in it. */
 void life_live_in_a_context(void)
@@ -134,10 +125,8 @@ void life_live_in_a_context(void)
     CUresult (*destroy)(CUcontext);
     CUcontext own = NULL, before = NULL;
     struct block b = {.words = life_draw_words(), .value = life_draw(1000)};
-    void *found = symbol("cuCtxCreate_v2");
-    memcpy(&create, &found, sizeof create);
-    found = symbol("cuCtxDestroy_v2");
-    memcpy(&destroy, &found, sizeof destroy);
+    *(void **)&create = scene_driver_symbol("cuCtxCreate_v2");
+    *(void **)&destroy = scene_driver_symbol("cuCtxDestroy_v2");
     REQUIRE(DRIVER(cuCtxGetCurrent)(&before));
     REQUIRE(create(&own, 0, 0));
     REQUIRE(gpu_malloc(&b.at, b.words * 4));

@@ -5,27 +5,8 @@
 /* A device is reset and used again. One stream was enough in its first life. That says nothing
  * about work of the second life, whose default stream has the same name. */
 
-enum { RUN = 160, LIFE_BLOCKS = 600 };
-#define ROOM (48 * MIB)
+enum { LIFE_BLOCKS = 600 };
 static const uint64_t life_words = 16 * KIB;
-
-/* Long enough for the order of one stream to be found enough, work of others being complete. */
-static void run_alone(CUstream stream, bool waits)
-{
-    for (uint32_t i = 0; i < RUN; i++) {
-        uint64_t block = NEW_BLOCK(life_words * 4);
-        REQUIRE(gpu_fill(block, 64, i, stream));
-        REQUIRE(gpu_free(block));
-        if (waits && i == RUN / 2)
-            REQUIRE(gpu_stream_sync(stream));
-    }
-}
-
-/* Memory to spare: nothing has to wait for what was freed lately. */
-static void make_room(void)
-{
-    TAKE_AND_GIVE(ROOM);
-}
 
 ACT(second_life)
 {
@@ -33,24 +14,23 @@ ACT(second_life)
     uint32_t wrong = 0;
     scene_start(1, 120);
     CUstream stream = NEW_STREAM(false);
-    run_alone(stream, true);
-    run_alone(CU_STREAM_LEGACY, true);
+    scene_run_alone(stream, true);
+    scene_run_alone(CU_STREAM_LEGACY, true);
     REQUIRE(gpu_stream_destroy(stream));
     printf("reset: %d\n", gpu_reset());
     REQUIRE(gpu_open(0));
 
     stream = NEW_STREAM(false);
-    make_room();
+    TAKE_AND_GIVE(48 * MIB); /* nothing has to wait for what was freed lately */
     for (int i = 0; i < 6; i++)
-        run_alone(stream, true);
+        scene_run_alone(stream, true);
     uint64_t old = NEW_BLOCK(life_words * 4);
     REQUIRE(gpu_stream_sync(stream));
     REQUIRE(gpu_spin_fill(old, life_words, 0xdead, 100 * MS_NS, stream));
-    run_alone(CU_STREAM_LEGACY, false);
+    scene_run_alone(CU_STREAM_LEGACY, false);
     REQUIRE(gpu_free(old));
-    for (int i = 0; i < LIFE_BLOCKS; i++) {
+    for (int i = 0; i < LIFE_BLOCKS; i++)
         blocks[i] = NEW_FILLED(life_words, 7, CU_STREAM_LEGACY);
-    }
     REQUIRE(gpu_stream_sync(stream));
     for (int i = 0; i < LIFE_BLOCKS; i++) {
         wrong += scene_wrong_words(blocks[i], life_words, 7, CU_STREAM_LEGACY);
@@ -67,16 +47,6 @@ ACT(second_life)
 /* The first ones may leave what the others then use. A simulated context leaves a few hundred
  * bytes, under a sanitizer some thousand. */
 enum { FIRST = 50, CONTEXTS = 800, CONTEXTS_REAL = 60, SIZES = 6, GROWN_MAX_BYTES = 8192 };
-
-static size_t resident_bytes(void)
-{
-    unsigned long all = 0;
-    unsigned long resident = 0;
-    FILE *file = fopen("/proc/self/statm", "re");
-    EXPECT(file != NULL && fscanf(file, "%lu %lu", &all, &resident) == 2);
-    fclose(file);
-    return resident * (size_t)sysconf(_SC_PAGESIZE);
-}
 
 static void use_one(uint32_t number)
 {
@@ -103,7 +73,7 @@ ACT(context_leak)
     uint32_t contexts = scene_simulated() ? CONTEXTS : CONTEXTS_REAL;
     for (uint32_t number = 0; number < contexts; number++) {
         if (number == FIRST) {
-            before = resident_bytes();
+            before = scene_resident_bytes();
             first_free = FREE_BYTES();
         }
         use_one(number);
@@ -111,7 +81,7 @@ ACT(context_leak)
     size_t free_bytes = FREE_BYTES();
     bool lost = free_bytes + 64 * MIB < first_free;
     printf("device memory is %s\n", lost ? "lost" : "all there");
-    size_t after = resident_bytes();
+    size_t after = scene_resident_bytes();
     size_t grown = after > before ? (after - before) / (contexts - FIRST) : 0;
     /* A real driver keeps what it likes. */
     bool much = scene_simulated() && grown > GROWN_MAX_BYTES;
@@ -152,9 +122,7 @@ static uint32_t reuse(CUcontext first, CUstream on_first, CUcontext second, CUst
     uint32_t wrong = 0;
     for (uint32_t round = 0; round < ROUNDS; round++) {
         REQUIRE(cuCtxSetCurrent(first));
-        uint64_t block = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_spin_fill(block, words, 0xbad, 300000, on_first));
-        REQUIRE(gpu_free(block));
+        scene_free_late(words, 300000, on_first);
         REQUIRE(cuCtxSetCurrent(second));
         uint64_t again = NEW_FILLED(words, round, on_second);
         wrong += scene_wrong_words(again, words, round, on_second);
@@ -255,5 +223,3 @@ ACT(green)
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }
-
-PLAY_ACTS

@@ -8,37 +8,20 @@
  * was freed. It does so between all kinds of streams, with a stream that is destroyed before the
  * next one is made, with a graph, and with two threads whose per-thread streams differ. */
 
-enum { RUN = 160 };
 static const uint64_t words = 16 * KIB;
 
-/* Long enough for the order of one stream to be found enough, work of others being complete. */
-static void run(CUstream stream)
+/* The stream is alone, and then has a late writer whose block is freed. */
+static void run_and_free_late(CUstream stream)
 {
-    for (uint32_t i = 0; i < RUN; i++) {
-        uint64_t block = NEW_BLOCK(words * 4);
-        REQUIRE(gpu_fill(block, 64, i, stream));
-        REQUIRE(gpu_free(block));
-        if (i == RUN / 2)
-            REQUIRE(gpu_stream_sync(stream));
-    }
-}
-
-/* A block after a late writer on that stream used its memory. */
-static uint64_t next_of_late_writer(CUstream from)
-{
-    run(from);
-    uint64_t old = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, from));
-    REQUIRE(gpu_free(old));
-    uint64_t block = NEW_BLOCK(words * 4);
-    return block;
+    scene_run_alone(stream, true);
+    scene_free_late(words, 3 * MS_NS, stream);
 }
 
 /* A late writer on one stream, its block freed and taken again, the new owner's work on another. */
 static uint32_t hand_over(CUstream from, CUstream to, uint32_t value)
 {
-    uint64_t block = next_of_late_writer(from);
-    REQUIRE(gpu_fill(block, words, value, to));
+    run_and_free_late(from);
+    uint64_t block = NEW_FILLED(words, value, to);
     REQUIRE(gpu_stream_sync(from));
     uint32_t wrong = scene_wrong_words(block, words, value, to);
     REQUIRE(gpu_free(block));
@@ -49,10 +32,7 @@ static uint32_t hand_over(CUstream from, CUstream to, uint32_t value)
 static uint32_t destroy_between(bool blocking)
 {
     CUstream stream = NEW_STREAM(blocking);
-    run(stream);
-    uint64_t old = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, stream));
-    REQUIRE(gpu_free(old));
+    run_and_free_late(stream);
     REQUIRE(gpu_stream_destroy(stream));
     stream = NEW_STREAM(blocking);
     uint64_t block = NEW_FILLED(words, 7, stream);
@@ -65,13 +45,12 @@ static uint32_t destroy_between(bool blocking)
 
 static uint32_t with_graph(CUstream from, CUstream to)
 {
-    CUgraph graph;
-    CUgraphExec exec;
-    uint64_t block = next_of_late_writer(from);
+    run_and_free_late(from);
+    uint64_t block = NEW_BLOCK(words * 4);
     REQUIRE(gpu_capture_begin(to, CU_STREAM_CAPTURE_MODE_RELAXED));
     REQUIRE(gpu_fill(block, words, 9, to));
-    graph = END_CAPTURE(to);
-    exec = NEW_EXEC(graph);
+    CUgraph graph = END_CAPTURE(to);
+    CUgraphExec exec = NEW_EXEC(graph);
     REQUIRE(gpu_graph_launch(exec, to));
     REQUIRE(gpu_sync());
     uint32_t wrong = scene_wrong_words(block, words, 9, to);
@@ -93,10 +72,7 @@ static int other_thread(int index, void *context)
 static uint32_t with_thread(void)
 {
     uint64_t block = 0;
-    run(CU_STREAM_PER_THREAD);
-    uint64_t old = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_spin_fill(old, words, 0xdead, 3 * MS_NS, CU_STREAM_PER_THREAD));
-    REQUIRE(gpu_free(old));
+    run_and_free_late(CU_STREAM_PER_THREAD);
     scene_threads(1, other_thread, &block);
     REQUIRE(gpu_stream_sync(CU_STREAM_PER_THREAD));
     uint32_t wrong = scene_wrong_words(block, words, 11, CU_STREAM_PER_THREAD);
@@ -311,5 +287,3 @@ ACT(domains)
         rc = play(i);
     return rc;
 }
-
-PLAY_ACTS

@@ -10,21 +10,11 @@ enum { REUSE_ROUNDS = 25, REUSE_STREAMS = 5 };
 
 static const uint64_t delay_ns = 2 * MS_NS;
 
-/* The block that follows one of a late writer. */
-static uint64_t next_of_late_writer(CUstream writer, uint64_t words)
-{
-    uint64_t old = NEW_BLOCK(words * 4);
-    REQUIRE(gpu_spin_fill(old, words, 0xbad, delay_ns, writer));
-    REQUIRE(gpu_free(old));
-    uint64_t new = NEW_BLOCK(words * 4);
-    return new;
-}
-
 /* A late writer must not reach the block's next owner. */
 static uint32_t late_writer(CUstream writer, CUstream next, uint64_t words)
 {
-    uint64_t new = next_of_late_writer(writer, words);
-    REQUIRE(gpu_fill(new, words, 7, next));
+    scene_free_late(words, delay_ns, writer);
+    uint64_t new = NEW_FILLED(words, 7, next);
     REQUIRE(gpu_stream_sync(writer));
     uint32_t wrong = scene_wrong_words(new, words, 7, next);
     REQUIRE(gpu_free(new));
@@ -51,7 +41,8 @@ static uint32_t late_reader(CUstream reader, CUstream next, uint64_t words, uint
 /* The new owner's copy from the host must not be overwritten either. */
 static size_t late_writer_copy(CUstream writer, uint64_t words)
 {
-    uint64_t new = next_of_late_writer(writer, words);
+    scene_free_late(words, delay_ns, writer);
+    uint64_t new = NEW_BLOCK(words * 4);
     REQUIRE(gpu_memset(new, 3, words * 4));
     REQUIRE(gpu_stream_sync(writer));
     size_t wrong = scene_wrong_bytes(new, words * 4, 3);
@@ -92,16 +83,12 @@ enum { BLOCKS = 20 };
 ACT(persistent)
 {
     const uint64_t words = 32 * KIB;
-    void *flag = NULL;
     uint64_t blocks[BLOCKS], again[BLOCKS];
     uint32_t wrong = 0;
     scene_start(1, 60);
     CUstream forever = NEW_STREAM(false), stream = NEW_STREAM(false);
-    REQUIRE(gpu_host_alloc(&flag, 4));
-    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
-    for (int i = 0; i < BLOCKS; i++) {
+    for (int i = 0; i < BLOCKS; i++)
         blocks[i] = NEW_FILLED(words, (uint32_t)i, stream);
-    }
     for (int i = 0; i < BLOCKS; i++) {
         wrong += scene_wrong_words(blocks[i], words, (uint32_t)i, stream);
         /* Every other one is freed under a writer that ends by itself. */
@@ -110,10 +97,9 @@ ACT(persistent)
         REQUIRE(gpu_free(blocks[i]));
     }
 
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, forever));
-    for (int i = 0; i < BLOCKS; i++) {
+    uint32_t *held = scene_hold(forever);
+    for (int i = 0; i < BLOCKS; i++)
         again[i] = NEW_FILLED(words, 100 + (uint32_t)i, stream);
-    }
     uint64_t pitched = 0;
     size_t pitch_bytes = 0;
     REQUIRE(gpu_malloc_pitch(&pitched, &pitch_bytes, 100, 10));
@@ -121,7 +107,7 @@ ACT(persistent)
     REQUIRE(gpu_stream_sync(stream));
     printf("running: %s\n",
            gpu_stream_query(forever) == CUDA_ERROR_NOT_READY ? "still" : "no more");
-    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+    scene_let_go(held);
     REQUIRE(gpu_stream_sync(forever));
     gpu_last_error();
     REQUIRE(gpu_free(pitched));
@@ -148,20 +134,10 @@ static int early_fill(uint64_t ptr, uint32_t value, CUstream stream)
     return gpu_launch_early(GPU_FILL, stream, (void *[]){&ptr, &n, &value});
 }
 
-/* Longer than the pool takes to find that one stream is enough. */
-static void run_alone(CUstream stream, uint64_t scratch)
-{
-    for (uint32_t i = 0; i < 160; i++)
-        REQUIRE(gpu_fill(scratch, 64, i, stream));
-    REQUIRE(gpu_stream_sync(stream));
-}
-
 static int write_late(int index, void *context)
 {
     REQUIRE(gpu_open(0));
-    uint64_t old = NEW_BLOCK(early_words * 4);
-    REQUIRE(gpu_spin_fill(old, early_words, 0xdead, MS_NS, *(CUstream *)context));
-    REQUIRE(gpu_free(old));
+    scene_free_late(early_words, MS_NS, *(CUstream *)context);
     return 0;
 }
 
@@ -187,7 +163,8 @@ static void play_early(const char *name, CUstream stream, CUstream beside, bool 
 {
     uint32_t wrong = 0;
     uint64_t scratch = NEW_BLOCK(4 * early_words * 4), other = NEW_BLOCK(early_words * 4);
-    run_alone(stream, scratch);
+    scene_run_alone(stream, true);
+    REQUIRE(gpu_stream_sync(stream));
     for (uint32_t round = 0; round < EARLY_ROUNDS; round++) {
         if (beside && round % 5 == 0)
             REQUIRE(gpu_fill(other, early_words, round, beside));
@@ -213,5 +190,3 @@ ACT(early_launch)
     play_early("with another stream and thread", blocking, non_blocking, true);
     return 0;
 }
-
-PLAY_ACTS

@@ -5,10 +5,7 @@
  */
 #include "tests/preload/park_world.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 /* ---- Calls that use the memory */
 
@@ -292,40 +289,6 @@ ACT(many_threads_wake_once)
     return failures + (wrong_a() != 0);
 }
 
-static pthread_barrier_t launched, parked;
-
-static void *launch_and_stay(void *unused)
-{
-    REQUIRE(cuCtxSetCurrent(context));
-    REQUIRE(gpu_memset_async(b, 1, 4, NULL));
-    pthread_barrier_wait(&launched);
-    pthread_barrier_wait(&parked);
-    REQUIRE(gpu_memset_async(b, 2, 4, NULL));
-    return NULL;
-}
-
-/* More than the library has records for: it may refuse, and nothing is wrong. */
-ACT(more_threads_than_records)
-{
-    enum { THREADS = 1100 };
-    static pthread_t threads[THREADS];
-    pthread_attr_t small;
-    begin(1);
-    REQUIRE(pthread_attr_init(&small));
-    REQUIRE(pthread_attr_setstacksize(&small, 256 * KIB));
-    REQUIRE(pthread_barrier_init(&launched, NULL, THREADS + 1));
-    REQUIRE(pthread_barrier_init(&parked, NULL, THREADS + 1));
-    for (int i = 0; i < THREADS; i++)
-        REQUIRE(pthread_create(&threads[i], &small, launch_and_stay, NULL));
-    pthread_barrier_wait(&launched);
-    int code = asker_ask("park");
-    EXPECT(code <= 0 || code == PAGE_REPLY_REFUSED);
-    pthread_barrier_wait(&parked);
-    for (int i = 0; i < THREADS; i++)
-        REQUIRE(pthread_join(threads[i], NULL));
-    return wrong_a() != 0;
-}
-
 static void *download_until_cancelled(void *unused)
 {
     REQUIRE(cuCtxSetCurrent(context));
@@ -340,8 +303,7 @@ ACT(a_thread_cancelled_in_a_copy_keeps_no_park_away)
         return SCENE_SKIP;
     begin(1);
     for (int i = 0; i < 5; i++) {
-        pthread_t thread;
-        REQUIRE(pthread_create(&thread, NULL, download_until_cancelled, NULL));
+        pthread_t thread = NEW_THREAD(download_until_cancelled, NULL);
         scene_sleep_ms(10);
         REQUIRE(pthread_cancel(thread));
         REQUIRE(pthread_join(thread, NULL));
@@ -370,9 +332,8 @@ ACT(a_use_comes_while_a_second_park_begins)
     for (int i = 0; i < FILES; i++)
         files[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        pthread_t thread;
         park();
-        REQUIRE(pthread_create(&thread, NULL, park_again, NULL));
+        pthread_t thread = NEW_THREAD(park_again, NULL);
         usleep(500 + i * 1000);
         EXPECT(wrong_a() == 0);
         REQUIRE(pthread_join(thread, NULL));
@@ -398,5 +359,3 @@ ACT(a_drop_right_after_a_use_drops)
     }
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, NULL);
 }
-
-PLAY_ACTS

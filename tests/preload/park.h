@@ -5,8 +5,6 @@
 #include "tests/preload/asker.h"
 #include "tests/preload/scene.h"
 
-#include <string.h>
-
 /* Is device memory of the first pool on the host? */
 static inline bool is_parked(void)
 {

@@ -6,10 +6,6 @@
  */
 #include "tests/preload/park.h"
 
-#include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 
 enum { WORDS = 256 * 1024, BLOCKS = 3, MOST = 40 };
@@ -37,37 +33,30 @@ static uint32_t wrong_words(void)
     return wrong;
 }
 
-/* What tests/sim/sim.h has, in a driver that is no part of the program. */
 __attribute__((format(printf, 1, 2))) static void fail_from(const char *spec, ...)
 {
-    int (*fail)(const char *);
-    *(void **)&fail = dlsym(RTLD_DEFAULT, "simFailSpec");
     char text[100];
     va_list arguments;
     va_start(arguments, spec);
     vsnprintf(text, sizeof text, spec, arguments);
     va_end(arguments);
-    REQUIRE(fail(text));
+    REQUIRE(SIM(simFailSpec)(text));
 }
 
 static void fail_no_more(void)
 {
-    void (*clear)(const char *);
-    *(void **)&clear = dlsym(RTLD_DEFAULT, "simFailClear");
-    clear(NULL);
+    SIM(simFailClear)(NULL);
 }
 
 /* A park and a use, in which the nth call fails. False: there are fewer calls. */
 static bool walk(const char *symbol, unsigned nth, int code)
 {
-    uint64_t (*count)(const char *);
-    *(void **)&count = dlsym(RTLD_DEFAULT, "simCallCount");
-    uint64_t before = count(symbol);
+    uint64_t before = SIM(simCallCount)(symbol);
     EXPECT(before != UINT64_MAX);
     fail_from("%s:%u:%d", symbol, nth, code);
     int parked = asker_ask("park frameworks=0");
     int woke = asker_ask("wake");
-    uint64_t calls = count(symbol) - before;
+    uint64_t calls = SIM(simCallCount)(symbol) - before;
     uint32_t first;
     int rc = gpu_get(&first, blocks[0], 4);
     fail_no_more();
@@ -125,7 +114,6 @@ static void *launch(void *rc)
 /* A signal comes to a thread whose launch waits for its memory, and its handler launches, too. */
 ACT(a_handler_may_launch_while_its_thread_waits)
 {
-    pthread_t thread;
     int rc = -1;
     if (scene_sanitized()) /* the simulated driver allocates memory in the handler */
         return SCENE_SKIP;
@@ -140,7 +128,7 @@ ACT(a_handler_may_launch_while_its_thread_waits)
         return SCENE_SKIP;
     park();
     fail_from("%s:1+:2", "cuMemCreate");
-    REQUIRE(pthread_create(&thread, NULL, launch, &rc));
+    pthread_t thread = NEW_THREAD(launch, &rc);
     scene_sleep_ms(200);
     for (int i = 0; i < 3; i++) {
         REQUIRE(pthread_kill(thread, SIGUSR2));
@@ -243,5 +231,3 @@ ACT(a_mapping_that_stays_hinders_no_later_try)
     EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
     return 0;
 }
-
-PLAY_ACTS

@@ -5,8 +5,6 @@
  */
 #include "tests/preload/park_world.h"
 
-#include <unistd.h>
-
 /* ---- The process */
 
 ACT(forks_leave_the_bytes_alone)
@@ -76,21 +74,13 @@ ACT(a_result_is_there_at_exit)
     return 0;
 }
 
-ACT(an_exit_asks_for_nothing)
-{
-    begin(1);
-    park();
-    return 0;
-}
-
 ACT(contexts_end_while_it_is_away)
 {
-    CUcontext own;
     CUdeviceptr block;
     int failures = 0;
     begin(1);
     for (int i = 0; i < 3; i++) {
-        own = NEW_CONTEXT();
+        CUcontext own = NEW_CONTEXT();
         REQUIRE(cuMemAlloc(&block, 8 * MIB));
         REQUIRE(cuMemsetD8(block, 1, 8 * MIB));
         REQUIRE(cuCtxSynchronize());
@@ -173,5 +163,3 @@ ACT(the_current_device_does_not_matter)
     REQUIRE(gpu_open(0));
     return wrong || wrong_a();
 }
-
-PLAY_ACTS

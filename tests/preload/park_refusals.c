@@ -5,18 +5,12 @@
  */
 #include "tests/preload/park_world.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 ACT(work_that_runs_refuses)
 {
-    uint32_t *flag;
     begin(1);
-    REQUIRE(gpu_host_alloc((void **)&flag, 4));
-    *flag = 0;
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
+    uint32_t *held = scene_hold(stream);
     expect_refused("GPU work still runs");
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    scene_let_go(held);
     REQUIRE(gpu_stream_sync(stream));
     park();
     return wrong_a() != 0;
@@ -25,20 +19,14 @@ ACT(work_that_runs_refuses)
 /* A context of the device needs no pool of its own to use memory of another one's. */
 ACT(work_of_a_context_without_a_pool_refuses)
 {
-    CUcontext first;
-    CUstream its;
-    uint32_t *flag;
     begin(1);
-    first = CURRENT_CONTEXT();
-    REQUIRE(gpu_host_alloc((void **)&flag, 4));
-    *flag = 0;
-    CUcontext other = NEW_CONTEXT();
-    REQUIRE(cuStreamCreate(&its, CU_STREAM_NON_BLOCKING));
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, its));
+    CUcontext first = CURRENT_CONTEXT(), other = NEW_CONTEXT();
+    CUstream its = NEW_STREAM(false);
+    uint32_t *held = scene_hold(its);
     REQUIRE(gpu_fill(a, WORDS, 7, its));
     REQUIRE(cuCtxSetCurrent(first));
     expect_refused("GPU work still runs");
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    scene_let_go(held);
     REQUIRE(cuCtxSetCurrent(other));
     REQUIRE(gpu_stream_sync(its));
     REQUIRE(cuCtxDestroy(other));
@@ -50,14 +38,12 @@ ACT(work_of_a_context_without_a_pool_refuses)
 
 ACT(an_open_capture_refuses)
 {
-    CUgraph graph;
     begin(1);
     park();
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     expect_refused("capture");
     REQUIRE(gpu_fill(b, WORDS, 4, stream));
-    graph = END_CAPTURE(stream);
-    REQUIRE(gpu_graph_destroy(graph, NULL));
+    REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
     park();
     return wrong_a() != 0;
 }
@@ -93,18 +79,16 @@ static void *ask_for_a_park(void *code)
 }
 
 /* The kernel waits for the host, which launches so long after the request. Returns the answer. */
-static int use_while_a_park_waits(unsigned ms, uint32_t *flag)
+static int use_while_a_park_waits(unsigned ms)
 {
     int code = 0;
-    pthread_t asker;
-    __atomic_store_n(flag, 0, __ATOMIC_SEQ_CST);
-    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
-    REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
+    uint32_t *held = scene_hold(stream);
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
     scene_sleep_ms(ms);
     uint64_t start_ns = scene_now_ns();
     REQUIRE(gpu_fill(b, WORDS, 8, NULL));
     EXPECT(scene_now_ns() - start_ns < ASKED_MS / 2 * MS_NS);
-    __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
+    scene_let_go(held);
     REQUIRE(pthread_join(asker, NULL));
     return code;
 }
@@ -113,12 +97,10 @@ static int use_while_a_park_waits(unsigned ms, uint32_t *flag)
  * the park begins: then it is parked after it. */
 ACT(a_use_cancels_a_park_that_waits)
 {
-    uint32_t *flag;
     int code = PAGE_REPLY_DONE;
     begin(1);
-    REQUIRE(gpu_host_alloc((void **)&flag, 4));
     for (unsigned ms = 100; ms <= ASKED_MS / 2 && code == PAGE_REPLY_DONE; ms *= 2)
-        code = use_while_a_park_waits(ms, flag);
+        code = use_while_a_park_waits(ms);
     expect_code(code, PAGE_REPLY_REFUSED);
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL);
 }
@@ -129,7 +111,6 @@ ACT(a_use_cancels_a_park_that_waits)
 ACT(a_use_cancels_the_copies)
 {
     int code = 0, failures = 0;
-    pthread_t asker;
     uint64_t big[4];
     begin(1);
     NEW_BLOCK(4);
@@ -139,7 +120,7 @@ ACT(a_use_cancels_the_copies)
             REQUIRE(gpu_fill(big[j], 8 * MIB, 11, NULL));
         REQUIRE(gpu_sync());
         atomic_store(&answered, false);
-        REQUIRE(pthread_create(&asker, NULL, ask_for_a_park, &code));
+        pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
         do { /* at any time of it: host memory is made ready before the copies */
             scene_sleep_ms(5u << i);
             uint64_t start_ns = scene_now_ns();
@@ -156,5 +137,3 @@ ACT(a_use_cancels_the_copies)
     EXPECT(!asker_page() || !getenv("SIM_REALTIME") || asker_figure("park_refusals") > 0);
     return failures;
 }
-
-PLAY_ACTS

@@ -5,12 +5,7 @@
  */
 #include "tests/preload/park_world.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 enum { CROWD = 60, CROWD_MAX = 1100, OWN_WORDS = 16 * 1024 };
 
@@ -234,10 +229,9 @@ ACT_IS(ACT(libraries_come_and_go_beside), live_beside(4, open_and_close_librarie
 static void *make_and_destroy_contexts(void *unused)
 {
     for (unsigned char i = 1; !atomic_load(&stops); i++) {
-        CUcontext own;
         CUdeviceptr block;
         unsigned char got[4];
-        own = NEW_CONTEXT();
+        CUcontext own = NEW_CONTEXT();
         REQUIRE(cuMemAlloc(&block, 4 * MIB));
         REQUIRE(cuMemsetD8(block, i, 4 * MIB));
         usleep(i * 97 % 3000);
@@ -255,8 +249,7 @@ ACT_IS(ACT(contexts_come_and_go_beside), live_beside(3, make_and_destroy_context
 static void *make_and_destroy_empty_contexts(void *unused)
 {
     for (unsigned i = 0; !atomic_load(&stops); i++) {
-        CUcontext own;
-        own = NEW_CONTEXT();
+        CUcontext own = NEW_CONTEXT();
         usleep(i * 97 % 3000);
         REQUIRE(cuCtxDestroy(own));
         rest_with_others();
@@ -267,12 +260,8 @@ static void *make_and_destroy_empty_contexts(void *unused)
 /* The simulated driver takes its time for each question, so that a context may end in between. */
 ACT(empty_contexts_come_and_go_beside)
 {
-    scene_watchdog(300);
-    if (scene_simulated()) {
-        REQUIRE(setenv("SIM_REALTIME", "1", 1));
-        REQUIRE(setenv("SIM_COST_cuCtxGetApiVersion", "300000", 1));
-        REQUIRE(setenv("SIM_COST_cuEventQuery", "300000", 1));
-    }
+    scene_cost("cuCtxGetApiVersion", "300000");
+    scene_cost("cuEventQuery", "300000");
     return live_beside(0, make_and_destroy_empty_contexts, 3);
 }
 
@@ -325,5 +314,3 @@ ACT(limits_of_the_process_change)
     park();
     return wrong_a() != 0;
 }
-
-PLAY_ACTS

@@ -8,41 +8,13 @@
 
 #include "tests/preload/ipc_peer.h"
 
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <unistd.h>
-
-/* The simulated driver has these (tests/sim/sim.h), a real one does not. */
-__attribute__((weak)) int simHold(const char *symbol);
-__attribute__((weak)) void simLetGo(const char *symbol);
-__attribute__((weak)) unsigned simHeld(void);
-__attribute__((weak)) int simDeviceLaunch(void *exec, void *stream);
-
-static void await_held(unsigned count)
-{
-    for (int ms = 0; simHeld() < count && ms < 30000; ms++)
-        scene_sleep_ms(1);
-    EXPECT(simHeld() >= count);
-}
 
 static int begin_simulated(void)
 {
     begin(1);
     return scene_simulated() ? 0 : SCENE_SKIP;
-}
-
-static pthread_t start(void *(*run)(void *), void *arg)
-{
-    pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, run, arg));
-    return thread;
 }
 
 /* ---- Calls on their way */
@@ -58,11 +30,11 @@ ACT(a_thread_on_its_way_to_the_driver_refuses)
 {
     if (begin_simulated())
         return SCENE_SKIP;
-    REQUIRE(simHold("cuLaunchKernel"));
-    pthread_t thread = start(fill_b, NULL);
-    await_held(1);
+    REQUIRE(SIM(simHold)("cuLaunchKernel"));
+    pthread_t thread = NEW_THREAD(fill_b, NULL);
+    scene_await_held(1);
     expect_refused("a thread is inside a call of the driver");
-    simLetGo("cuLaunchKernel");
+    SIM(simLetGo)("cuLaunchKernel");
     REQUIRE(pthread_join(thread, NULL));
     EXPECT(scene_wrong_words(b, WORDS, 8, stream) == 0);
     park();
@@ -99,11 +71,11 @@ static int play_first_moments(void)
     context = CURRENT_CONTEXT();
     bool held = scene_simulated();
     if (held)
-        REQUIRE(simHold("cuLaunchKernel"));
-    pthread_t early = start(spin, NULL);
+        REQUIRE(SIM(simHold)("cuLaunchKernel"));
+    pthread_t early = NEW_THREAD(spin, NULL);
     if (held)
-        await_held(1);
-    pthread_t next = start(fill_from_the_first_moment, NULL);
+        scene_await_held(1);
+    pthread_t next = NEW_THREAD(fill_from_the_first_moment, NULL);
     uint64_t block = NEW_BLOCK(BYTES);
     REQUIRE(gpu_memset(block, 0, BYTES));
     REQUIRE(gpu_sync());
@@ -111,9 +83,9 @@ static int play_first_moments(void)
         (void)asker_ask("park wait=20"); /* whether the early one is seen or not */
     atomic_store(&first_block, block);
     if (held) {
-        await_held(2);
+        scene_await_held(2);
         expect_refused("a thread is inside a call of the driver");
-        simLetGo("cuLaunchKernel");
+        SIM(simLetGo)("cuLaunchKernel");
     }
     for (int i = 0; i < 5; i++)
         (void)asker_ask("park wait=5");
@@ -157,7 +129,7 @@ ACT(a_graph_that_a_kernel_launches_refuses)
     REQUIRE(gpu_spin_fill(b, WORDS, 31, 3000 * MS_NS, stream));
     graph = END_CAPTURE(stream);
     exec = NEW_EXEC(graph);
-    REQUIRE(simDeviceLaunch(exec, stream));
+    REQUIRE(SIM(simDeviceLaunch)(exec, stream));
     expect_refused("GPU work still runs");
     REQUIRE(gpu_sync());
     park();
@@ -210,7 +182,7 @@ static int use_while_a_host_function_waits(unsigned ms, int *code)
     if (rc == CUDA_ERROR_NOT_SUPPORTED)
         return SCENE_SKIP;
     REQUIRE(rc);
-    pthread_t asker = start(ask_for_a_park, code);
+    pthread_t asker = NEW_THREAD(ask_for_a_park, code);
     scene_sleep_ms(ms);
     uint64_t start_ns = scene_now_ns();
     REQUIRE(gpu_fill(b, WORDS, 9, NULL));
@@ -270,12 +242,12 @@ ACT(an_export_cancels_the_copies)
     if (begin_simulated())
         return SCENE_SKIP;
     if (asker_page())
-        REQUIRE(simHold("cuMemcpyDtoHAsync_v2"));
-    pthread_t asker = start(ask_for_a_park, &code);
-    await_held(asker_page() != NULL);
-    pthread_t exporter = start(export_b, &handle);
+        REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
+    scene_await_held(asker_page() != NULL);
+    pthread_t exporter = NEW_THREAD(export_b, &handle);
     await_export();
-    simLetGo("cuMemcpyDtoHAsync_v2");
+    SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(exporter, NULL));
     REQUIRE(pthread_join(asker, NULL));
     expect_code(code, PAGE_REPLY_REFUSED);
@@ -413,30 +385,15 @@ ACT(without_workers_the_bytes_are_right)
     REQUIRE(gpu_fill(big, 16 * MIB, 5, NULL));
     REQUIRE(gpu_sync());
     if (asker_page())
-        REQUIRE(simHold("cuMemcpyDtoHAsync_v2"));
-    pthread_t asker = start(ask_for_a_park, &code);
-    await_held(asker_page() != NULL);
+        REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
+    scene_await_held(asker_page() != NULL);
     scene_sleep_ms(50);
-    EXPECT(simHeld() == (asker_page() != NULL)); /* the park thread alone */
-    simLetGo("cuMemcpyDtoHAsync_v2");
+    EXPECT(SIM(simHeld)() == (asker_page() != NULL)); /* the park thread alone */
+    SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(asker, NULL));
     expect_code(code, PAGE_REPLY_DONE);
     return wrong_a() != 0 || scene_wrong_words(big, 16 * MIB, 5, NULL);
-}
-
-/* From here on the process gets no thread. False: the kernel does not do that. */
-static bool forbid_threads(void)
-{
-    struct sock_filter lines[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 1, 0),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone3, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog filter = {sizeof lines / sizeof lines[0], lines};
-    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
-           !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
 }
 
 /* The thread of all parks is there since the first one, and the workers have ended with the wake.
@@ -449,7 +406,7 @@ ACT(a_process_that_gets_no_thread_parks_again)
     REQUIRE(gpu_sync());
     park();
     wake();
-    if (!forbid_threads())
+    if (!scene_refuse(SYS_clone, SYS_clone3, EAGAIN))
         return SCENE_SKIP;
     for (int i = 0; i < 2; i++) {
         park();
@@ -457,5 +414,3 @@ ACT(a_process_that_gets_no_thread_parks_again)
     }
     return 0;
 }
-
-PLAY_ACTS

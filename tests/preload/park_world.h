@@ -4,8 +4,6 @@
 
 #include "tests/preload/park.h"
 
-#include <cuda.h>
-
 enum { WORDS = 512 * 1024, BYTES = 4 * WORDS, VALUE = 0x1234567 };
 
 static uint64_t a, b;  /* blocks of WORDS; a has VALUE */

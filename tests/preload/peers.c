@@ -189,12 +189,8 @@ static uint32_t reach(uint32_t value)
 
 ACT(access_is_a_matter_of_contexts)
 {
-    bool can = false;
     uint32_t wrong = 0;
-    scene_start(2, 60);
-    REQUIRE(gpu_peer_can(&can, 0, 1));
-    if (!can)
-        scene_skip("the devices are no peers");
+    scene_start_peers(60);
     REQUIRE(gpu_open(1));
     CUcontext peer = CURRENT_CONTEXT();
     small = NEW_BLOCK(4096);
@@ -272,5 +268,3 @@ ACT(many_contexts_of_one_device_hide_no_other_device)
         REQUIRE(cuCtxDestroy(own[i]));
     return wrong != 0;
 }
-
-PLAY_ACTS

@@ -2,8 +2,6 @@
 /* The primary context by the driver API: retained, released and reset, beside other threads too. */
 #include "tests/preload/scene.h"
 
-#include <time.h>
-
 /* Of acts that open the device themselves: a watchdog; the number of devices, of which one is
  * needed. */
 static int begin(unsigned watchdog_s)
@@ -125,8 +123,7 @@ static int either(int index, void *context)
 ACT(it_ends_beside_contexts_of_other_threads)
 {
     /* The simulated driver takes 300 us for a retain. */
-    REQUIRE(setenv("SIM_REALTIME", "1", 0));
-    REQUIRE(setenv("SIM_COST_cuDevicePrimaryCtxRetain", "300000", 0));
+    scene_cost("cuDevicePrimaryCtxRetain", "300000");
     int counts[2] = {0};
     begin(120);
     int failed = scene_threads(2, either, counts);
@@ -177,8 +174,7 @@ ACT(a_reset_beside_first_allocations_harms_no_later_life)
 {
     /* The simulated driver takes 200 us for a look at the device, so a pool takes as long to make.
      */
-    REQUIRE(setenv("SIM_REALTIME", "1", 0));
-    REQUIRE(setenv("SIM_COST_cuDeviceTotalMem_v2", "200000", 0));
+    scene_cost("cuDeviceTotalMem_v2", "200000");
     int failed = 0;
     begin(120);
     uint32_t rounds = scene_simulated() ? ROUNDS : ROUNDS_REAL;
@@ -369,29 +365,16 @@ ACT(threads_beside_resets_meet_no_error_that_lasts)
  * context lives on, and the rest of that memory goes back later. Only the simulated driver refuses.
  */
 
-/* The simulated driver has these (tests/sim/sim.h), a real one does not. */
-__attribute__((weak)) int simHold(const char *symbol);
-__attribute__((weak)) void simLetGo(const char *symbol);
-__attribute__((weak)) unsigned simHeld(void);
-__attribute__((weak)) int simFail(const char *symbol, unsigned nth, int code);
-__attribute__((weak)) uint64_t simDeviceBytesUsed(int device);
-
 enum { FLUSH_BLOCKS = 4, FLUSH_BYTES = 64 << 20 };
-
-static void flush_until_held(unsigned count)
-{
-    for (int ms = 0; simHeld() < count && ms < 30000; ms++)
-        scene_sleep_ms(1);
-}
 
 static int reset_or_flush(int index, void *unused)
 {
     if (index == 0)
         return cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS;
-    flush_until_held(scene_preloaded() && in_segments() ? 2 : 1);
-    simLetGo("cuMemFreeAsync");
+    scene_await_held(scene_preloaded() && in_segments() ? 2 : 1);
+    SIM(simLetGo)("cuMemFreeAsync");
     scene_sleep_ms(50); /* for the rest of the flush */
-    simLetGo("cuDevicePrimaryCtxReset_v2");
+    SIM(simLetGo)("cuDevicePrimaryCtxReset_v2");
     return 0;
 }
 
@@ -403,18 +386,18 @@ ACT(a_reset_that_fails_leaves_no_memory_behind)
         scene_skip("no simulated device");
     primary = retain_as_current();
     uint64_t live = NEW_BLOCK(FLUSH_BYTES);
-    before = simDeviceBytesUsed(0);
+    before = SIM(simDeviceBytesUsed)(0);
     NEW_BLOCKS(blocks, FLUSH_BLOCKS, FLUSH_BYTES);
     FREE_ALL(blocks, FLUSH_BLOCKS);
-    REQUIRE(simHold("cuDevicePrimaryCtxReset_v2"));
-    REQUIRE(simFail("cuDevicePrimaryCtxReset_v2", 1, CUDA_ERROR_UNKNOWN));
+    REQUIRE(SIM(simHold)("cuDevicePrimaryCtxReset_v2"));
+    REQUIRE(SIM(simFail)("cuDevicePrimaryCtxReset_v2", 1, CUDA_ERROR_UNKNOWN));
     if (scene_preloaded() && in_segments()) {
-        REQUIRE(simHold("cuMemFreeAsync"));
+        REQUIRE(SIM(simHold)("cuMemFreeAsync"));
         REQUIRE(kill(getpid(), SIGUSR1));
-        flush_until_held(1);
+        scene_await_held(1);
     }
     int done = scene_threads(2, reset_or_flush, NULL);
-    for (int ms = 0; ms < 5000 && (after = simDeviceBytesUsed(0)) >= before + FLUSH_BYTES;
+    for (int ms = 0; ms < 5000 && (after = SIM(simDeviceBytesUsed)(0)) >= before + FLUSH_BYTES;
          ms += 10) {
         if (scene_preloaded())
             REQUIRE(kill(getpid(), SIGUSR1));
@@ -426,5 +409,3 @@ ACT(a_reset_that_fails_leaves_no_memory_behind)
            after >= before + FLUSH_BYTES, wrong);
     return done || wrong || after >= before + FLUSH_BYTES;
 }
-
-PLAY_ACTS

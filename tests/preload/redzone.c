@@ -80,16 +80,7 @@ static int inner(void)
 
 static unsigned count(const char *path, const char *words)
 {
-    static char text[65536];
-    unsigned found = 0;
-    FILE *file = fopen(path, "r");
-    if (file == NULL)
-        return 0;
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    for (const char *at = text; (at = strstr(at, words)) != NULL; at++)
-        found++;
-    return found;
+    return scene_count(scene_text(path), words);
 }
 
 static unsigned count_fault(const char *path, const struct fault *f)

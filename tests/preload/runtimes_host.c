@@ -89,18 +89,16 @@ static void *hold_objects(void *unused)
 /* While another thread has the loader's list of objects: in the child no thread lets go of it. */
 static void call_in_child(const struct code *plugin)
 {
-    pthread_t thread;
     int status = 0;
 #ifdef __SANITIZE_THREAD__
     return; /* its own lock around the list would be held in the child for ever, bare too */
 #endif
     REQUIRE(sem_init(&held, 0, 0));
     REQUIRE(sem_init(&forked, 0, 0));
-    REQUIRE(pthread_create(&thread, NULL, hold_objects, NULL));
+    pthread_t thread = NEW_THREAD(hold_objects, NULL);
     while (sem_wait(&held) != 0)
         ;
-    fflush(stdout);
-    pid_t child = fork();
+    pid_t child = scene_fork();
     if (child == 0) {
         alarm(60);
         _exit(plugin->play(1));

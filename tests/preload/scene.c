@@ -4,7 +4,11 @@
 #include "tests/preload/observer.h"
 
 #include <link.h>
-#include <time.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 static atomic_bool leaving;
 
@@ -45,6 +49,13 @@ uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t v
     uint64_t block = scene_new_block(file, line, words * 4);
     scene_require(file, line, "gpu_fill", gpu_fill(block, words, value, stream));
     return block;
+}
+
+pthread_t scene_new_thread(const char *file, int line, void *(*run)(void *), void *arg)
+{
+    pthread_t thread;
+    scene_require(file, line, "pthread_create", pthread_create(&thread, NULL, run, arg));
+    return thread;
 }
 
 CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph)
@@ -91,21 +102,83 @@ void scene_start(int devices, unsigned watchdog_s)
     REQUIRE(gpu_open(0));
 }
 
+void scene_start_peers(unsigned watchdog_s)
+{
+    bool can = false;
+    scene_start(2, watchdog_s);
+    REQUIRE(gpu_peer_can(&can, 1, 0));
+    if (!can)
+        scene_skip("the devices are no peers");
+}
+
 bool scene_preloaded(void)
 {
     const char *preload = getenv("LD_PRELOAD");
     return preload != NULL && strstr(preload, "libgpucache") != NULL;
 }
 
-bool scene_driver_has(const char *name)
+void *scene_driver_symbol(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    return driver != NULL && dlsym(driver, name) != NULL;
+    return driver != NULL ? dlsym(driver, name) : NULL;
+}
+
+bool scene_driver_has(const char *name)
+{
+    return scene_driver_symbol(name) != NULL;
 }
 
 bool scene_simulated(void)
 {
     return scene_driver_has("simHazardCount");
+}
+
+void scene_await_held(unsigned count)
+{
+    for (int ms = 0; SIM(simHeld)() < count && ms < 30000; ms++)
+        scene_sleep_ms(1);
+    EXPECT(SIM(simHeld)() >= count);
+}
+
+void scene_cost(const char *function, const char *ns)
+{
+    char name[128];
+    snprintf(name, sizeof name, "SIM_COST_%s", function);
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv(name, ns, 0));
+}
+
+uint32_t *scene_hold(CUstream stream)
+{
+    void *word = NULL;
+    REQUIRE(gpu_host_alloc(&word, sizeof(uint32_t)));
+    __atomic_store_n((uint32_t *)word, 0, __ATOMIC_SEQ_CST);
+    REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)word, stream));
+    return word;
+}
+
+void scene_let_go(uint32_t *word)
+{
+    __atomic_store_n(word, 1, __ATOMIC_SEQ_CST);
+}
+
+void scene_run_alone(CUstream stream, bool waits)
+{
+    enum { BLOCKS = 160, BLOCK_BYTES = 64 * 1024 };
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        uint64_t block = NEW_BLOCK(BLOCK_BYTES);
+        REQUIRE(gpu_fill(block, 64, i, stream));
+        REQUIRE(gpu_free(block));
+        if (waits && i == BLOCKS / 2)
+            REQUIRE(gpu_stream_sync(stream));
+    }
+}
+
+void scene_free_late(uint64_t words, uint64_t ns, CUstream stream)
+{
+    uint64_t block = NEW_BLOCK(words * 4);
+    REQUIRE(gpu_spin_fill(block, words, 0xdead, ns, stream));
+    REQUIRE(gpu_free(block));
 }
 
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream)
@@ -259,6 +332,15 @@ char scene_thread_state(int thread)
     return name_end[2];
 }
 
+size_t scene_resident_bytes(void)
+{
+    unsigned long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    EXPECT(file != NULL && fscanf(file, "%lu %lu", &all, &resident) == 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 void scene_sleep_ms(unsigned ms)
 {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -337,19 +419,47 @@ int scene_again(const char *variable, const char *value)
     return scene_wait(child);
 }
 
-const char *scene_again_report(const char *variable, const char *value, int *status)
+bool scene_refuse(long call, long other, int error)
+{
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)other, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof lines / sizeof lines[0], lines};
+    return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+           !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
+}
+
+const char *scene_text(const char *path)
 {
     static char text[65536];
+    FILE *file = fopen(path, "re");
+    size_t num_bytes = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[num_bytes] = '\0';
+    if (file != NULL)
+        fclose(file);
+    return text;
+}
+
+unsigned scene_count(const char *text, const char *words)
+{
+    unsigned found = 0;
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at++)
+        found++;
+    return found;
+}
+
+const char *scene_again_report(const char *variable, const char *value, int *status)
+{
     char path[] = "/tmp/scene-report-XXXXXX", option[64];
-    int descriptor = mkstemp(path);
-    EXPECT(descriptor >= 0);
+    EXPECT(mkstemp(path) >= 0);
     snprintf(option, sizeof option, "exit-json:%s", path);
     REQUIRE(setenv("GPUCACHE_STATS", option, 1));
     *status = scene_again(variable, value);
-    FILE *file = fdopen(descriptor, "r");
-    EXPECT(file != NULL);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
+    const char *text = scene_text(path);
     unlink(path);
     return text;
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "tests/preload/gpu.h"
+#include "tests/sim/sim.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define KIB ((size_t)1024)
@@ -37,6 +39,7 @@ void scene_require(const char *file, int line, const char *what, int rc);
 #define NEW_FILLED(words, value, stream) scene_new_filled(__FILE__, __LINE__, words, value, stream)
 #define NEW_STREAM(blocking) scene_new_stream(__FILE__, __LINE__, blocking)
 #define NEW_CONTEXT() scene_new_context(__FILE__, __LINE__)
+#define NEW_THREAD(run, arg) scene_new_thread(__FILE__, __LINE__, run, arg)
 #define NEW_EXEC(graph) scene_new_exec(__FILE__, __LINE__, graph)
 #define END_CAPTURE(stream) scene_end_capture(__FILE__, __LINE__, stream)
 #define CURRENT_CONTEXT() scene_current_context(__FILE__, __LINE__)
@@ -55,6 +58,7 @@ uint64_t scene_new_block(const char *file, int line, size_t size_bytes);
 uint64_t scene_new_filled(const char *file, int line, uint64_t words, uint32_t value,
                           CUstream stream);
 CUstream scene_new_stream(const char *file, int line, bool blocking);
+pthread_t scene_new_thread(const char *file, int line, void *(*run)(void *), void *arg);
 CUgraphExec scene_new_exec(const char *file, int line, CUgraph graph);
 CUgraph scene_end_capture(const char *file, int line, CUstream stream);
 size_t scene_free_bytes(const char *file, int line);
@@ -79,8 +83,9 @@ static inline CUcontext scene_current_context(const char *file, int line)
 void scene_leave(void);
 
 /* Opens the GPU under a watchdog: a scene that hangs is killed after so many seconds. Skips the
- * scene if there are fewer devices. */
+ * scene if there are fewer devices; of peers, if the first two are none. */
 void scene_start(int devices, unsigned watchdog_s);
+void scene_start_peers(unsigned watchdog_s);
 
 /* The watchdog alone, for a scene that opens the GPU itself. */
 void scene_watchdog(unsigned seconds);
@@ -89,9 +94,30 @@ void scene_skip(const char *why);
 /* Whether the program runs under the cache: whether LD_PRELOAD names it. */
 bool scene_preloaded(void);
 
-/* Whether the driver, which must be open, exports the name; and whether it is the simulated one. */
+/* Of the driver, which must be open: a function of that name, or NULL; whether it exports one; and
+ * whether it is the simulated driver. */
+void *scene_driver_symbol(const char *name);
 bool scene_driver_has(const char *name);
 bool scene_simulated(void);
+
+/* A function of sim.h, which the simulated driver has. */
+#define SIM(name) ((__typeof__(&(name)))(uintptr_t)scene_driver_symbol(#name))
+/* Until so many calls wait in it (simHold). */
+void scene_await_held(unsigned count);
+/* Before the GPU is opened: there each call of the function takes so long, unless the environment
+ * says otherwise. */
+void scene_cost(const char *function, const char *ns);
+
+/* A kernel runs on the stream until the host lets it go, by the word that is returned. */
+uint32_t *scene_hold(CUstream stream);
+void scene_let_go(uint32_t *word);
+
+/* Blocks come and go, with work on this stream alone: long enough for its order to be found enough.
+ * The work of others has to be complete; waits: it is waited for, half way. */
+void scene_run_alone(CUstream stream, bool waits);
+
+/* A block of so many words is freed while a kernel on the stream is to write it after so long. */
+void scene_free_late(uint64_t words, uint64_t ns, CUstream stream);
 
 /* The open driver's own function, from its symbol table: dlsym gives the wrapper. NULL: there is
  * none, or the table has another form. */
@@ -133,6 +159,17 @@ bool scene_sanitized(void);
 /* What the kernel says of a thread of this process that has not ended: 'S', it sleeps in a call. */
 char scene_thread_state(int thread);
 
+/* From here on the process may make neither call: each gives this error. False: the kernel has no
+ * such filter. */
+bool scene_refuse(long call, long other, int error);
+
+/* What is in the file, until the next call; empty: there is none. */
+const char *scene_text(const char *path);
+unsigned scene_count(const char *text, const char *words);
+
+/* Host memory of this process. */
+size_t scene_resident_bytes(void);
+
 void scene_sleep_ms(unsigned ms);
 uint64_t scene_now_ns(void);
 
@@ -167,7 +204,8 @@ void scene_list_act(const char *name, int (*play)(void));
  * names an act, this process plays it, and ends as the act does. */
 int scene_play(int argc, char **argv);
 
-/* main of a program that is nothing but acts. */
+/* main of a program that is nothing but acts: that of scene_main.c, which is linked where a program
+ * has none. */
 #define PLAY_ACTS                                                                                  \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \

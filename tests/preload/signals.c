@@ -6,7 +6,6 @@
 #include <spawn.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 /* ---- ways to handle the signal
  * The handler, installed before or after the first CUDA call, runs once for each signal, and errno
@@ -175,12 +174,11 @@ static void install_with(int flags)
 
 static void interrupt_all(const char *what, bool restarts)
 {
-    pthread_t thread;
     printf("%s\n", what);
     REQUIRE(pipe(ends));
     atomic_store(&in_call, 0);
     atomic_store(&handled, 0);
-    REQUIRE(pthread_create(&thread, NULL, interrupted, NULL));
+    pthread_t thread = NEW_THREAD(interrupted, NULL);
     for (int i = 0; i < CALLS; i++) {
         int before = atomic_load(&handled);
         await_sleep(i + 1);
@@ -240,12 +238,11 @@ static void *read_one(void *got)
 /* Bare, the signal would end the program, and none is sent. */
 ACT(without_a_handler_a_read_goes_on)
 {
-    pthread_t thread;
     long got = 0;
     scene_start(1, 60);
     NEW_BLOCK(4 * MIB);
     REQUIRE(pipe(ends));
-    REQUIRE(pthread_create(&thread, NULL, read_one, &got));
+    pthread_t thread = NEW_THREAD(read_one, &got);
     await_sleep(1);
     if (scene_preloaded())
         REQUIRE(pthread_kill(thread, SIGUSR1));
@@ -283,7 +280,7 @@ ACT(an_ignored_signal_stays_ignored)
     struct sigaction now;
     pid_t child;
     int status = 0;
-    pthread_t self = pthread_self(), other;
+    pthread_t self = pthread_self();
     if (scene_sanitized())
         scene_skip("a sanitizer's runtime does not survive vfork");
     EXPECT(signal(SIGUSR1, SIG_IGN) != SIG_ERR);
@@ -291,7 +288,7 @@ ACT(an_ignored_signal_stays_ignored)
     TAKE_AND_GIVE(4 * MIB);
     REQUIRE(sigaction(SIGUSR1, NULL, &now));
     printf("%s\n", now.sa_handler == SIG_IGN ? "ignored" : "not ignored");
-    REQUIRE(pthread_create(&other, NULL, signal_soon, &self));
+    pthread_t other = NEW_THREAD(signal_soon, &self);
     printf("poll: %d\n", poll(NULL, 0, 300));
     REQUIRE(pthread_join(other, NULL));
     fflush(stdout);
@@ -310,5 +307,3 @@ ACT(an_ignored_signal_stays_ignored)
     show("system", system(command));
     return 0;
 }
-
-PLAY_ACTS

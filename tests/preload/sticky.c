@@ -176,5 +176,3 @@ ACT_IS(ACT(a_copy_tells_it_first), tell(by_copy))
 ACT_IS(ACT(a_launch_tells_it_first), tell(by_launch))
 ACT_IS(ACT(a_record_tells_it_first), tell(by_record))
 ACT_IS(ACT(a_free_of_host_memory_tells_it_first), tell(by_host_free))
-
-PLAY_ACTS

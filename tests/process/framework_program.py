@@ -9,6 +9,7 @@ import sys
 import time
 
 import framework_fakes as fakes
+import programs
 
 MIB = fakes.MIB
 LOG, FOLDER = sys.argv[2], sys.argv[3]
@@ -18,11 +19,7 @@ HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def count(text):
-    try:
-        with open(LOG, encoding="utf-8") as file:
-            return sum(text in line for line in file)
-    except FileNotFoundError:
-        return 0
+    return sum(text in line for line in programs.read(LOG).splitlines())
 
 
 def await_true(condition, seconds=60):
@@ -35,11 +32,7 @@ def await_true(condition, seconds=60):
 def lines_after(text, number):
     """The log's lines after the one with the text that follows so many others. None: it is not
     there yet."""
-    try:
-        with open(LOG, encoding="utf-8") as file:
-            lines = file.readlines()
-    except FileNotFoundError:
-        return None
+    lines = programs.read(LOG).splitlines()
     found = [i for i, line in enumerate(lines) if text in line][number:]
     return lines[found[0] + 1:] if found else None
 

@@ -7,9 +7,6 @@
  *   let              sets the flag */
 #include "tests/preload/scene.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Work of two streams: the order of one does not tell what is complete. */
 static void use(uint64_t block, CUstream stream, bool one)
 {
@@ -22,30 +19,26 @@ int main(void)
 {
     char line[64];
     unsigned idle_mib, busy_mib;
-    uint64_t idle = 0, busy = 0;
-    void *flag = NULL;
-    CUstream stream = NULL;
+    uint32_t *held = NULL;
     scene_start(1, 100);
-    REQUIRE(gpu_stream_create(&stream, false));
-    REQUIRE(gpu_host_alloc(&flag, 4));
-    __atomic_store_n((uint32_t *)flag, 0, __ATOMIC_RELEASE);
+    CUstream stream = NEW_STREAM(false);
     setvbuf(stdout, NULL, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
         bool one = sscanf(line, "one %u %u", &idle_mib, &busy_mib) == 2;
         if (one || sscanf(line, "hold %u %u", &idle_mib, &busy_mib) == 2) {
-            REQUIRE(gpu_malloc(&idle, (size_t)idle_mib << 20));
-            REQUIRE(gpu_malloc(&busy, (size_t)busy_mib << 20));
+            uint64_t idle = NEW_BLOCK(idle_mib * MIB), busy = NEW_BLOCK(busy_mib * MIB);
             use(busy, stream, one);
             REQUIRE(gpu_sync());
             REQUIRE(gpu_free(idle));
-            REQUIRE(gpu_wait_flag((uint64_t)(uintptr_t)flag, stream));
+            held = scene_hold(stream);
             REQUIRE(gpu_free(busy));
         } else if (strncmp(line, "let", 3) == 0) {
-            __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+            scene_let_go(held);
         }
         puts("done");
     }
-    __atomic_store_n((uint32_t *)flag, 1, __ATOMIC_RELEASE);
+    if (held)
+        scene_let_go(held);
     REQUIRE(gpu_stream_sync(stream));
     return 0;
 }

@@ -5,9 +5,6 @@
 #include "tests/preload/idle_oom.h"
 
 #include <dirent.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { BLOCKS = 4096 };
 

@@ -30,13 +30,7 @@
  *   reset, exit      the context, or the process, ends */
 #include "tests/preload/scene.h"
 
-#include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum {
     BLOCKS_MAX = 4096,
@@ -166,15 +160,6 @@ static void drop(void)
     num_blocks = 0;
 }
 
-static unsigned long rss_kib(void)
-{
-    unsigned long size, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    EXPECT(file && fscanf(file, "%lu %lu", &size, &resident) == 2);
-    fclose(file);
-    return resident * ((unsigned long)sysconf(_SC_PAGESIZE) / 1024);
-}
-
 static int peek(void)
 {
     uint32_t word;
@@ -242,9 +227,8 @@ static _Atomic uint64_t wrong_words;
 static void *work(void *arg)
 {
     uint32_t value = (uint32_t)(uintptr_t)arg << 24;
-    CUstream stream = NULL;
     REQUIRE(gpu_open(0));
-    stream = NEW_STREAM(false);
+    CUstream stream = NEW_STREAM(false);
     uint64_t a = NEW_BLOCK(4 * WORK_WORDS), errors = NEW_BLOCK(4), total = 0;
     uint32_t found;
     while (!atomic_load(&stops)) {
@@ -340,12 +324,10 @@ static bool obey(const char *line)
         say_wrong(rest());
         return true;
     } else if (!strncmp(line, "info", 4)) {
-        size_t free_bytes, total_bytes;
-        REQUIRE(gpu_mem_info(&free_bytes, &total_bytes));
-        printf("%zu\n", free_bytes / KIB);
+        printf("%zu\n", FREE_BYTES() / KIB);
         return true;
     } else if (!strncmp(line, "rss", 3)) {
-        printf("%lu\n", rss_kib());
+        printf("%zu\n", scene_resident_bytes() / KIB);
         return true;
     } else if (!strncmp(line, "peek", 4)) {
         printf("%d\n", peek());

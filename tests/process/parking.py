@@ -112,8 +112,8 @@ class Group:
 
     def __init__(self, test, pid):
         for mark, mount, self.limit, self.usage in self.KINDS:
-            with open("/proc/self/cgroup", encoding="ascii") as file:
-                own = [line.rstrip().split(mark)[1] for line in file if mark in line]
+            own = [line.split(mark)[1] for line in programs.read("/proc/self/cgroup").splitlines()
+                   if mark in line]
             self.path = f"{mount}{own[0] if own else ''}/gpucache-{os.getpid()}"
             with contextlib.suppress(OSError):
                 os.mkdir(self.path)
@@ -128,8 +128,7 @@ class Group:
             file.write(str(value))
 
     def used(self):
-        with open(os.path.join(self.path, self.usage), encoding="ascii") as file:
-            return int(file.read())
+        return int(programs.read(os.path.join(self.path, self.usage)))
 
     def remove(self):
         for _ in range(500):  # until the kernel has seen the process's end

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Programs under the library, for tests of whole processes."""
+"""Programs under the library, for tests of whole processes. The first arguments of such a test are
+the library, and the folder of the simulated driver or, for Python, also that of its runtime."""
 
 import json
 import os
@@ -24,17 +25,22 @@ def environ(library, folders, **options):
     return bare(library, **{"LD_LIBRARY_PATH": folders, **pages, **options})
 
 
+def read(path, missing=""):
+    """What is in the file; missing: it is not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return missing
+
+
 def reported(command, env, how="exit", **options):
     """The program that has run, and the text of its report; None: it wrote none."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "report.json")
         done = subprocess.run(command, env={"GPUCACHE_STATS": f"{how}:{path}", **env}, text=True,
                               capture_output=True, timeout=60, check=False, **options)
-        try:
-            with open(path, encoding="utf-8") as file:
-                return done, file.read()
-        except FileNotFoundError:
-            return done, None
+        return done, read(path, None)
 
 
 def pool_of(text):
@@ -44,11 +50,8 @@ def pool_of(text):
 
 def threads(pid):
     """The names of the process's threads."""
-    names = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/comm", encoding="utf-8") as file:
-            names.append(file.read().strip())
-    return sorted(names)
+    return sorted(read(f"/proc/{pid}/task/{task}/comm").strip()
+                  for task in os.listdir(f"/proc/{pid}/task"))
 
 
 class Talker:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Which backing a process gets by itself. Where a library is loaded that registers memory it gets
 segments, and the statistics name the library. Everywhere else, and wherever it is asked for, it is
-the arena.
-
-test_backing.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME ANY_LIBRARY BACKING.DEF"""
+the arena."""
 
 import os
 import re
@@ -67,7 +65,3 @@ class Backing(unittest.TestCase):
         pool = pool_of([], SIM_VMM="0")
         self.assertEqual((pool["backing"], pool["reason"]),
                          ("segment", "the device has no virtual memory management"))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What Python packages keep in caches of their own, asked through the page (the request `cached`).
-
-test_cached.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
+"""What Python packages keep in caches of their own, asked by the request `cached`."""
 
 import os
-import signal
-import sys
 import time
-import unittest
 
 from test_page import MIB, Case, T
 
@@ -132,8 +127,3 @@ waiter = threading.Thread(target=wait, daemon=True)
             after = eval(program.do(count))
             self.assertLess(after[0], before[0] + 40)
             self.assertEqual(after[1], before[1])
-
-
-if __name__ == "__main__":
-    signal.alarm(110)
-    unittest.main(argv=sys.argv[:1] + sys.argv[4:])

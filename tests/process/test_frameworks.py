@@ -15,6 +15,8 @@ import tempfile
 import time
 import unittest
 
+import programs
+
 LIBRARY, FOLDERS = os.path.realpath(sys.argv[1]), sys.argv[2]
 EMBED, SLOW, LONG_NEAR = map(os.path.realpath, sys.argv[3:6])
 HERE = os.path.dirname(os.path.realpath(__file__))
@@ -78,11 +80,9 @@ class Frameworks(unittest.TestCase):
                "SLOW_PLUGIN": SLOW, "GPUCACHE_LOG": f"debug:{log}", "PYTHONDONTWRITEBYTECODE": "1",
                **env}
         words = [{"LOG": log, "FOLDER": folder}.get(word, word) for word in command]
-        child = subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, text=True)
+        child = programs.Talker(words, env)
         child.log = log
-        self.addCleanup(child.communicate)
-        self.addCleanup(child.kill)
+        self.addCleanup(child.end)
         return child
 
     def scene(self, python, name, **env):
@@ -90,22 +90,16 @@ class Frameworks(unittest.TestCase):
         return self.start(python, program, name, "LOG", "FOLDER", **env)
 
     def ends_well(self, child):
-        out, err = child.communicate(timeout=60)
-        self.assertEqual((child.returncode, err), (0, ""), f"{err}{self.logged(child)[-1500:]}")
-        return out
+        self.assertEqual(child.finish(), (0, ""), self.logged(child)[-1500:])
 
     def logged(self, child):
-        try:
-            with open(child.log, encoding="utf-8") as file:
-                return file.read()
-        except FileNotFoundError:
-            return ""
+        return programs.read(child.log)
 
     def await_log(self, text, child, seconds=60):
         """Until the log matches the pattern."""
         end = time.monotonic() + seconds
         while not re.search(text, self.logged(child)):
-            self.assertIsNone(child.poll(), self.logged(child))
+            self.assertIsNone(child.process.poll(), self.logged(child))
             self.assertLess(time.monotonic(), end, f"no {text!r} in: {self.logged(child)}")
             time.sleep(0.005)
 
@@ -118,8 +112,8 @@ class Frameworks(unittest.TestCase):
     def test_an_idle_program_gives_its_cache_back(self):
         def play(python):
             child = self.scene(python, "idle")
-            self.assertEqual(child.stdout.readline(), "ready\n")
-            child.send_signal(signal.SIGUSR1)
+            self.assertEqual(child.read(), "ready")
+            os.kill(child.pid, signal.SIGUSR1)
             self.await_log(r"flush \(frameworks\): gave back 160\.0 MiB", child)
             self.assertIn("torch: done, gave 160.0 MiB back", self.logged(child))
             self.ends_well(child)
@@ -128,14 +122,13 @@ class Frameworks(unittest.TestCase):
     def test_a_holder_of_the_interpreters_lock_delays_no_flush(self):
         def play(python):
             child = self.scene(python, "held")
-            self.assertEqual(child.stdout.readline(), "ready\n")
-            self.assertEqual(child.stdout.readline(), "inside\n")
-            child.send_signal(signal.SIGUSR1)
+            self.assertEqual([child.read(), child.read()], ["ready", "inside"])
+            os.kill(child.pid, signal.SIGUSR1)
             self.await_log(r"flush \(signal\)", child)
             self.assertNotIn("torch", self.logged(child))
-            child.stdin.write("x")
-            child.stdin.flush()
-            self.assertEqual(child.stdout.readline(), "awake\n")
+            child.process.stdin.write("x")
+            child.process.stdin.flush()
+            self.assertEqual(child.read(), "awake")
             self.await_log(r"flush \(frameworks\): gave back 160\.0 MiB", child)
             self.ends_well(child)
         self.each(play)
@@ -172,7 +165,3 @@ class Frameworks(unittest.TestCase):
             if library:
                 self.ends_well(self.start(EMBED, library, PYTHONHOME=prefix_of(python)))
         self.each(play)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

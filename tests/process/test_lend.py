@@ -1,8 +1,5 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Processes on one simulated GPU lend each other their idle memory.
-
-test_lend.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER LENDER LEND_MEANS"""
+"""Processes on one simulated GPU lend each other their idle memory."""
 import contextlib
 import json
 import os
@@ -16,12 +13,11 @@ import threading
 import time
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import page_client  # noqa: E402
-import programs  # noqa: E402
-import waiting  # noqa: E402
+import page_client
+import programs
+import waiting
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY, FOLDERS, LENDER, MEANS = os.path.realpath(sys.argv[1]), *sys.argv[2:5]
 MIB = 1 << 20
 NO_MEMORY, UNKNOWN = 2, 999
@@ -48,6 +44,7 @@ class Gpu:
     """A GPU that several processes share, with a folder for their pages and reports."""
 
     def __init__(self, test, capacity="1G"):
+        self.test = test
         self.name, self.folder = test.shared_gpu(0o666), test.scratch()  # any user may join
         self.pages = os.path.join(self.folder, "pages")
         self.capacity = capacity
@@ -113,11 +110,7 @@ class Process(programs.Talker):
 
     def await_page(self):
         """The control thread makes the page, soon after the first allocation."""
-        deadline = time.monotonic() + 60
-        while not self.page():
-            if time.monotonic() > deadline:
-                raise AssertionError("no page")
-            time.sleep(0.005)
+        self.gpu.test.wait_for(self.page, "no page")
 
     def page(self):
         return self.gpu.shows(self.pid)
@@ -132,10 +125,7 @@ class Process(programs.Talker):
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.stdout.close()
-        if not os.path.exists(self.report):
-            return {}
-        with open(self.report, encoding="utf-8") as file:
-            report = json.load(file)
+        report = json.loads(programs.read(self.report, '{"counters": {}, "pools": []}'))
         return {**report["counters"], **(report["pools"][0] if report["pools"] else {})}
 
 
@@ -420,7 +410,3 @@ class Lend(waiting.Waiting):
         asker = gpu.start()
         self.assertEqual(asker.take(700), 0)
         self.assertGreaterEqual(asker.end()["num_oom_borrowed"], 1)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

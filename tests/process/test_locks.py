@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Two Python processes that run out of memory while each holds the interpreter's lock and its
 package's allocator lock, as PyTorch does around cudaMalloc.
@@ -16,7 +15,6 @@ What meets there, in the letters of shim/framework/README.md, for each of the tw
 import os
 import sys
 import time
-import unittest
 
 import page_client
 import programs
@@ -150,7 +148,3 @@ class Locks(waiting.Waiting):
         os.mkdir(through)
         self.assertEqual(holder.read(), "0")  # its cache was not touched meanwhile
         self.wait_for(lambda: taken(asker.do("take(900)"))[0] == 0, "the cache")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

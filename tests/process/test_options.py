@@ -1,9 +1,6 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Values of options that make no sense, in a process. Each has a meaning of its own, or gets a
-warning of one line and the process works as without it.
-
-test_options.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+warning of one line and the process works as without it."""
 import concurrent.futures
 import os
 import sys
@@ -132,7 +129,3 @@ class Options(unittest.TestCase):
         said, _ = play("exit, request device=9 twice")
         self.assertEqual(len(said), 1, said)
         self.assertIn("gpucache: warning: GPUCACHE_EMPTY_CACHE: there is no device 9", said[0])
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The page of live state and the requests through it, of whole processes on the simulated driver.
-
-test_page.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
+"""The page of live state and the requests through it, of processes on the simulated driver."""
 
 import contextlib
 import os
@@ -355,8 +353,3 @@ class Request(Case):
                     self.assertEqual(page.await_reply(at, sequence)[0], T.PAGE_REPLY_DONE)
                 took_ms.append((time.monotonic() - start) * 1000)
             self.assertGreaterEqual(min(took_ms), T.PAGE_SLOTS - 1)
-
-
-if __name__ == "__main__":
-    signal.alarm(110)
-    unittest.main(argv=sys.argv[:1] + sys.argv[4:])

@@ -1,15 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""The device memory of a process goes to the host, and comes back when the process uses it.
-
-test_park.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+"""The device memory of a process goes to the host, and comes back when the process uses it."""
 import os
 import resource
 import shutil
 import signal
-import sys
 import time
-import unittest
 
 import programs
 from parking import FOLDERS, DONE, REFUSED, MIB, Base, Group
@@ -130,8 +125,7 @@ class Park(Base):
 
     def test_without_a_thread_it_says_so(self):
         p = self.start("make 8 8")
-        with open(f"/proc/{p.pid}/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[0])
+        pages = int(programs.read(f"/proc/{p.pid}/statm").split()[0])
         resource.prlimit(p.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
         self.assertIn("no thread", self.park(p, code=REFUSED)[1]["why"])
         resource.prlimit(p.pid, resource.RLIMIT_AS, (-1, -1))
@@ -148,10 +142,8 @@ class Park(Base):
         self.park(p)
         self.assertIn("the driver gives error 1", p.ask("wake")[2]["why"])
         p.talker.send("check")
-        self.wait_for(lambda: os.path.exists(log) and os.path.getsize(log),
-                      "it waits without a word")
-        with open(log, encoding="utf-8") as file:
-            self.assertIn("waits for its device memory: the driver gives error 1", file.read())
+        self.wait_for(lambda: "waits for its device memory: the driver gives error 1" in
+                      programs.read(log), "it waits without a word")
 
     def test_who_may_open_no_file_is_told_so(self):
         p = self.start("make 16 20")
@@ -330,23 +322,24 @@ class Full(Base):
         self.assertGreaterEqual(value, 128 * MIB)
         self.assertEqual(p.do("check"), "right")
 
-    def test_two_take_turns(self):
-        options = {"GPUCACHE_PARK": "lend:1s", "GPUCACHE_SHARE": "20s"}
+    def two_that_lend(self, park):
+        """The second one has what the first one lent in its sleep."""
+        options = {"GPUCACHE_PARK": park, "GPUCACHE_SHARE": "20s"}
         first, second = self.start(**options), self.start(**options)
         first.do("make 16 70")
         self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
         self.assertEqual(second.do("make 16 70", "check"), "right")
+        return first, second
+
+    def test_two_take_turns(self):
+        first, second = self.two_that_lend("lend:1s")
         for p in (first, second) * 3:
             self.assertEqual(p.do("check"), "right")
 
     def test_who_never_rests_keeps_its_memory_and_the_other_waits(self):
         """Both need most of the device and lend only in their sleep. The one that works again and
         again goes on; the other comes as soon as it sleeps."""
-        options = {"GPUCACHE_PARK": "lend:2s", "GPUCACHE_SHARE": "20s"}
-        first, second = self.start(**options), self.start(**options)
-        first.do("make 16 70")
-        self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
-        self.assertEqual(second.do("make 16 70", "check"), "right")
+        first, second = self.two_that_lend("lend:2s")
         works, waits, used, judged = second, first, time.monotonic(), 0
         for _ in range(8):
             waits.talker.send("check")
@@ -365,7 +358,3 @@ class Full(Base):
             if judged == 2:
                 return
         self.skipTest("the machine stands still again and again")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[5:])

@@ -1,15 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Parked memory goes into a file in a folder.
-
-test_park_folder.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+"""Parked memory goes into a file in a folder."""
 import contextlib
 import os
 import resource
-import sys
 import tempfile
 import time
-import unittest
 
 from parking import DONE, MIB, REFUSED, T, Base
 
@@ -172,7 +168,3 @@ class Folder(Base):
     def test_threads_work_on(self):
         p = self.start("make 8 20", "work 4", GPUCACHE_PARK_TO=self.folder)
         self.assertEqual(self.parks_of_one_at_work(p, 3, 60), 3)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[5:])

@@ -1,10 +1,7 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """The report of GPUCACHE_STATS=exit in every way a process ends. Return, exit() and quick_exit()
 write it once, whichever thread calls. _exit(), a signal, abort() and a forked child write none. A
-file has the state of a program that runs on, also after a signal killed it.
-
-test_reports.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+file has the state of a program that runs on, also after a signal killed it."""
 import json
 import os
 import shutil
@@ -12,10 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import unittest
 
 import programs
 import waiting
+from programs import read
 
 LIBRARY, FOLDERS, PROGRAM = os.path.realpath(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -29,15 +26,6 @@ def end_by(way):
     """(exit status, stderr, text of the report file or None)"""
     done, text = programs.reported([PROGRAM, way], programs.environ(LIBRARY, FOLDERS))
     return done.returncode, done.stderr, text
-
-
-def read(path):
-    """What is in the file; nothing: it is not there."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
 
 
 def write(path, text):
@@ -213,7 +201,3 @@ class Reports(waiting.Waiting):
         again = run("quick_exit", GPUCACHE_STATS="exit").stderr
         self.assertEqual(said.count("gpucache"), again.count("gpucache"))
         self.assertGreater(said.count("gpucache"), 0)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

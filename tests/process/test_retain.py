@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""After a wake the host retains copies of device memory, and the next park copies what differs.
-
-test_retain.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY"""
+"""After a wake the host retains copies of device memory, and the next park copies what differs."""
 import os
-import sys
-import unittest
 
 import parking
+import programs
 
 DONE, MIB = parking.DONE, parking.MIB
 PAGE = 2 * MIB
@@ -97,13 +93,17 @@ class Retain(parking.Base):
         _, live = self.copied(p)
         self.assertGreater(live, 64 * MIB)
         self.wake(p)
-        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 24 * 1024, "it keeps all", 10)
+        self.await_rss(p, before, 24)
         self.assertGreater(int(p.do("rss")), before + 12 * 1024)
         self.assertEqual(self.copied(p), (live - 16 * MIB, live))
         self.assertEqual(p.do("copies"), "right")
 
+    def await_rss(self, p, before, more_mib):
+        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + more_mib * 1024,
+                      "it keeps memory", 10)
+
     def is_dropped(self, p, before, live):
-        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 16384, "it keeps memory", 10)
+        self.await_rss(p, before, 16)
         self.assertEqual(self.copied(p), (live, live))
         self.assertEqual(p.do("copies"), "right")
 
@@ -127,12 +127,12 @@ class Retain(parking.Base):
         _, live = self.copied(p)
         self.wake(p)
         self.assertEqual(p.ask("set PARK=ask,retain:4M")[0], DONE)
-        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 20480, "it keeps memory", 10)
+        self.await_rss(p, before, 20)
         self.assertEqual(p.ask("set PARK=ask,retain:1G")[0], DONE)
         self.assertEqual(self.copied(p), (live - 4 * MIB, live))
         self.wake(p)
         self.assertEqual(p.ask("set PARK=ask")[0], DONE)
-        self.wait_for(lambda: int(p.do("rss")) <= before * 1.02 + 16384, "it keeps memory", 10)
+        self.await_rss(p, before, 16)
         self.assertEqual(p.ask("set PARK=ask,retain:1G")[0], DONE)
         self.is_dropped(p, before, live)
 
@@ -174,8 +174,7 @@ class Retain(parking.Base):
             copied, live = self.copied(p)
             self.assertEqual(copied, live)
             self.assertEqual(p.do("check"), "right")
-        with open(log, encoding="utf-8") as file:
-            self.assertEqual(file.read().count("loads no kernel (error 218)"), 1)
+        self.assertEqual(programs.read(log).count("loads no kernel (error 218)"), 1)
 
     def test_without_memory_for_the_kernel_a_later_park_tries_again(self):
         for call in "cuModuleLoadData", "cuModuleGetFunction", "cuMemAlloc_v2":
@@ -203,7 +202,3 @@ class Retain(parking.Base):
 
     def test_threads_work_on(self):
         self.parks_of_one_at_work(self.start("make 2 12", "work 3"), 4, 10)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[5:])

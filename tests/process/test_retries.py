@@ -1,9 +1,6 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Driver calls that found no memory beside idle memory, and were made again, are counted. So are
-calls of the program's that the driver served after it had no memory for the pool's own.
-
-test_retries.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+calls of the program's that the driver served after it had no memory for the pool's own."""
 import json
 import os
 import re
@@ -66,8 +63,7 @@ def allocate(words, **options):
         env = programs.environ(LIBRARY, FOLDERS, GPUCACHE_DIR="none", SIM_DEVICES="1",
                                SIM_TRACE=f"calls:{calls}", **options)
         done, text = programs.reported([sys.executable, "-c", ALLOCATOR, *words.split()], env)
-        with open(calls, encoding="utf-8") as file:
-            own = re.findall(r"cuMemAlloc(?:Pitch)?_v2 (\d+)", file.read())
+        own = re.findall(r"cuMemAlloc(?:Pitch)?_v2 (\d+)", programs.read(calls))
     return [int(word) for word in done.stdout.split()], programs.pool_of(text), sum(map(int, own))
 
 
@@ -109,7 +105,3 @@ class Retries(unittest.TestCase):
         # 15 kinds at least once each, 10 refused calls, and 20 rounds of threads
         self.assertGreaterEqual(count, 45)
         self.assertLess(count, 400)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """In a program with other rights than its caller's (setuid) the library does nothing. There is no
 pool, no signal handler, no thread, no page, and no report to a file that the caller names. The
@@ -38,12 +37,9 @@ def make(folder):
     program = os.path.join(folder, "program")
     for library in (LIBRARY, os.path.join(DRIVER, "libcuda.so.1")):
         shutil.copy(library, folder)
-    subprocess.run(
-        [*COMPILER, "-o", program, SOURCE, "-Wl,--no-as-needed",
-         os.path.join(folder, os.path.basename(LIBRARY)), os.path.join(folder, "libcuda.so.1"),
-         f"-Wl,-rpath,{folder}"],
-        check=True,
-    )
+    subprocess.run([*COMPILER, "-o", program, SOURCE, "-Wl,--no-as-needed",
+                    os.path.join(folder, os.path.basename(LIBRARY)),
+                    os.path.join(folder, "libcuda.so.1"), f"-Wl,-rpath,{folder}"], check=True)
     return program
 
 
@@ -76,6 +72,3 @@ def main():
         print("FAIL: the library works in a setuid program")
         return 1
     return 0
-
-
-sys.exit(main())

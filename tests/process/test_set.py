@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Options that change while a program runs, by requests through its page, on the simulated driver.
-
-test_set.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME TABLES.PY"""
+"""Options that change while a program runs, by requests through its page."""
 
 import os
 import sys
 import time
-import unittest
 
 import page_client
 import programs
@@ -246,8 +243,7 @@ class Others(Case):
         self.set("LOG", "warn", old="info:" + paths[1])
         self.page.ask("flush")
         for path in paths:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+            text = programs.read(path)
             self.assertIn("set by a request: GPUCACHE_LOG=info:" + path, text)
             self.assertEqual(text.count("gpucache: info: flush ("), 1, text)
         self.assertEqual(self.finish(), "")
@@ -258,8 +254,7 @@ class Others(Case):
         self.set("STATS", "exit:" + path, old="off", new="exit-json:" + path)
         self.set("MAX_IDLE", "8M")
         self.assertEqual(self.finish(), "")
-        with open(path, encoding="utf-8") as file:
-            self.assertIn('"GPUCACHE_MAX_IDLE":"8M"', file.read())
+        self.assertIn('"GPUCACHE_MAX_IDLE":"8M"', programs.read(path))
 
     def test_a_report_that_is_no_longer_wanted(self):
         self.start(GPUCACHE_STATS="exit")
@@ -321,7 +316,3 @@ class Refusals(Case):
         self.assertEqual(code, REFUSED)
         self.assertIn("too many files", options["GPUCACHE_LOG"]["why"])
         self.assertEqual(self.look()[0]["options"]["GPUCACHE_LOG"], f"info:{self.folder}/63.log")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,10 +1,7 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Hundreds of processes start at once with the library. All of them end well, none waits for
 another, and each takes little longer to start. Then a few dozen that use the simulated GPU, at once
-too.
-
-test_start.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+too."""
 
 import os
 import resource
@@ -60,7 +57,3 @@ def main():
             faults.append(f"{len(bad)} of {number} of {command[0]} failed: {bad[:5]}")
     print("\n".join(faults))
     return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

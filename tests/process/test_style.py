@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """scripts/check-style names each fault in a doctored file, and finds none in a clean one."""
 import os

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """A process without CUDA cannot tell that the library is preloaded. It has the same output, exit
 status, threads, descriptors, signal handlers and environment. The library makes no system call
@@ -232,7 +231,3 @@ def main():
     faults = seen + (traced or [])
     print("\n".join(faults) or "nothing to tell them apart")
     return 1 if faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

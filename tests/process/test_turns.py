@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""A flush that waits for GPU work holds up nothing else that the control thread does.
-
-test_turns.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER HOLDER TABLES.PY"""
+"""A flush that waits for GPU work holds up nothing else that the control thread does."""
 import os
 import signal
 import sys
 import threading
-import unittest
 
 import page_client
 import programs
@@ -66,8 +62,7 @@ class Turns(waiting.Waiting):
         self.assertEqual(self.holder.do(line), "done")
 
     def logged(self):
-        with open(self.log, encoding="utf-8") as file:
-            return file.read()
+        return programs.read(self.log)
 
     def figures(self):
         self.assertEqual(self.page.ask("look")[0], T.PAGE_REPLY_DONE)
@@ -186,7 +181,3 @@ class Turns(waiting.Waiting):
         self.do("let")
         self.wait_for(lambda: self.figures()["reserved_bytes"] == 0, "the memory behind work")
         self.assertEqual(self.logged().count("flush (signal)"), 2)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])

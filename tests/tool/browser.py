@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Chromium without a window, asked through a pipe (its DevTools protocol): what a page does there,
 with nothing but Python."""
-import base64
 import contextlib
 import json
 import os
@@ -127,12 +126,3 @@ class Browser:
         for kind in "rawKeyDown", "keyUp":
             self.ask("Input.dispatchKeyEvent", type=kind, key=name, code=name,
                      modifiers=8 * shift)
-
-    def picture(self, path):
-        """Of the whole page."""
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
-        data = self.ask("Page.captureScreenshot", captureBeyondViewport=True,
-                        clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"],
-                              "scale": 1})["data"]
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(data))

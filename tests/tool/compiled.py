@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Makes a copy of the tool that has its modules compiled, beside their sources: compiled.py TOOL
 COPY. Another Python than this one passes over what is compiled, and takes the sources."""

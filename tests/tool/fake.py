@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A page of live state as a process under the library would have it. A test writes it, and a thread
-answers requests. Also calls of the tool inside of this process."""
+answers requests. Also calls of the tool inside of this process. The tool is the first argument of
+its tests."""
 import contextlib
 import glob
 import io
 import json
 import mmap
 import os
+import pathlib
 import re
 import signal
 import struct
@@ -262,10 +264,19 @@ def lines_of(call):
     return found, count
 
 
+def text_of(*path):
+    return pathlib.Path(*path).read_text(encoding="utf-8")
+
+
+def put_text(path, text="", mode=None):
+    pathlib.Path(path).write_text(text, encoding="utf-8")
+    if mode is not None:
+        os.chmod(path, mode)
+
+
 def catches(pid, number):
     """Has the process a handler of its own for the signal?"""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
-        caught = re.search(r"^SigCgt:\s*(\w+)", status.read(), re.MULTILINE)
+    caught = re.search(r"^SigCgt:\s*(\w+)", text_of(f"/proc/{pid}/status"), re.MULTILINE)
     return bool(caught and int(caught[1], 16) >> (number - 1) & 1)
 
 

@@ -11,7 +11,7 @@ import sys
 import termios
 import time
 
-from fake import ALONE, MIB, UUID_B, body, flushed, map_page, pool, wait_for
+from fake import ALONE, MIB, UUID_B, body, flushed, map_page, pool
 from test_page import Case
 
 from gpucache import tables
@@ -81,11 +81,7 @@ class Terminal:
     def close(self):
         """As a window that is closed. The exit status."""
         os.close(self.fd)
-        status = wait_for(lambda: [end for pid, end in [os.waitpid(self.pid, os.WNOHANG)] if pid])
-        if not status:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        return os.WEXITSTATUS(status[0]) if status and os.WIFEXITED(status[0]) else -1
+        return self.ended(lambda: time.sleep(0.01))
 
     def quit(self, key="q"):
         """The exit status."""
@@ -94,16 +90,20 @@ class Terminal:
 
     def end(self):
         """The exit status."""
+        status = self.ended(self.feed)
+        os.close(self.fd)
+        return status
+
+    def ended(self, meanwhile):
         end = time.monotonic() + 60
         while self.status is None and time.monotonic() < end:
-            self.feed()
+            meanwhile()
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self.fd)
         return self.status
 
 

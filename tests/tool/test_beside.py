@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Memory that the driver serves beside the pool: how much of it there was at once, on the simulated
-driver.
-
-test_beside.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+driver."""
 import json
-import sys
-import unittest
 
+from fake import text_of
 from traced import MIB, Traces
 
 from gpucache import plan, report, usage
@@ -212,8 +209,7 @@ assert cuda.cuMemHostUnregister(host)
         """Random programs of four threads. Each knows how much there was of each kind."""
         for seed in range(6):
             path = self.run_traced(f"seed = {seed}" + RANDOM, f"{seed}.gct")
-            with open(path + ".json", encoding="utf-8") as file:
-                known = json.load(file)
+            known = json.loads(text_of(path + ".json"))
             its, _ = self.read(path)
             used = usage.Usage(its)
             self.assertEqual((used.peak, used.live), (known["peak"], known["live"]), seed)
@@ -242,7 +238,3 @@ for n in range(500):
         self.assertLess(job.least, 700 * MIB)
         self.assertGreaterEqual(job.least, 576 * MIB)
         self.assertIn("576 MiB", self.tool("report", path).stdout)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

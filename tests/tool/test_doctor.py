@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What doctor says of a machine and of a process, with and without a GPU, and its warnings.
-
-test_doctor.py TOOL"""
+"""What doctor says of a machine and of a process, with and without a GPU, and its warnings."""
 import os
 import struct
 import subprocess
@@ -10,7 +8,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MAPPER, PIPES, TOOL, map_page, pythons, tool, well
+from fake import TOOL, map_page, put_text, pythons, tool, well
 from test_page import Case
 
 from gpucache import doctor, fault, host, process, tables
@@ -31,15 +29,15 @@ class Told(Case):
                             ("container", []), ("preloaded", (mine, "")), ("c_library", "glibc 2"),
                             ("is_wsl", False)):
             self.answer(name, value)
-        for module in doctor.NEEDED:
-            patch = unittest.mock.patch.dict(sys.modules, {module: types.ModuleType(module)})
-            patch.start()
-            self.addCleanup(patch.stop)
+        self.begin(unittest.mock.patch.dict(sys.modules, {
+            module: types.ModuleType(module) for module in doctor.NEEDED}))
 
-    def answer(self, name, value):
-        patch = unittest.mock.patch.object(host, name, lambda *_: value)
+    def begin(self, patch):
         patch.start()
         self.addCleanup(patch.stop)
+
+    def answer(self, name, value):
+        self.begin(unittest.mock.patch.object(host, name, lambda *_: value))
 
     def told(self, *words, **env):
         done = well("doctor", "--json", *words, **env)
@@ -151,15 +149,10 @@ class OfProcess(Told):
         os.makedirs(os.path.join(sites, "torch-2.11.0+cu130.dist-info"))
         os.makedirs(os.path.join(sites, "requests-2.0.dist-info"))
         path = os.path.join(sites, "torch", "lib", "libc10_cuda.so")
-        with open(path, "wb") as file:
-            file.write(bytes(4096))
-        with subprocess.Popen([sys.executable, "-c", MAPPER], **PIPES,
-                              env={**os.environ, "GPUCACHE_LOG": "loud"}) as sleeper:
-            try:
-                map_page(sleeper, types.SimpleNamespace(path=path))
-                facts, warnings = self.told(sleeper.pid)
-            finally:
-                sleeper.kill()
+        put_text(path, "\0" * 4096)
+        sleeper, _ = self.sleeper(GPUCACHE_LOG="loud")
+        map_page(sleeper, types.SimpleNamespace(path=path))
+        facts, warnings = self.told(sleeper.pid)
         self.assertEqual(facts["packages"], "torch 2.11.0+cu130")
         self.assertEqual(facts["mapped"], path)
         self.assertIn(f"{sleeper.pid} {sys.executable} -c", facts["process"])
@@ -199,16 +192,13 @@ class Machine(Case):
 
     def test_of_nvidia_smi_and_without_it(self):
         program = os.path.join(self.folder, "nvidia-smi")
-        with open(program, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\necho '0, NVIDIA L4, 23034 MiB, 8.9, [N/A], Default'\n")
-        os.chmod(program, 0o755)
+        put_text(program, "#!/bin/sh\necho '0, NVIDIA L4, 23034 MiB, 8.9, [N/A], Default'\n", 0o755)
         with unittest.mock.patch.dict(os.environ, {"PATH": self.folder + ":" + os.environ["PATH"]}):
             self.assertEqual(host.gpus()[0]["compute_cap"], "8.9")
             os.unlink(program)
             info = os.path.join(self.folder, "gpus", "0000:01:00.0")
             os.makedirs(info)
-            with open(info + "/information", "w", encoding="utf-8") as file:
-                file.write("Model: \t\t NVIDIA L4\nIRQ: 7\n")
+            put_text(info + "/information", "Model: \t\t NVIDIA L4\nIRQ: 7\n")
             with unittest.mock.patch.object(host, "GPU_FILES", self.folder + "/gpus"), \
                     unittest.mock.patch.dict(os.environ, {"PATH": self.folder}):
                 self.assertEqual(host.gpus(), [{"index": "0", "name": "NVIDIA L4"}])
@@ -227,11 +217,9 @@ class Machine(Case):
     def test_of_the_service_and_the_file_of_preloads(self):
         with unittest.mock.patch.dict(os.environ, {"CUDA_MPS_PIPE_DIRECTORY": self.folder}):
             self.assertEqual(host.mps(), "")
-            with open(self.folder + "/control", "w", encoding="utf-8"):
-                pass
+            put_text(self.folder + "/control")
             self.assertEqual(host.mps(), self.folder)
-        with open(self.folder + "/preload", "w", encoding="utf-8") as file:
-            file.write("# a word\n/b.so /c.so\n")
+        put_text(self.folder + "/preload", "# a word\n/b.so /c.so\n")
         with unittest.mock.patch.object(host, "PRELOAD_FILE", self.folder + "/preload"), \
                 unittest.mock.patch.dict(os.environ, {"LD_PRELOAD": "/a.so"}):
             self.assertEqual(host.preloads(), ["/a.so", "/b.so", "/c.so"])
@@ -250,7 +238,3 @@ class Anywhere(Case):
             lines = done.stdout.decode().splitlines()
             names = {line[:doctor.NAMES].split(" ")[0] for line in lines}
             self.assertLessEqual(set(FACTS) - {"GPU"}, names)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

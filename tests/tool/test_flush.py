@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache flush: what it asks for, its receipts, and what ends it.
-
-test_flush.py TOOL"""
+"""gpucache flush: what it asks for, its receipts, and what ends it."""
 import concurrent.futures
 import json
 import os
@@ -12,7 +10,8 @@ import threading
 import unittest
 import unittest.mock
 
-from fake import ALONE, MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool, wait_for, well
+from fake import (ALONE, MIB, TOOL, UUID, UUID_B, body, flushed, pool, put_text, tool, wait_for,
+                  well)
 from test_page import USER, Case
 
 from gpucache import ask as ask_module
@@ -122,9 +121,7 @@ class Flush(Case):
     def from_outside(self, keep):
         """The receipt of a flush of this process, by a tool of its own."""
         done = subprocess.run([*ALONE, "flush", str(os.getpid()), "--json", "--wait", "60s",
-                               "--keep", keep], capture_output=True, text=True, timeout=90,
-                              check=False,
-                              env={**os.environ, "GPUCACHE_DIR": self.folder})
+                               "--keep", keep], capture_output=True, text=True, timeout=90)
         return json.loads(done.stdout)["receipts"][0]
 
     def test_a_receipt_without_late_packages_counts_its_own_flush_alone(self):
@@ -251,8 +248,7 @@ class Flush(Case):
         for pid in range(1, 41):
             self.page(pid=pid, namespace=12345, answer=lambda words: (DONE, 0, flushed()))
         done = subprocess.run(["sh", "-c", 'ulimit -n 24; exec "$@" flush --all', "sh", *ALONE],
-                              capture_output=True, text=True, timeout=60, check=False,
-                              env={**os.environ, "GPUCACHE_DIR": self.folder})
+                              capture_output=True, text=True, timeout=60)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertEqual(len(done.stdout.splitlines()), 40)
 
@@ -277,8 +273,7 @@ class Flush(Case):
         """What the process calls itself now is none of its names."""
         page = self.serve()
         file = os.path.basename(os.readlink("/proc/self/exe"))
-        with open("/proc/self/comm", "w", encoding="utf-8") as comm:
-            comm.write("ENGINE")
+        put_text("/proc/self/comm", "ENGINE")
         self.assertEqual(tool("flush", "--all").status, 0)
         self.assertEqual(tool("flush", "--name", file[:2] + "*").status, 0)
         self.assertEqual(tool("flush", "--name", "trainer").status, 0)
@@ -290,7 +285,3 @@ class Flush(Case):
         self.says(tool("flush", "--all", "--gpu", "9"), 1,
                   f"no process of {USER} under libgpucache on GPU 9")
         self.assertEqual(tool("flush", "--all", os.getpid()).status, 2)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Names of frames, and which frame of a call path is the code that asked.
-
-test_frame.py TOOL"""
+"""Names of frames, and which frame of a call path is the code that asked."""
 import collections
 import html
 import io
 import json
 import os
 import re
-import sys
 import time
 import unittest
 import unittest.mock
 
-from fake import Scratch, well
+from fake import Scratch, put_text, well
 
 import browser
 import gct
@@ -257,8 +254,7 @@ class Reports(Scratch):
     def test_titles_of_the_page_have_whole_names(self):
         self.write([*ASKS[3:] * 20, ASKS[1]])
         path = self.path + ".html"
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.made("html"))
+        put_text(path, self.made("html"))
         title = "[...document.querySelectorAll('%s')].find(its => " \
                 "its.textContent.startsWith('native::clone')).title"
         with browser.Browser() as page:
@@ -288,8 +284,3 @@ class Reports(Scratch):
         done = well("report", self.path)
         self.assertRegex(done.out, r"\n *20 MiB +27% +libtorch_cpu.so\+0x0 +libtorch_cpu.so, "
                                    r"through libc10_cuda.so, called by libtorch_cuda.so\+0x0, ")
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

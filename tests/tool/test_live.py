@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The whole way: the tool, and real processes under the library on the simulated driver.
-
-test_live.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER_AND_RUNTIME"""
+"""The whole way: the tool, and real processes under the library on the simulated driver."""
 import glob
 import os
 import shutil
@@ -274,7 +272,3 @@ class Live(Case):
         self.assertNotEqual(found["pid"], 1)
         done = well("flush", found["pid"])
         self.assertIn("64 MiB returned", done.out)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The figures for Prometheus. Its own linter accepts their names and units, a real Prometheus
-scrapes them, and the dashboard asks for metrics that exist.
-
-test_metrics.py TOOL DASHBOARD"""
+scrapes them, and the dashboard asks for metrics that exist."""
 import contextlib
 import json
 import os
@@ -17,7 +15,7 @@ import unittest.mock
 import urllib.parse
 import urllib.request
 
-from fake import ALONE, MIB, UUID, body, pool, tool, wait_for
+from fake import ALONE, MIB, UUID, body, pool, put_text, text_of, tool, wait_for
 from test_page import Case
 
 from gpucache import metrics
@@ -72,8 +70,7 @@ class Text(Case):
         os.truncate(page.path, 100)
         self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "1.0")
         for number in range(5):  # one sentence of ps, and six files
-            with open(f"{self.folder}/1-{number}-3.page", "w", encoding="ascii"):
-                pass
+            put_text(f"{self.folder}/1-{number}-3.page")
         self.assertEqual(self.sample(tool("metrics").out, "gpucache_unreadable_pages")[0][1], "6.0")
 
     def test_processes_of_two_hidden_namespaces_have_their_own_labels(self):
@@ -109,8 +106,7 @@ class Text(Case):
         self.page()
         target = os.path.join(self.folder, "gpucache.prom")
         self.assertEqual(tool("metrics", "--textfile", target).status, 0)
-        with open(target, encoding="utf-8") as file:
-            self.assertIn("gpucache_idle_bytes{", file.read())
+        self.assertIn("gpucache_idle_bytes{", text_of(target))
         self.assertEqual([n for n in os.listdir(self.folder) if n.startswith("gpucache.prom")],
                          ["gpucache.prom"])
         self.says(tool("metrics", "--textfile", "/nonexistent/x"), 1,
@@ -165,9 +161,8 @@ class Served(Case):
         self.page()
         port, config = free_port(), os.path.join(self.folder, "prometheus.yml")
         with self.server() as url:
-            with open(config, "w", encoding="utf-8") as file:
-                file.write("global: {scrape_interval: 1s}\nscrape_configs: [{job_name: gpucache, "
-                           f"static_configs: [{{targets: ['{url.split('/')[2]}']}}]}}]\n")
+            put_text(config, "global: {scrape_interval: 1s}\nscrape_configs: [{job_name: gpucache, "
+                             f"static_configs: [{{targets: ['{url.split('/')[2]}']}}]}}]\n")
             with subprocess.Popen(["prometheus", f"--config.file={config}",
                                    f"--storage.tsdb.path={self.folder}/tsdb",
                                    f"--web.listen-address=127.0.0.1:{port}"],
@@ -192,8 +187,7 @@ class Served(Case):
 
 class Dashboard(unittest.TestCase):
     def test_it_asks_for_metrics_that_there_are(self):
-        with open(sys.argv[2], encoding="utf-8") as file:
-            dashboard = json.load(file)
+        dashboard = json.loads(text_of(sys.argv[2]))
         asked = set()
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
@@ -204,7 +198,3 @@ class Dashboard(unittest.TestCase):
         self.assertEqual(asked - set(metrics.NAMES), set())
         self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}),
                          len(dashboard["panels"]))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

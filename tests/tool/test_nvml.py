@@ -16,7 +16,7 @@ import types
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, UUID, UUID_B, body, flushed, pool, tool, well
+from fake import MIB, TOOL, UUID, UUID_B, body, flushed, pool, put_text, tool, well
 from test_page import Case
 
 from gpucache import gpu, machine, process, tables
@@ -85,15 +85,10 @@ class Nvml(types.ModuleType):
 @contextlib.contextmanager
 def nvml(gpus, top=None):
     parts = [part for gpu in gpus.values() for part in gpu.get("parts", {}).values()]
-    before = sys.modules.get("pynvml")
-    sys.modules["pynvml"] = made = Nvml({**{part: {} for part in parts}, **gpus},
-                                        top or [uuid for uuid in gpus if uuid not in parts])
-    try:
+    made = Nvml({**{part: {} for part in parts}, **gpus},
+                top or [uuid for uuid in gpus if uuid not in parts])
+    with unittest.mock.patch.dict(sys.modules, pynvml=made):
         yield made
-    finally:
-        del sys.modules["pynvml"]
-        if before:
-            sys.modules["pynvml"] = before
 
 
 def on_the_host():
@@ -132,11 +127,8 @@ class Parts(Case):
 
     def test_without_nvml_a_part_has_the_number_that_its_process_gives_it(self):
         self.page(body(pool(uuid=MIG_UUID)))
-        sys.modules["pynvml"] = None
-        try:
+        with unittest.mock.patch.dict(sys.modules, pynvml=None):
             self.assertRegex(tool("ps").out, rf"{os.getpid()} +\S+ +0 ")
-        finally:
-            del sys.modules["pynvml"]
 
     def test_a_process_in_a_part_is_listed_once(self):
         """By a package that is too old to know those that draw, too."""
@@ -284,22 +276,19 @@ class Plain(Case):
     def test_without_the_library_nvidia_smi_is_asked(self):
         pid = self.child()
         path = os.path.join(self.driver, "nvidia-smi")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"""#!{sys.executable}
+        put_text(path, f"""#!{sys.executable}
 import sys
 if sys.argv[1].startswith("--query-gpu"):
     print("0, {UUID}, NVIDIA H100, 81559, 1024\\n1, {UUID_B}, NVIDIA H100, 81559, [N/A]")
 else:
     print("{UUID}, {pid}, 512\\n{UUID_B}, {pid}, [N/A]")
-""")
-        os.chmod(path, 0o755)
+""", 0o755)
         done = self.tool("ps")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         self.assertIn("GPU 0: NVIDIA H100, 79.6 GiB, 78.6 GiB free", done.stdout)
         self.assertIn("GPU 1: NVIDIA H100, 79.6 GiB\n", done.stdout)
         self.assertRegex(done.stdout, rf"\n{pid} .* 512 MiB ")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(f"#!{sys.executable}\nprint('No devices were found')\nexit(6)\n")
+        put_text(path, f"#!{sys.executable}\nprint('No devices were found')\nexit(6)\n")
         self.assertIn("not listed: No devices were found", self.tool("ps", "-v").stdout)
 
     def test_a_number_of_the_host_is_no_process_of_the_container(self):
@@ -336,7 +325,3 @@ else:
             out = tool("ps").out
         self.assertRegex(out, rf"\n{other} .* 512 MiB .*\(with the library, no figures\)\n")
         self.assertTrue(out.endswith(f"no figures: gpucache stat {other} says why\n"), out)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0]])

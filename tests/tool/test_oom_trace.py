@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the library writes of itself when a program gets no more memory, on the simulated driver.
-
-test_oom_trace.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+"""What the library writes of itself when a program gets no more memory, on the simulated driver."""
 import collections
 import json
 import os
 import resource
-import sys
 import time
-import unittest
 
-from fake import wait_for
+from fake import put_text, wait_for
 from traced import FIRST, KIND, MIB, Program, Traces
 
 from gpucache import trace, usage
@@ -131,8 +127,7 @@ class OutOfMemory(Traces):
 
     def test_what_is_there_is_left_alone(self):
         program = self.program()
-        with open(program.path, "w", encoding="utf-8") as file:
-            file.write("mine")
+        put_text(program.path, "mine")
         program.do("take b 20000000000")
         self.assertIn("the file is there already", program.end())
         self.assertEqual(os.path.getsize(program.path), 4)
@@ -172,8 +167,3 @@ class OutOfMemory(Traces):
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
         used = usage.Usage(self.read(program.path)[0])
         self.assertEqual(used.live, 3_000_000)
-
-
-if __name__ == "__main__":
-    del sys.argv[1:5]
-    unittest.main()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Pages that the tool finds, refuses and removes. For a wrong page the tool gives one clear
-sentence and an exit code, and never a wrong figure.
-
-test_page.py TOOL"""
+sentence and an exit code, and never a wrong figure."""
 import errno
 import gc
 import json
@@ -16,7 +14,7 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MAPPER, MIB, PIPES, FakePage, body, pool, tool, well
+from fake import MAPPER, MIB, PIPES, FakePage, body, pool, put_text, tool, well
 
 from gpucache import page as page_module
 from gpucache import flush, process, setting, signals, tables  # noqa: F401
@@ -47,10 +45,11 @@ class Case(unittest.TestCase):
         self.addCleanup(made.close)
         return made
 
-    def sleeper(self, *words):
+    def sleeper(self, *words, **env):
         """A process that sleeps (map_page gives it its page), and what names its page."""
         # pylint: disable-next=consider-using-with
-        child = subprocess.Popen([sys.executable, "-c", MAPPER, *words], **PIPES)
+        child = subprocess.Popen([sys.executable, "-c", MAPPER, *words], **PIPES,
+                                 env={**os.environ, **env})
         self.addCleanup(child.communicate)
         self.addCleanup(child.kill)
         namespace, pid, start = process.identity(child.pid)
@@ -224,8 +223,7 @@ class Refusing(Case):
                 self.assertEqual(done.err.count("\n"), 0 if "--json" in words else 1)
             os.chmod(folder, 0o700)
             for number in range(5):
-                with open(f"{folder}/1-{number}-3.page", "w", encoding="ascii"):
-                    pass
+                put_text(f"{folder}/1-{number}-3.page")
             err = tool("ps", GPUCACHE_DIR=folder).err
             self.assertTrue(err.rstrip("\n").isprintable(), err)
 
@@ -279,9 +277,11 @@ class Stale(Case):
         return self.page(pid=pid, start=1, **more)
 
     def test_a_page_of_a_dead_process_is_not_shown_and_removed(self):
-        page = self.dead(age_s=3600)
-        self.assertEqual(self.pids(), [])
-        self.assertFalse(os.path.exists(page.path))
+        """Also where its number came back as another process, or the page is from the future."""
+        for page in self.dead(age_s=3600), self.page(start=5, age_s=3600), \
+                self.dead(age_s=-10 * 365 * 86400):
+            self.assertEqual(self.pids(), [])
+            self.assertFalse(os.path.exists(page.path))
 
     def test_the_last_state_stays_for_stat_a_while(self):
         page = self.dead(age_s=60)
@@ -315,11 +315,6 @@ class Stale(Case):
                             unittest.mock.patch.object(signals, "send", refuse):
                         self.assertIn(tool(*words).status, (0, 1), (name, count, words))
 
-    def test_a_pid_that_came_back_is_another_process(self):
-        page = self.page(start=5, age_s=3600)
-        self.assertEqual(self.pids(), [])
-        self.assertFalse(os.path.exists(page.path))
-
     def test_a_page_of_another_namespace_stays_for_a_day(self):
         old = self.page(pid=7, namespace=12345, age_s=90000)
         new = self.page(pid=8, namespace=12345, age_s=80000)
@@ -342,12 +337,14 @@ class Stale(Case):
 
 
 class Who(Case):
+    def each_says(self, pid, sentence, **env):
+        """Each verb for one process."""
+        for words in ("stat", pid), ("set", pid, "MAX_IDLE=1"), ("flush", pid):
+            self.says(tool(*words, **env), 1, f"PID {pid}: {sentence}")
+
     def test_sentences_about_processes_without_a_page(self):
-        self.says(tool("stat", 4194304), 1, "PID 4194304: no such process")
-        self.says(tool("stat", os.getpid()), 1,
-                  f"PID {os.getpid()}: it runs without libgpucache")
-        self.says(tool("set", os.getpid(), "MAX_IDLE=1"), 1,
-                  f"PID {os.getpid()}: it runs without libgpucache")
+        self.each_says(4194304, "no such process")
+        self.each_says(os.getpid(), "it runs without libgpucache")
         for words in (("stat", "x"), ("stat", "-1"), ("stat", "0"), ("flush", "1e3"),
                       ("stat", str(1 << 40)), ("stat",), ("nonsense",), ("flush",)):
             self.assertEqual(tool(*words).status, 2, words)
@@ -355,20 +352,14 @@ class Who(Case):
     def test_other_files_of_a_similar_name_say_nothing(self):
         """Beside the folders of pages, in the place where they are."""
         os.mkdir(self.folder + "/gpucache-tests")
-        with open(self.folder + "/gpucache-notes", "w", encoding="ascii"):
-            pass
+        put_text(self.folder + "/gpucache-notes")
         page_module.PLACES = (self.folder,)
-        for words in ("stat", os.getpid()), ("set", os.getpid(), "MAX_IDLE=1"), \
-                ("flush", os.getpid()):
-            self.says(tool(*words, GPUCACHE_DIR="none"), 1,
-                      f"PID {os.getpid()}: it runs without libgpucache")
+        self.each_says(os.getpid(), "it runs without libgpucache", GPUCACHE_DIR="none")
 
     def test_a_process_whose_parent_has_not_looked_yet_has_ended(self):
         with subprocess.Popen(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-            for words in ("stat", child.pid), ("set", child.pid, "MAX_IDLE=1"), \
-                    ("flush", child.pid):
-                self.says(tool(*words), 1, f"PID {child.pid}: no such process")
+            self.each_says(child.pid, "no such process")
 
     @unittest.skipUnless(ROOT, "needs root, to become somebody else")
     def test_a_user_sees_only_his_own(self):
@@ -427,7 +418,3 @@ class Who(Case):
                 ("0::/user.slice/user-1000.slice/session-2.scope\n", ""),
                 ("", "")):
             self.assertEqual(process.job_of(text), job, text)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

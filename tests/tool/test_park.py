@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache park and wake: what they ask for, their receipts, and what ps, top, stat and metrics
-show of a parked process.
-
-test_park.py TOOL"""
+show of a parked process."""
 import json
 import os
-import sys
 import time
 import types
-import unittest
 
 from fake import MIB, UUID, UUID_B, body, pool, tool
 from test_page import USER, Case
@@ -226,7 +222,3 @@ class Shown(Case):
         self.assertRegex(out, r"(?m)^gpucache_wake_seconds_total\{.*\} 1\.5$")
         self.assertRegex(tool("stat", os.getpid()).out, r"(?m)^wake time +1\.5 s$")
         json.dumps(tool("stat", os.getpid(), "--json").json)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

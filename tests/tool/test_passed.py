@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Memory beside the pool in a trace: what its records mean, in any order that a program can make,
-and in orders that none can.
-
-test_passed.py TOOL"""
+and in orders that none can."""
 import itertools
 import random
-import sys
 import unittest
 
 from fake import lines_of
@@ -236,8 +233,3 @@ class Programs(unittest.TestCase):
                 map(its.now.get, IN_DEVICE)) + sum(its.pool.values())), seed)
             self.assertEqual(found.reserved, found.beside.live, seed)
             self.assertEqual(sum(found.at_peak.values()), found.peak, seed)
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Call paths in traces of programs that run under the library, on the simulated driver.
-
-test_paths.py TOOL LIBRARY SIMULATOR_FOLDERS NVML"""
+"""Call paths in traces of programs that run under the library, on the simulated driver."""
 import json
 import os
 import subprocess
 import sys
-import unittest
 
 from traced import FIRST, PROGRAM, Traces
 
@@ -244,8 +241,3 @@ class PythonFrames(Traces):
         self.assertEqual(complaints, "gpucache: warning: GPUCACHE_TRACE_STACKS: no frames of "
                                      "Python: this version of Python is not known\n")
         self.assertTrue(all(isinstance(frame, int) for path in paths.values() for frame in path))
-
-
-if __name__ == "__main__":
-    del sys.argv[1:5]
-    unittest.main()

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The picture of `gpucache top` without a terminal: at all sizes, of what was recorded, in ASCII.
-
-test_picture.py TOOL"""
+"""`gpucache top`'s picture without a terminal: at all sizes, of what was recorded, in ASCII."""
 import io
 import json
-import sys
 import types
 import unittest
 
@@ -271,7 +268,3 @@ class Signs(unittest.TestCase):
         for sort in view.SORTS:
             shown = view.View(sort)
             self.assertEqual(len(shown.lines(made)), 2)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

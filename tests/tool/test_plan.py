@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache plan on programs whose needs are known.
-
-test_plan.py TOOL"""
+"""gpucache plan on programs whose needs are known."""
 import json
 import lzma
 import os
 import pathlib
-import sys
 import unittest
 import unittest.mock
 
@@ -151,8 +148,3 @@ class Together(unittest.TestCase):
         self.assertEqual(plan.together([first, second], [10, 0]), 12)
         self.assertEqual(plan.together([first, second], [0, 10]), 7)
         self.assertEqual(plan.together([first], [3]), 5)
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache-replay on programs whose figures are known, and what a report says of it.
-
-test_replay.py TOOL WRITER"""
+"""gpucache-replay on programs whose figures are known, and what a report says of it."""
 import contextlib
 import json
 import os
@@ -341,8 +339,3 @@ class Findings(unittest.TestCase):
         self.assertEqual(said, [f"A=1 would have held 800 MiB on average instead of "
                                 f"{text.size(1000 * MIB)}; driver calls take 5 us - 9 us instead "
                                 "of 1 us - 2 us."])
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache report: what is said of a program whose memory is known, in all formats.
-
-test_report.py TOOL WRITER"""
+"""gpucache report: what is said of a program whose memory is known, in all formats."""
 import csv
 import io
 import json
@@ -32,24 +30,27 @@ def out(path, ending):
     return pathlib.Path(f"{path}.{ending}").read_bytes()
 
 
-class Program(unittest.TestCase):
+class Recorded(unittest.TestCase):
+    @classmethod
+    def record(cls, scene):
+        cls.folder = tempfile.TemporaryDirectory(prefix="report-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.path = os.path.join(cls.folder.name, "a.gct")
+        subprocess.run([WRITER, scene, cls.path], timeout=100, check=True)
+
+
+class Program(Recorded):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="report-")
-        cls.path = os.path.join(cls.folder.name, "a.gct")
-        subprocess.run([WRITER, "program", cls.path], timeout=100, check=True)
+        cls.record("program")
         cls.report = report.Report(cls.path)
+        cls.addClassCleanup(cls.report.close)
         cls.usage = cls.report.usage
         by_name = {str(cls.report.symbols[site]): site for site in cls.usage.sites}
         cls.named = "weights" in by_name
         order = sorted(cls.usage.sites)
         cls.site = by_name if cls.named else dict(
             zip(("weights", "churner", "leaker", "spike"), order))
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.report.close()
-        cls.folder.cleanup()
 
     def test_the_peak_and_who_held_it(self):
         at = self.usage.at_peak
@@ -276,14 +277,11 @@ class Viewed(Scratch):
 
 @unittest.skipUnless(shutil.which("addr2line") or shutil.which("llvm-symbolizer"),
                      "no program that knows functions")
-class Paths(unittest.TestCase):
+class Paths(Recorded):
     """Of two call paths to the same caller."""
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory(prefix="report-")
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.path = os.path.join(cls.folder.name, "a.gct")
-        subprocess.run([WRITER, "paths", cls.path], timeout=100, check=True)
+        cls.record("paths")
 
     def test_each_path_is_told_apart(self):
         said = tool("report", self.path).out
@@ -423,8 +421,3 @@ class Words(Scratch):
         # The list has a chunk's parts as one.
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64),
                               ("HELD", (1 << 20) - 64, 128)), (128, 128))
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

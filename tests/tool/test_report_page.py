@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report -o FILE.html: the page's figures, its safety, and, where Chromium is, what it
-does.
-
-test_report_page.py TOOL WRITER"""
+does."""
 import itertools
 import json
 import math
@@ -45,13 +43,19 @@ class Pages(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(prefix="page-")
         cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
+        cls.folder, cls.made = folder.name, {}
 
     @classmethod
     def page(cls, scene, name="", writer=WRITER):
-        """(the page, its data, the report) of a scene. Its files have its name, or another."""
+        """(the page, its data, the report) of a scene, which is played once. Its files have its
+        name, or another."""
         name = name or scene.partition(":")[0]
-        path = os.path.join(cls.folder, name)
+        if name not in cls.made:
+            cls.made[name] = cls.make(scene, os.path.join(cls.folder, name), writer)
+        return cls.made[name]
+
+    @classmethod
+    def make(cls, scene, path, writer):
         subprocess.run([writer, scene, path + ".gct"], timeout=100, check=True)
         done = tool("report", path + ".gct", "-o", path + ".html")
         assert done.status == 0, done.err
@@ -104,10 +108,10 @@ class Figures(Pages):
         self.assertEqual(its.usage.reserved_peak, 128 * MIB)
         steps = [size for size, _ in itertools.groupby(its[1] for its in together.lane(its))]
         self.assertEqual(steps[-4:], [128 * MIB, 0, 128 * MIB, 0])
-        self.assertNotIn("away", self.page("program", "never-parked")[1])
+        self.assertNotIn("away", self.page("program")[1])
 
     def test_the_block_map(self):
-        page, data, its = self.page("program", "mapped")
+        page, data, its = self.page("program")
         names = [found["name"].partition(" at ")[0] for found in data["maps"]]
         self.assertEqual(names, ["the peak", "a flush", "out of memory", "at exit"])
         writer = os.path.basename(WRITER)
@@ -219,8 +223,9 @@ class Figures(Pages):
         self.assertEqual(self.together("at-once-1", "at-once-2")["most"], 2 << 30)
 
     def test_several_processes_in_perfetto(self):
-        names = [self.page("program", name)[2] for name in ("one", "two")]
-        paths = [os.path.join(self.folder, name + ".gct") for name in ("one", "two")]
+        both = "first", "second"
+        names = [self.page("program", name)[2] for name in both]
+        paths = [os.path.join(self.folder, name + ".gct") for name in both]
         done = tool("report", *paths, "--format", "perfetto")
         self.assertEqual(done.status, 0, done.err)
         rows = [row for row in json.loads(done.out)["traceEvents"]
@@ -232,19 +237,18 @@ class Figures(Pages):
             self.assertGreaterEqual(own[0]["ts"], start_us - 100_000)
 
     def test_what_has_no_common_time_or_gpu_is_refused(self):
-        self.page("program", "mine")
-        with open(os.path.join(self.folder, "mine.gct"), "rb") as file:
-            data = bytearray(file.read())
+        self.page("program", "first")
+        data = bytearray(pathlib.Path(self.folder, "first.gct").read_bytes())
         offset = tables.TRACE_HEADER["boot_id"][0]
         for boot in bytes(16), os.urandom(16):
             data[offset:offset + 16] = boot
             pathlib.Path(self.folder, "theirs.gct").write_bytes(data)
-            said = self.together("mine", "theirs", status=1)
-            self.assertRegex(said, r"\S+mine.gct and \S+theirs.gct are of two boots, or of two "
+            said = self.together("first", "theirs", status=1)
+            self.assertRegex(said, r"\S+first.gct and \S+theirs.gct are of two boots, or of two "
                                    r"machines: there is no common time\n$")
         self.page("nothing", "without")
-        self.assertIn("have no GPU in common", self.together("mine", "without", status=1))
-        self.assertFalse(os.path.exists(os.path.join(self.folder, "mine-theirs.html")))
+        self.assertIn("have no GPU in common", self.together("first", "without", status=1))
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "first-theirs.html")))
 
     def test_nothing_is_invented_of_nothing(self):
         page, data, _ = self.page("nothing")
@@ -331,9 +335,6 @@ class Opened(Pages):
                              "its.getBoundingClientRect().right)")
             self.assertGreater(len(boxes), 8)
             self.assertLessEqual(max(boxes), width)
-            if "PICTURES" in os.environ:
-                self.click("#theme")
-                page.picture(os.path.join(os.environ["PICTURES"], f"{theme}-{width}.png"))
         self.assertNotEqual(backs["light"], backs["dark"])
 
     def test_markers_move_and_the_table_follows(self):
@@ -409,8 +410,6 @@ class Opened(Pages):
         page.mouse("Moved", *self.middle("#timeline svg"))
         self.assertRegex(self.words(".reading"), r"parked\s+on the host\s+128 MiB")
         self.assertRegex(self.words(".reading"), r"held on the device\s+0 B")
-        if "PICTURES" in os.environ:
-            page.picture(os.path.join(os.environ["PICTURES"], "parked.png"))
 
     def test_the_block_map_has_moments(self):
         page = self.open()
@@ -448,8 +447,6 @@ class Opened(Pages):
             boxes = page.run("['#timeline svg', '#lanes'].map(its => document.querySelector(its)"
                              ".getBoundingClientRect()).map(its => [its.left, its.width])")
             self.assertEqual(*boxes)
-            if "PICTURES" in os.environ:
-                page.picture(os.path.join(os.environ["PICTURES"], f"lanes-{theme}-{width}.png"))
         page = self.open("two")
         words = "[...document.querySelectorAll('#lanes text')].map(its => its.textContent)"
         told = page.run(words)
@@ -477,8 +474,3 @@ class Opened(Pages):
     def test_nothing(self):
         self.page("nothing")
         self.open("nothing")
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

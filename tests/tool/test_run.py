@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What `gpucache run` takes. Its flags are the library's options. Before anything starts it refuses
-the values that the library's own parser does not understand.
-
-test_run.py TOOL LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PROGRAM"""
+the values that the library's own parser does not understand."""
 import ast
 import os
 import re
@@ -186,7 +184,3 @@ class Source(unittest.TestCase):
                 ast.parse(archive.read(name), name, feature_version=(3, 8))
         with self.assertRaises(SyntaxError):
             ast.parse("match x:\n    case 1: pass", feature_version=(3, 8))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

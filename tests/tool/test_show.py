@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What stat and ps show, and where they have it from.
-
-test_show.py TOOL"""
+"""What stat and ps show, and where they have it from."""
 import contextlib
 import os
 import subprocess
@@ -13,7 +11,8 @@ import time
 import unittest
 import unittest.mock
 
-from fake import MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for, well
+from fake import (MIB, UUID, UUID_B, body, map_page, pool, put_text, text_of, tool, wait_for,
+                  well)
 from test_page import Case
 
 from gpucache import cached, process, tables
@@ -33,8 +32,7 @@ def python(folder, *files):
     A name without capitals is a program."""
     with tempfile.TemporaryDirectory(dir=folder) as its:
         for name in files:
-            with open(os.path.join(its, name), "xb") as file:
-                os.chmod(file.fileno(), 0o755)
+            put_text(os.path.join(its, name), mode=0o755)
         with unittest.mock.patch.object(sys, "base_prefix", sys.prefix), \
                 unittest.mock.patch.object(sysconfig, "get_path", lambda _: its), \
                 unittest.mock.patch.dict(os.environ, PATH=its):
@@ -111,9 +109,8 @@ class Show(Case):
     def test_the_readme_shows_the_columns_of_ps(self):
         def heads(words):
             return next(line.split() for line in words.splitlines() if line.split()[:1] == ["PID"])
-        with open(os.path.join(os.path.dirname(__file__), "../../README.md"),
-                  encoding="utf-8") as file:
-            shown = file.read().split("$ gpucache ps\n")[1]
+        readme = text_of(os.path.dirname(__file__), "../../README.md")
+        shown = readme.split("$ gpucache ps\n")[1]
         self.page()
         self.assertEqual(heads(shown), heads(tool("ps").out))
 
@@ -198,7 +195,3 @@ class Show(Case):
         killer.join()
         self.assertEqual(done.status, 0, done.err)
         self.assertGreater(len(done.out.splitlines()), 1)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Reports of traces with many call sites: what they take, the sums, and the size of the page; and
-where blocks lay.
-
-test_sites.py TOOL"""
+where blocks lay."""
 import io
 import os
 import random
-import sys
 import unittest
 import unittest.mock
 
-from fake import Scratch, lines_of, tool
+from fake import Scratch, lines_of, text_of, tool
 
 import gct
 from gpucache import block_map, report, report_page, site, trace, usage
@@ -112,8 +109,7 @@ class Sites(Scratch):
             done = tool("report", self.path, "-o", self.path + ".html")
             self.assertEqual((done.status, done.err.count("\n")), (0, 1), done.err)
             self.assertLess(os.path.getsize(self.path + ".html"), PAGE_MOST)
-            with open(self.path + ".html", encoding="utf-8") as file:
-                self.assertIn("other libraries", file.read())
+            self.assertIn("other libraries", text_of(self.path + ".html"))
 
 
 class Maps(unittest.TestCase):
@@ -152,8 +148,3 @@ class Maps(unittest.TestCase):
         its.take(False, 0, 4 * MIB)
         its.take(True, MIB, MIB)
         self.assertEqual(its.ranges, {0: MIB, 2 * MIB: 2 * MIB})
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

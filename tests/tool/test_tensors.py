@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""gpucache report --snapshot: what PyTorch keeps in its blocks, by its own snapshot.
-
-test_tensors.py TOOL"""
+"""gpucache report --snapshot: what PyTorch keeps in its blocks, by its own snapshot."""
 import itertools
 import json
 import os
@@ -9,7 +7,6 @@ import pathlib
 import pickle
 import re
 import struct
-import sys
 import unittest
 
 from fake import Scratch, lines_of, tool
@@ -404,8 +401,3 @@ class Tensors(Scratch):
         self.assertEqual(tool("report", self.path, "--snapshot", self.path + ".no").status, 1)
         for more in ("-o", self.path + ".csv"), (self.path,):
             self.assertEqual(self.report(whole(), *more).status, 2)
-
-
-if __name__ == "__main__":
-    del sys.argv[1:2]
-    unittest.main()

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""`gpucache top` on a terminal: what the screen shows, and what keys do.
-
-test_top.py TOOL"""
+"""`gpucache top` on a terminal: what the screen shows, and what keys do."""
 import os
 import re
 import select
 import signal
 import sys
 import time
-import unittest
 
-from fake import ALONE, TOOL, UUID, body, catches, pool, tool, wait_for
+from fake import ALONE, TOOL, UUID, body, catches, pool, put_text, text_of, tool, wait_for
 from terminal import Terminal, Two
 
 from gpucache import fault, process, tables
@@ -241,16 +238,11 @@ class Top(Two):
                                  and os.path.getsize(told)))
         self.stream_until(screen, rb"\x1b\[\?1049l")
         self.stream_until(screen, rb"\x1b\[\?1049h.*\x1b\[\?1049h")
-        with open(told, encoding="ascii") as file:
-            os.kill(int(file.read()), signal.SIGTERM)
+        os.kill(int(text_of(told)), signal.SIGTERM)
         screen.until("status 143")
         screen.end()
-        texts = []
-        for name in (before, during, after):
-            with open(name, encoding="ascii") as file:
-                texts.append(file.read())
-        self.assertEqual(texts[0], texts[1])
-        self.assertEqual(texts[0], texts[2])
+        self.assertEqual(text_of(before), text_of(during))
+        self.assertEqual(text_of(before), text_of(after))
         self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 2)
         self.assertEqual(screen.raw.count(b"\x1b[?1049h"), 2)
 
@@ -259,8 +251,7 @@ class Top(Two):
         for number, moment in (signal.SIGTERM, "there"), (signal.SIGHUP, "there"), \
                 (signal.SIGINT, "there"), (signal.SIGTERM, "back"), (signal.SIGTERM, "end"):
             kept = os.path.join(self.folder, "code")
-            with open(kept, "w", encoding="ascii") as file:
-                file.write(SIGNAL_AT_THE_SWITCH.format(number=int(number), moment=moment))
+            put_text(kept, SIGNAL_AT_THE_SWITCH.format(number=int(number), moment=moment))
             screen = Terminal(command=["bash", "-c", f"""
                 stty -a >'{before}'; '{sys.executable}' '{kept}' '{TOOL}'; echo "status $?"
                 stty -a >'{after}'"""])
@@ -269,8 +260,7 @@ class Top(Two):
                 screen.press("q")
             screen.until(f"status {130 if number == signal.SIGINT else 128 + number}")
             screen.end()
-            with open(before, encoding="ascii") as one, open(after, encoding="ascii") as other:
-                self.assertEqual(one.read(), other.read())
+            self.assertEqual(text_of(before), text_of(after))
             self.assertEqual(screen.raw.count(b"\x1b[?1049l"), 1, (number, moment))
             self.assertGreater(screen.raw.rfind(b"\x1b[?25h"), screen.raw.rfind(b"\x1b[?25l"))
 
@@ -322,7 +312,3 @@ class Top(Two):
 
     def test_without_a_terminal_it_says_so(self):
         self.says(tool("top"), 2, "top needs a terminal; gpucache top --json does not")
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

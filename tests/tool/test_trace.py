@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Traces: what the library's recorder writes, and what the tool reads of it, of good files and bad
-ones.
-
-test_trace.py TOOL WRITER"""
+ones."""
 import collections
 import lzma
 import os
@@ -15,7 +13,7 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import Scratch
+from fake import Scratch, put_text
 
 from gpucache import tables, trace, usage
 from gpucache.fault import Fault
@@ -96,8 +94,7 @@ class Recorder(Traces):
                                             chance.choice((0, 77, 1 << 24, 1 << 40))))
                     made.append(said + bytes(-len(said) % 16))
             chunk = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, 0, *start, 0) + b"".join(made)
-            with open(self.path, "wb") as file:
-                file.write(head + chunk)
+            pathlib.Path(self.path).write_bytes(head + chunk)
             found = []
             for least in 16, 1 << 30:
                 with unittest.mock.patch.object(trace, "LONG_RUN", least):
@@ -294,8 +291,7 @@ class Recorder(Traces):
         self.assertEqual([e.b for e in self.read()[1]], [111, 333])
 
     def test_what_is_there_is_left_alone(self):
-        with open(self.path, "w", encoding="utf-8") as file:
-            file.write("mine")
+        put_text(self.path, "mine")
         said = self.write("kinds", 3)
         self.assertRegex(said, r"there is no trace: the file is there already: File exists")
         link = os.path.join(self.folder, "link")
@@ -364,8 +360,7 @@ class Reader(Traces):
         return lzma.decompress(path.read_bytes())
 
     def put(self, data):
-        with open(self.path, "wb") as file:
-            file.write(data)
+        pathlib.Path(self.path).write_bytes(data)
 
     def fault(self, data):
         self.put(data)
@@ -417,8 +412,7 @@ class Reader(Traces):
 
     def test_a_file_that_is_cut_off_gives_what_is_there(self):
         self.write("killed", -signal.SIGKILL)
-        with open(self.path, "rb") as file:
-            data = file.read()
+        data = pathlib.Path(self.path).read_bytes()
         head = tables.TRACE_HEADER_BYTES
         for size in (head, head + 10, head + 32, head + 33, head + 20001,
                      head + tables.TRACE_CHUNK_BYTES + 5, len(data) - 7):
@@ -457,8 +451,3 @@ class Reader(Traces):
                         self.assertTrue(frame.function.isprintable() and frame.file.isprintable())
             self.assertTrue(all(name.isprintable() for name in its.threads.values()))
             its.close()
-
-
-if __name__ == "__main__":
-    del sys.argv[1:3]
-    unittest.main()

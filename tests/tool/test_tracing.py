@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Traces of programs that run under the library, on the simulated driver: from the start, and of a
-process that runs.
-
-test_tracing.py TOOL LIBRARY SIMULATOR_FOLDER NVML"""
+process that runs."""
 import collections
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import time
-import unittest
 
-from fake import ALONE, catches, wait_for
+from fake import ALONE, catches, put_text, wait_for
 from traced import KIND, NVML, Program, Traces
 
 from gpucache import trace, usage
@@ -314,8 +310,7 @@ class Tracing(Traces):
         program = Program(self, "take a 100000000")
         self.await_page(program)
         path = self.file("there")
-        with open(path, "w", encoding="utf-8"):
-            pass
+        put_text(path)
         for words, sentence in (((program.pid, "-o", path), "it is there already"),
                                 ((program.pid, "-o", "a b"), "a name with blanks"),
                                 ((program.pid, "-o", "/proc/nowhere/x"), "could not write"),
@@ -325,8 +320,3 @@ class Tracing(Traces):
             self.assertIn(sentence, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1)
         program.end()
-
-
-if __name__ == "__main__":
-    del sys.argv[1:5]
-    unittest.main()

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the verbs have in common: their arguments, their help, where they write; and what set does.
-
-test_verbs.py TOOL"""
+"""What verbs have in common: their arguments, their help, where they write; and what set does."""
 import os
 import re
 import subprocess
@@ -9,7 +7,7 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import MIB, TOOL, pythons, tool
+from fake import MIB, TOOL, pythons, text_of, tool
 from test_page import Case
 
 from gpucache import manual, options, tables, text
@@ -45,9 +43,8 @@ class Arguments(Case):
 
     def test_a_python_that_is_too_old_is_told_in_one_sentence(self):
         """Before anything is imported that such a Python may not understand."""
-        with open(os.path.join(os.path.dirname(__file__), "..", "..", "pyproject.toml"),
-                  encoding="utf-8") as file:
-            least = re.search(r'^requires-python = ">=(3[.](\d+))"$', file.read(), re.MULTILINE)
+        project = text_of(os.path.dirname(__file__), "..", "..", "pyproject.toml")
+        least = re.search(r'^requires-python = ">=(3[.](\d+))"$', project, re.MULTILINE)
         older = f"3.{int(least[2]) - 1}"
         code = "import runpy, sys; sys.version_info = (3, int(sys.argv.pop(1)), 9); " \
                "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
@@ -164,8 +161,7 @@ class Completion(Case):
                 **os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
                 "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n",
                 "_ARGCOMPLETE_STDOUT_FILENAME": target})
-            with open(target, encoding="utf-8") as file:
-                return file.read().split("\n")
+            return text_of(target).split("\n")
         self.assertIn("flush ", offered("gpucache fl"))
         self.assertIn("--max-idle ", offered("gpucache run --max-i"))
         self.assertIn(str(os.getpid()), " ".join(offered("gpucache stat ")))
@@ -252,7 +248,3 @@ class Streams(Case):
     def test_with_a_closed_stderr_stdout_has_no_complaints(self):
         done = self.end_of(("flush", "999999999"), "2>&-")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""`gpucache stat --watch` and `ps` on a terminal.
-
-test_watch.py TOOL"""
+"""`gpucache stat --watch` and `ps` on a terminal."""
 import os
 import re
 import sys
-import unittest
 
 from fake import TOOL, UUID_B, body, pool
 from terminal import Terminal
@@ -81,7 +78,3 @@ class Stat(Case):
         screen = Terminal("ps")
         self.assertEqual(screen.end(), 0)
         self.assertIn(b"\x1b[1m", screen.raw)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])

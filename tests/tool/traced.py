@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from fake import ALONE, Scratch, wait_for
+from fake import ALONE, Scratch, text_of, wait_for
 
 from gpucache import trace
 
@@ -113,8 +113,7 @@ class Program:
         return complaints
 
     def figures(self):
-        with open(self.report, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(text_of(self.report))
 
 
 class Traces(Scratch):
@@ -144,8 +143,7 @@ class Traces(Scratch):
         page = self.file("page.html")
         done = self.tool("report", *paths, "-o", page)
         self.assertEqual(done.returncode, 0, done.stderr)
-        with open(page, encoding="utf-8") as file:
-            return file.read()
+        return text_of(page)
 
     def run_python(self, words, trace_name, python=sys.executable, **options):
         """What a Python program under the library said, which has ended well; and its trace."""
