@@ -451,5 +451,3 @@ ACT(events_order_processes)
     printf("%d processes saw wrong words\n", failed);
     return failed != 0;
 }
-
-PLAY_ACTS

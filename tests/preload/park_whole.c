@@ -463,5 +463,3 @@ ACT(each_step_may_fail_once)
     EXPECT(walked >= 10);
     return wrong_a() != 0;
 }
-
-PLAY_ACTS

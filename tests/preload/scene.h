@@ -203,11 +203,3 @@ void scene_list_act(const char *name, int (*play)(void));
  * Returns main's exit status: 0; 1 if an act failed; SCENE_SKIP if all skip. If the only argument
  * names an act, this process plays it, and ends as the act does. */
 int scene_play(int argc, char **argv);
-
-/* main of a program that is nothing but acts: that of scene_main.c, which is linked where a program
- * has none. */
-#define PLAY_ACTS                                                                                  \
-    int main(int argc, char **argv)                                                                \
-    {                                                                                              \
-        return scene_play(argc, argv);                                                             \
-    }

@@ -1,20 +1,15 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """A process leaves the GPU as a whole, by the driver's checkpoint, and comes back when it makes a
-call. Any call of the driver in a checkpointed process ends it here (SIM_CHECKPOINTED=abort).
-
-test_whole.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY FOLDER_OF_NVML [CLASS ..]"""
+call. Any call of the driver in a checkpointed process ends it here (SIM_CHECKPOINTED=abort)."""
 import os
 import shutil
 import signal
 import sys
 import threading
 import time
-import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import parking as parks  # noqa: E402
-from parking import DONE, MIB, PARTLY, REFUSED  # noqa: E402
+import parking as parks
+from parking import DONE, MIB, PARTLY, REFUSED
 
 NVML = sys.argv[5]
 CONTEXT_MIB = 300
@@ -472,7 +467,3 @@ class Slow(Base):
         self.say(p, "check")
         self.assertGreater(p.talker.process.wait(60), 0)
         self.assertLess(time.monotonic() - begun, 25)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[6:])
