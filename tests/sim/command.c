@@ -113,8 +113,7 @@ static CUresult run_copy(const struct copy *copy)
             copy->dst_host ? (uint8_t *)(uintptr_t)dst : memory_at(NULL, dst, true, &dst_room);
         uint8_t *from =
             copy->src_host ? (uint8_t *)(uintptr_t)src : memory_at(NULL, src, false, &src_room);
-        if (to == NULL || from == NULL)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(to == NULL || from == NULL, ILLEGAL_ADDRESS);
         size_t now = left < dst_room ? left : dst_room;
         now = now < src_room ? now : src_room;
         memory_move(to, from, now);
@@ -131,8 +130,7 @@ MEMORY_LOOP static CUresult run_set(const struct command *command, struct CUctx_
     for (size_t left = command->set.count * command->set.element_bytes; left > 0;) {
         size_t room;
         uint8_t *at = memory_at(context, dst, true, &room);
-        if (at == NULL)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(at == NULL, ILLEGAL_ADDRESS);
         size_t now = left < room ? left : room;
         if (command->set.element_bytes == 1)
             memset(at, (int)(command->set.value & 0xff), now);

@@ -71,28 +71,21 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
                                        .src_host = flags & FROM_HOST}};
     struct copy *copy = &command.copy;
     CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS || size == 0)
-        return rc;
-    if (!valid(copy, flags))
-        return CUDA_ERROR_INVALID_VALUE;
+    TRY(stream_resolve(handle, &stream));
+    if (size == 0)
+        return CUDA_SUCCESS;
+    REFUSE(!valid(copy, flags), INVALID_VALUE);
     bool synchronous = flags & SYNCHRONOUS;
-    if (synchronous && stream->capture == NULL) {
-        rc = capture_synchronous(stream);
-        if (rc != CUDA_SUCCESS)
-            return rc;
-    }
+    if (synchronous && stream->capture == NULL)
+        TRY(capture_synchronous(stream));
     if (stream->capture == NULL && copy->src_host && pageable(src)) {
         bool goes_on = synchronous && config.upload_ns > 0; /* documented */
         if (goes_on)
-            rc = stream_wait(stream);
-        if (rc != CUDA_SUCCESS)
-            return rc;
+            TRY(stream_wait(stream));
         synchronous = synchronous && !goes_on;
         if (!synchronous && (goes_on || size <= STAGING_BYTES_MAX)) {
             copy->staging = malloc(size);
-            if (copy->staging == NULL)
-                return CUDA_ERROR_OUT_OF_MEMORY;
+            REFUSE(copy->staging == NULL, OUT_OF_MEMORY);
             memcpy(copy->staging, (const void *)(uintptr_t)src, size);
             copy->src = (uint64_t)(uintptr_t)copy->staging;
         } else {
@@ -104,7 +97,7 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
     /* Between two places on devices even the plain functions do not wait. */
     if (synchronous && on_device(dst) && on_device(src))
         synchronous = false;
-    rc = stream_submit(stream, &command);
+    CUresult rc = stream_submit(stream, &command);
     if (rc != CUDA_SUCCESS) {
         command_drop(&command);
         return rc;

@@ -115,17 +115,14 @@ void memory_drop(struct memory *memory)
 CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out)
 {
     struct memory *memory;
-    if (size > ((uint64_t)1 << 46))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(size > ((uint64_t)1 << 46), OUT_OF_MEMORY);
     if (size < MIB) {
         memory = small_alloc(context, size);
-        if (memory == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(memory == NULL, OUT_OF_MEMORY);
     } else {
         uint64_t addr, extent = round_up(size, PAGE_BYTES);
         struct physical *physical = physical_create(context->device, extent, false);
-        if (physical == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(physical == NULL, OUT_OF_MEMORY);
         if (!address_alloc(extent, &addr)) {
             physical_release(physical);
             return CUDA_ERROR_OUT_OF_MEMORY;

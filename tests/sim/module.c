@@ -41,12 +41,10 @@ static struct handles libraries = {.size = sizeof(struct CUlib_st)};
 static CUresult parse(struct image *image, const char *text, CUmodule module, CUlibrary library)
 {
     static const unsigned char elf[] = {0x7f, 'E', 'L', 'F'}, fatbin[] = {0x50, 0xed, 0x55, 0xba};
-    if (text == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (memcmp(text, elf, sizeof elf) == 0 || memcmp(text, fatbin, sizeof fatbin) == 0)
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    if (strstr(text, ".version") == NULL || strstr(text, ".target") == NULL)
-        return CUDA_ERROR_INVALID_IMAGE;
+    REFUSE(text == NULL, INVALID_VALUE);
+    REFUSE(memcmp(text, elf, sizeof elf) == 0 || memcmp(text, fatbin, sizeof fatbin) == 0,
+           NO_BINARY_FOR_GPU);
+    REFUSE(strstr(text, ".version") == NULL || strstr(text, ".target") == NULL, INVALID_IMAGE);
     for (const char *at = text; (at = strstr(at, ".entry")) != NULL;) {
         at += strlen(".entry");
         at += strspn(at, " \t\r\n");
@@ -97,8 +95,7 @@ CUfunction module_function(CUfunction handle, CUcontext context)
 
 static CUresult load(CUmodule *out, const void *text)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL, INVALID_VALUE);
     CUmodule module = never_null(calloc(1, sizeof *module));
     module->context = context_owner(thread_current());
     if (!context_take(module->context, config.object_bytes)) {
@@ -122,8 +119,7 @@ static CUresult unload(CUmodule module)
     CUmodule *link = &modules;
     while (*link != NULL && *link != module)
         link = &(*link)->next;
-    if (*link == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE(*link == NULL, INVALID_HANDLE);
     *link = module->next;
     context_give(module->context, config.object_bytes);
     clear(&module->image);
@@ -142,18 +138,15 @@ void module_unload_context(CUcontext context)
 
 static CUresult get_function(CUfunction *out, CUmodule module, const char *name)
 {
-    if (out == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((uintptr_t)module < 4096 || module->image.magic != IMAGE_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE(out == NULL || name == NULL, INVALID_VALUE);
+    REFUSE((uintptr_t)module < 4096 || module->image.magic != IMAGE_MAGIC, INVALID_HANDLE);
     *out = entry(&module->image, name);
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 static CUresult load_library(CUlibrary *out, const void *text)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL, INVALID_VALUE);
     CUlibrary library = handles_take(&libraries);
     library->image = (struct image){0};
     CUresult rc = parse(&library->image, text, NULL, library);
@@ -171,10 +164,8 @@ static bool library_valid(CUlibrary library)
 
 static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
 {
-    if (out == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!library_valid(library))
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE(out == NULL || name == NULL, INVALID_VALUE);
+    REFUSE(!library_valid(library), INVALID_HANDLE);
     *out = (CUkernel)entry(&library->image, name);
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -10,10 +10,8 @@
 
 static CUresult create(CUstream *out, unsigned flags)
 {
-    if (out == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context_take(thread_current(), config.object_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(out == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0, INVALID_VALUE);
+    REFUSE(!context_take(thread_current(), config.object_bytes), OUT_OF_MEMORY);
     *out = stream_create(thread_current(),
                          flags & CU_STREAM_NON_BLOCKING ? STREAM_NON_BLOCKING : STREAM_BLOCKING);
     return CUDA_SUCCESS;
@@ -22,11 +20,8 @@ static CUresult create(CUstream *out, unsigned flags)
 static CUresult destroy(CUstream handle)
 {
     CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (stream->kind == STREAM_LEGACY || stream->kind == STREAM_PER_THREAD)
-        return CUDA_ERROR_INVALID_HANDLE;
+    TRY(stream_resolve(handle, &stream));
+    REFUSE(stream->kind == STREAM_LEGACY || stream->kind == STREAM_PER_THREAD, INVALID_HANDLE);
     clock_run();
     context_give(stream->context, config.object_bytes);
     stream_destroy(stream);
@@ -35,20 +30,17 @@ static CUresult destroy(CUstream handle)
 
 static CUresult query(CUstream stream)
 {
-    CUresult rc = capture_stream_unsafe(stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_stream_unsafe(stream));
     clock_poll();
-    if (!work_done(stream_frontier(stream)))
-        return CUDA_ERROR_NOT_READY;
+    REFUSE(!work_done(stream_frontier(stream)), NOT_READY);
     vector_join(&stream_host_clock, &stream->clock);
     return stream->context->error;
 }
 
 static CUresult synchronize(CUstream stream)
 {
-    CUresult rc = capture_stream_unsafe(stream);
-    return rc == CUDA_SUCCESS ? stream_wait(stream) : rc;
+    TRY(capture_stream_unsafe(stream));
+    return stream_wait(stream);
 }
 
 /* For a stream of a green context: that context, and the primary context of the device
