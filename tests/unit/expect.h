@@ -36,6 +36,23 @@
             fail_msg("broken: %s", expect_words);                                                  \
     } while (0)
 
+/* pool_check names what is broken, and no other. */
+static inline void expect_words(struct rig *r, const char *words)
+{
+    const char *said = pool_check(r->pool);
+    if (!said || strcmp(said, words))
+        fail_msg("pool_check says \"%s\", not \"%s\"", said ? said : "nothing", words);
+}
+
+/* Changes a field, wants the words, and puts the field back. For a rig r. */
+#define BROKEN(field, value, words)                                                                \
+    do {                                                                                           \
+        __typeof__(field) broken_before = (field);                                                 \
+        (field) = (value);                                                                         \
+        expect_words(r, words);                                                                    \
+        (field) = broken_before;                                                                   \
+    } while (0)
+
 #define RIG_BYTES MIB(512)
 
 static inline int expect_setup(void **state)

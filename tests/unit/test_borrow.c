@@ -61,8 +61,7 @@ static struct rig *start(struct rig *r, uint64_t other_bytes, uint64_t gives_byt
 TEST(others_are_asked_until_enough_came)
 {
     for (unsigned way = 0; way < 2; way++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->config.backing = way ? BACKING_SEGMENT : BACKING_ARENA;
+        struct rig *r = rig_in(RIG_BYTES, way, false);
         start(r, MIB(480), MIB(16));
         /* Idle memory of the wrong kind goes first. */
         uint64_t live = rig_alloc(r, MIB(8));

@@ -54,7 +54,7 @@ static void start(struct holder *h)
 {
     sem_init(&h->there, 0, 0);
     sem_init(&h->go, 0, 0);
-    EXPECT_EQ(pthread_create(&h->thread, NULL, hold, h), 0, "a thread is made");
+    h->thread = started(hold, h);
     sem_wait(&h->there);
 }
 
@@ -71,8 +71,7 @@ static void set_up(bool segments, bool idle)
 {
     enum { BLOCKS = 1400 };
     uint64_t addrs[BLOCKS];
-    rig = rig_create(MIB(320));
-    rig->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+    rig = rig_in(MIB(320), segments, false);
     if (idle)
         rig->config.max_idle_bytes = MIB(1);
     rig_start(rig);
@@ -157,9 +156,7 @@ static void *use(void *arg)
 
 static void use_elsewhere(void)
 {
-    pthread_t thread;
-    EXPECT_EQ(pthread_create(&thread, NULL, use, NULL), 0, "a thread is made");
-    pthread_join(thread, NULL);
+    pthread_join(started(use, NULL), NULL);
 }
 
 /* Calls each function with the step in each of its breaths, or some; how often there was one. */

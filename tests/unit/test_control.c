@@ -5,13 +5,13 @@
 #include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/process/clock.h"
-#include "shim/process/log.h"
 #include "shim/process/state.h"
 
 #include <semaphore.h>
 #include <sys/time.h>
 
 #include "tests/unit/cases.h"
+#include "tests/unit/no_log.h"
 
 _Atomic int state_now = STATE_ON;
 atomic_uint call_scope_barred;
@@ -23,15 +23,6 @@ bool capture_open(void)
     if (left > 0)
         atomic_fetch_sub(&open_looks, 1);
     return left != 0;
-}
-
-bool log_wants(enum log_level level)
-{
-    return false;
-}
-
-void log_line(enum log_level level, const char *format, ...)
-{
 }
 
 enum { PATIENCE_MS = 30000 };
@@ -212,7 +203,7 @@ TEST(new_duties_of_several_threads_and_a_handler_all_run)
     sigaction(SIGALRM, &alarms, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, call_all, NULL), 0);
+        threads[i] = started(call_all, NULL);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     assert_true(reaches(&next_of_handler, DUTIES, PATIENCE_MS));

@@ -50,9 +50,8 @@ TEST(a_later_endless_kernel_does_not_hold_up_reuse)
     for (unsigned i = 0; i < 4; i++)
         for (unsigned backing = 0; backing < 2; backing++)
             for (unsigned order = 0; order < 2; order++) {
-                struct rig *r = rig_create(MIB(32));
+                struct rig *r = rig_in(MIB(32), backing, false);
                 r->config.reuse = policies[i];
-                r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
                 r->model->backend.has_order = order;
                 rig_start(r);
                 /* The old work ends, the new kernel never does; the device is full. */
@@ -269,8 +268,7 @@ RIG_TEST(leaving_waits_for_a_record_under_way, expect_single(state))
 {
     struct second second = {.leaver.pool = r->pool};
     uint64_t a = rig_pending(r, 0, MS(20), MIB(4));
-    r->model->hook_arg = &second;
-    r->model->hook = start_second;
+    rig_hook(r, start_second, &second);
     r->model->late_allowed = true;
     rig_launch(r, 0, MS(1), 0);
     EXPECT(second.started, "a record was under way");
@@ -301,8 +299,7 @@ RIG_TEST(a_free_during_a_record_is_not_covered_by_it, expect_reuse(state, REUSE_
     struct freed freed = {r, b};
     rig_launch(r, 1, MS(5), b);
     rig_free(r, a);
-    r->model->hook_arg = &freed;
-    r->model->hook = free_while_recording;
+    rig_hook(r, free_while_recording, &freed);
     /* Records for a; meanwhile b is freed; then work that never ends is submitted without a
      * record. */
     rig_launch(r, 2, MODEL_FOREVER, 0);

@@ -19,10 +19,9 @@ static void *call(void *function)
  * the end of the thread's patience may be why it went on. */
 static bool expect_wait(void (*function)(void), void (*then)(void))
 {
-    pthread_t thread;
     uint64_t start_ns = clock_now_ns();
     atomic_store(&is_through, false);
-    assert_int_equal(pthread_create(&thread, NULL, call, &function), 0);
+    pthread_t thread = started(call, &function);
     usleep(MOMENT_US);
     bool went_on = atomic_load(&is_through);
     then();
@@ -117,7 +116,6 @@ TEST(a_gate_that_was_not_closed_stays_open)
 
 static bool open_in_a_child(void)
 {
-    int status;
     fork_gate_enter();
     fork_gate_close();
     pid_t child = fork();
@@ -129,7 +127,7 @@ static bool open_in_a_child(void)
         fork_gate_enter();
         _exit(clock_now_ns() - start_ns >= FORK_GATE_PATIENCE_NS);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     fork_gate_leave();
     fork_gate_open();
     return status == 0;
@@ -161,7 +159,7 @@ TEST(no_thread_is_inside_while_another_forks)
 {
     pthread_t threads[3];
     for (int i = 0; i < 3; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, go_in_and_out, NULL), 0);
+        threads[i] = started(go_in_and_out, NULL);
     for (unsigned i = 0; i < FORKS; i++) {
         while (atomic_load(&num_visits) < i) /* they go on beside it */
             sched_yield();

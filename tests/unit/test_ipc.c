@@ -42,11 +42,7 @@ static int count_all_fds(void)
         if (*t->d_name == '.')
             continue;
         snprintf(path, sizeof path, "/proc/self/task/%s/fd", t->d_name);
-        DIR *fds = opendir(path);
-        assert_non_null(fds);
-        while (readdir(fds))
-            count++;
-        closedir(fds);
+        count += (int)entries_of(path);
     }
     closedir(threads);
     return count;
@@ -86,9 +82,7 @@ TEST(the_listener_is_none_of_the_programs_descriptors)
     pid_t child = fork();
     if (child == 0)
         _exit(listener_is_ours(&listener));
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(child_status(child), 0);
 }
 
 static struct ticket_question about(uint64_t serial)

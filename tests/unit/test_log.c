@@ -16,14 +16,13 @@ static char dir[] = "/tmp/gpucache-log-XXXXXX";
  * Gives 0 for success, the scene's own number otherwise, -signal if it was killed. */
 static int in_child(const char *scene)
 {
-    int status;
     pid_t pid = fork();
     if (!pid) {
         execl("/proc/self/exe", "test_log", scene, dir, (char *)NULL);
         _exit(127);
     }
     assert_true(pid > 0);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    int status = child_status(pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 

@@ -98,8 +98,7 @@ RIG_TEST(the_slack_of_segments_is_rounding, expect_segments(state))
 POOL_TEST(memory_taken_beforehand_is_a_peak)
 {
     for (int segments = 0; segments < 2; segments++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        struct rig *r = rig_in(RIG_BYTES, segments, false);
         r->config.prealloc_bytes = MIB(24);
         rig_start(r);
         EXPECT_SOUND(r);

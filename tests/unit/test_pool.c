@@ -114,9 +114,8 @@ RIG_TEST(large_blocks_are_aligned_as_their_sizes_are, expect_arena(state))
 TEST(more_than_max_reserved_is_never_taken)
 {
     for (int backing = 0; backing < 2; backing++) {
-        struct rig *r = rig_create(RIG_BYTES);
+        struct rig *r = rig_in(RIG_BYTES, backing, false);
         r->config.max_reserved_bytes = MIB(64);
-        r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
         rig_start(r);
         for (int i = 0; i < 7; i++)
             EXPECT(rig_alloc(r, MIB(8)), "below the limit");
@@ -266,8 +265,7 @@ RIG_TEST(statistics_add_up, expect_arena(state))
 TEST(an_abandoned_pool_passes_everything_on)
 {
     for (int backing = 0; backing < 2; backing++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+        struct rig *r = rig_in(RIG_BYTES, backing, false);
         rig_start(r);
         uint64_t a = rig_alloc(r, MIB(4));
         rig_launch(r, 1, MS(1), a);
@@ -317,12 +315,10 @@ static void note_planned(struct model *m, enum model_row row)
 TEST(what_is_being_taken_from_the_driver_counts)
 {
     for (unsigned segments = 0; segments < 2; segments++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        struct rig *r = rig_in(RIG_BYTES, segments, false);
         rig_start(r);
         uint64_t planned_bytes[2] = {0, (uintptr_t)r->pool};
-        r->model->hook_arg = planned_bytes;
-        r->model->hook = note_planned;
+        rig_hook(r, note_planned, planned_bytes);
         rig_alloc(r, MIB(6));
         r->model->hook = NULL;
         EXPECT_EQ(planned_bytes[0], MIB(6), "until it is reserved");

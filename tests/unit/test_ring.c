@@ -175,8 +175,7 @@ TEST(an_event_in_use_is_not_recorded_again)
         uint64_t a = rig_alloc(r, MIB(4));
         w.addr = rig_alloc(r, MIB(6));
         rig_free_behind(r, 1, MS(5), a);
-        r->model->hook_arg = &w;
-        r->model->hook = record_again;
+        rig_hook(r, record_again, &w);
         EXPECT(rig_alloc(r, MIB(4)), "behind its own work alone, or elsewhere");
         EXPECT(w.happened, "the driver was inside");
         EXPECT(fence_is_running(&r->pool->fences), "the later fence is under way");

@@ -86,11 +86,9 @@ TEST(what_the_limits_leave_to_the_driver_comes_out_of_no_magazine)
     };
     for (unsigned way = 0; way < 4; way++)
         for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-            struct rig *r = rig_create(RIG_BYTES);
+            struct rig *r = rig_in(RIG_BYTES, way & 2, way & 1);
             uint64_t addrs[3], addr;
             int code;
-            r->model->backend.single_stream = way & 1;
-            r->config.backing = way & 2 ? BACKING_SEGMENT : BACKING_ARENA;
             r->config.min_block_bytes = cases[i].min_bytes;
             r->config.max_block_bytes = cases[i].max_bytes;
             rig_start(r);

@@ -58,9 +58,8 @@ static bool submit_while_a_record_is_refused(unsigned at)
     uint64_t a = rig_alloc(r, MIB(4));
     model_capture_begin(r->model);
     rig_free(r, a);
-    r->model->hook_arg = &s;
-    r->model->hook = stop_in_record;
-    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
+    rig_hook(r, stop_in_record, &s);
+    s.thread = started(seal, &s);
     sem_wait(&s.recording);
 
     struct steps steps = {.step = finish_the_record, .arg = &s, .at = at};
@@ -96,9 +95,8 @@ RIG_TEST(a_record_that_is_not_waited_for_is_late, expect_arena(state))
     sem_init(&s.recording, 0, 0);
     sem_init(&s.go_on, 0, 0);
     rig_free(r, rig_alloc(r, MIB(4)));
-    r->model->hook_arg = &s;
-    r->model->hook = stop_in_record;
-    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
+    rig_hook(r, stop_in_record, &s);
+    s.thread = started(seal, &s);
     sem_wait(&s.recording);
     pool_submit(r->pool, 1); /* goes on after a while */
     finish_the_record(&s);

@@ -262,11 +262,10 @@ CASE(rows_of_what_stays_are_dropped)
 
 static bool child_has(char *bytes)
 {
-    int status;
     pid_t child = fork();
     if (!child)
         _exit(is_resident(bytes));
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     return status != 0;
 }
 

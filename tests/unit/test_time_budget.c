@@ -336,8 +336,7 @@ ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent, expect_si
     uint64_t a[64];
     scatter(r, a, 32);
     use_up(r);
-    r->model->hook_arg = r;
-    r->model->hook = request_beside;
+    rig_hook(r, request_beside, r);
     rig_alloc(r, MIB(24));
     EXPECT(!r->model->hook, "there was one beside it");
     EXPECT(rig_stats(r).num_chunk_moves > 0, "both would be more than a 32nd");
@@ -379,9 +378,8 @@ ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full, *state)
 TEST(where_there_is_no_memory_to_spend_idle_memory_moves)
 {
     for (int limit = 0; limit < 2; limit++) {
-        struct rig *r = rig_create(GIB(4));
+        struct rig *r = rig_in(GIB(4), false, true);
         uint64_t a[64];
-        r->model->backend.single_stream = true;
         r->config.max_reserved_bytes = limit ? MIB(1024) : UINT64_MAX;
         rig_start(r);
         overdraw(r, a);
