@@ -205,28 +205,4 @@ RIG_TEST(prealloc_takes_memory_at_the_start, *state)
     EXPECT_EQ(rig_stats(r).num_hits, 5, "as hits");
 }
 
-struct seen {
-    uint64_t bytes;
-    unsigned count;
-};
-
-static void see(void *arg, uint64_t addr, uint64_t size_bytes)
-{
-    struct seen *s = arg;
-    s->bytes += size_bytes;
-    s->count++;
-}
-
-RIG_TEST(every_range_is_walked, roomy(state))
-{
-    struct seen s = {0};
-    pool_for_each_range(r->pool, see, &s);
-    EXPECT_EQ(s.count, 0, "an empty pool has none");
-    rig_alloc(r, MIB(5000));
-    rig_alloc(r, 100);
-    pool_for_each_range(r->pool, see, &s);
-    EXPECT_EQ(s.bytes, MIB(5002), "all that is committed");
-    EXPECT_EQ(s.count, 3, "chunk by chunk");
-}
-
 PLAY_TESTS

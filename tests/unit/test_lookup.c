@@ -46,20 +46,6 @@ RIG_TEST(a_block_is_described_as_it_was_asked_for, expect_arena(state))
     EXPECT_EQ(b.size_bytes, 5120, "as handed out");
 }
 
-RIG_TEST(a_reissued_block_has_another_serial, expect_single(state))
-{
-    struct pool_block b;
-    for (int small = 0; small < 2; small++) {
-        uint64_t size = small ? 3000 : MIB(3), a = rig_alloc(r, size), before;
-        pool_lookup(a, &b);
-        before = b.serial;
-        rig_free(r, a);
-        EXPECT_EQ(rig_alloc(r, size), a, "the same address");
-        pool_lookup(a, &b);
-        EXPECT(b.serial != before, "but not the same block");
-    }
-}
-
 RIG_TEST(freed_memory_is_not_found, expect_arena(state))
 {
     struct pool_block b;

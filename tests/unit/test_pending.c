@@ -131,20 +131,6 @@ RIG_TEST(a_request_retires_until_it_is_served, slow(state))
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved_bytes, "nothing was taken for it");
 }
 
-RIG_TEST(a_trim_retires_all_that_is_ready, slow(state))
-{
-    enum { OBJECTS = 3000 };
-    rig_alloc_all(r, NULL, OBJECTS, 512);
-    rig_launch(r, 1, MS(10), r->blocks[0].addr);
-    rig_free_all(r);
-    rig_empty_magazines(r);
-    EXPECT_EQ(rig_stats(r).pending_bytes, OBJECTS * 512, "several batches");
-    rig_launch(r, 1, 0, 0);
-    model_drain(r->model);
-    rig_trim(r, GIB(1), false);
-    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "none is left");
-}
-
 RIG_TEST(how_much_may_be_pending_depends_on_the_peak, slow(state))
 {
     struct pool_stats *s = &r->pool->stats, before = *s;
