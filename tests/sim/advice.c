@@ -12,14 +12,6 @@ static CUresult managed(CUdeviceptr addr, size_t size)
     return whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult prefetch(CUdeviceptr addr, size_t size, CUstream handle)
-{
-    CUstream stream;
-    TRY(managed(addr, size));
-    TRY(stream_resolve(handle, &stream));
-    return stream_submit(stream, &(struct command){.kind = COMMAND_MARKER});
-}
-
 /* Answers as for managed memory without advice. */
 static CUresult range_attribute(void *out, size_t out_bytes, CUmem_range_attribute which,
                                 CUdeviceptr addr, size_t size)
@@ -78,9 +70,11 @@ API(cuMemRangeGetAttributes,
     (void **out, size_t *out_bytes, CUmem_range_attribute *which, size_t count, CUdeviceptr addr,
      size_t size),
     range_attributes(out, out_bytes, which, count, addr, size))
-API_BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
-         (CUdeviceptr addr, size_t size, CUmemLocation location, unsigned flags, CUstream stream),
-         prefetch(addr, size, STREAM(stream)))
+API_STREAM(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
+           (CUdeviceptr addr, size_t size, CUmemLocation location, unsigned flags, CUstream stream),
+           STREAM(stream),
+           NEEDS(managed(addr, size) == CUDA_SUCCESS, INVALID_VALUE)
+               stream_submit(on, &(struct command){.kind = COMMAND_MARKER}))
 API_STREAM(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
            (CUstream stream, CUstreamAttrID which, const CUstreamAttrValue *value), STREAM(stream),
            NEEDS(value != NULL, INVALID_VALUE) set_attribute(which, value))

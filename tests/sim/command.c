@@ -40,25 +40,17 @@ unsigned command_accesses(const struct command *command, struct access *out)
 
 const char *command_name(const struct command *command)
 {
-    switch (command->kind) {
-    case COMMAND_MARKER:
-        return "marker";
-    case COMMAND_KERNEL:
-        return kernel_name(command->launch.kernel);
-    case COMMAND_COPY:
-        return "memcpy";
-    case COMMAND_SET:
-        return "memset";
-    case COMMAND_HOST_FUNCTION:
-        return "host function";
-    case COMMAND_WAIT_VALUE:
-        return "wait value";
-    case COMMAND_WAIT_MEMORY:
-        return "wait value in memory";
-    case COMMAND_POOL_FREE:
-        return "async free";
-    }
-    return "?";
+    static const char *const names[] = {
+        [COMMAND_MARKER] = "marker",
+        [COMMAND_COPY] = "memcpy",
+        [COMMAND_SET] = "memset",
+        [COMMAND_HOST_FUNCTION] = "host function",
+        [COMMAND_WAIT_VALUE] = "wait value",
+        [COMMAND_WAIT_MEMORY] = "wait value in memory",
+        [COMMAND_POOL_FREE] = "async free",
+    };
+    return command->kind == COMMAND_KERNEL ? kernel_name(command->launch.kernel)
+                                           : names[command->kind];
 }
 
 uint64_t command_duration_ns(const struct command *command)

@@ -24,7 +24,7 @@ struct image {
 };
 
 struct CUmod_st {
-    struct image image;
+    struct image image; /* first, as in a library */
     CUcontext context;
     uint64_t context_id;
     struct CUmod_st *next;
@@ -136,11 +136,11 @@ void module_unload_context(CUcontext context)
     }
 }
 
-static CUresult get_function(CUfunction *out, CUmodule module, const char *name)
+static CUresult get_entry(CUfunction *out, struct image *image, const char *name)
 {
     REFUSE(out == NULL || name == NULL, INVALID_VALUE);
-    REFUSE((uintptr_t)module < 4096 || module->image.magic != IMAGE_MAGIC, INVALID_HANDLE);
-    *out = entry(&module->image, name);
+    REFUSE((uintptr_t)image < 4096 || image->magic != IMAGE_MAGIC, INVALID_HANDLE);
+    *out = entry(image, name);
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -157,26 +157,13 @@ static CUresult load_library(CUlibrary *out, const void *text)
     return rc;
 }
 
-static bool library_valid(CUlibrary library)
-{
-    return (uintptr_t)library >= 4096 && library->image.magic == IMAGE_MAGIC;
-}
-
-static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
-{
-    REFUSE(out == NULL || name == NULL, INVALID_VALUE);
-    REFUSE(!library_valid(library), INVALID_HANDLE);
-    *out = (CUkernel)entry(&library->image, name);
-    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
 API(cuModuleLoadData, (CUmodule * out, const void *text), load(out, text))
 API(cuModuleUnload, (CUmodule module), unload(module))
 API(cuModuleGetFunction, (CUfunction * out, CUmodule module, const char *name),
-    get_function(out, module, name))
+    get_entry(out, (struct image *)module, name))
 API(cuLibraryLoadData,
     (CUlibrary * out, const void *text, CUjit_option *jit, void **jit_values, unsigned jit_count,
      CUlibraryOption *options, void **values, unsigned count),
     load_library(out, text))
 API(cuLibraryGetKernel, (CUkernel * out, CUlibrary library, const char *name),
-    get_kernel(out, library, name))
+    get_entry((CUfunction *)out, (struct image *)library, name))

@@ -63,18 +63,11 @@ static CUresult wait_value(CUstream stream, uint64_t addr, uint32_t value)
 
 static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *ops)
 {
-    CUresult rc = CUDA_SUCCESS;
-    for (unsigned i = 0; i < count && rc == CUDA_SUCCESS; i++)
-        rc = ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
-                 ? wait_value(stream, ops[i].waitValue.address, ops[i].waitValue.value)
-                 : CUDA_ERROR_NOT_SUPPORTED;
-    return rc;
-}
-
-static CUresult launch_host_function(CUstream stream, CUhostFn function, void *data)
-{
-    struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {function, data}};
-    return stream_submit(stream, &command);
+    for (unsigned i = 0; i < count; i++)
+        TRY(ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+                ? wait_value(stream, ops[i].waitValue.address, ops[i].waitValue.value)
+                : CUDA_ERROR_NOT_SUPPORTED);
+    return CUDA_SUCCESS;
 }
 
 API(cuStreamCreate, (CUstream * out, unsigned flags), create(out, flags))
@@ -100,4 +93,6 @@ API_STREAM(cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz,
            STREAM(handle), batch(on, count, ops))
 API_STREAM(cuLaunchHostFunc, cuLaunchHostFunc_ptsz,
            (CUstream handle, CUhostFn function, void *data), STREAM(handle),
-           NEEDS(function != NULL, INVALID_VALUE) launch_host_function(on, function, data))
+           NEEDS(function != NULL, INVALID_VALUE)
+               stream_submit(on, &(struct command){.kind = COMMAND_HOST_FUNCTION,
+                                                   .host = {function, data}}))

@@ -125,13 +125,6 @@ static CUresult set_current(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_current(CUcontext *out)
-{
-    REFUSE(out == NULL, INVALID_VALUE);
-    *out = thread_current();
-    return CUDA_SUCCESS;
-}
-
 static CUresult exchange_mode(CUstreamCaptureMode *mode)
 {
     REFUSE(mode == NULL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED, INVALID_VALUE);
@@ -144,5 +137,6 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
 API_UNLOCKED(cuCtxPushCurrent_v2, (CUcontext context), push_current(context))
 API_UNLOCKED(cuCtxPopCurrent_v2, (CUcontext * out), pop_current(out))
 API_UNLOCKED(cuCtxSetCurrent, (CUcontext context), set_current(context))
-API_UNLOCKED(cuCtxGetCurrent, (CUcontext * out), get_current(out))
+API_UNLOCKED(cuCtxGetCurrent, (CUcontext * out),
+             NEEDS(out != NULL, INVALID_VALUE) GIVE(out, thread_current()))
 API_UNLOCKED(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange_mode(mode))

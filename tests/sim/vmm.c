@@ -25,14 +25,6 @@ static bool aligned(uint64_t addr, uint64_t size)
     return size > 0 && addr % PAGE_BYTES == 0 && size % PAGE_BYTES == 0 && addr + size > addr;
 }
 
-static CUresult granularity(size_t *out, const CUmemAllocationProp *prop, int option)
-{
-    REFUSE(out == NULL || prop == NULL || option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED,
-           INVALID_VALUE);
-    *out = PAGE_BYTES;
-    return CUDA_SUCCESS;
-}
-
 static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUdeviceptr hint,
                         unsigned long long flags)
 {
@@ -235,7 +227,9 @@ static CUresult supported(void)
 
 API(cuMemGetAllocationGranularity,
     (size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
-    IF_SUPPORTED(granularity(out, prop, (int)option)))
+    IF_SUPPORTED(NEEDS(out != NULL && prop != NULL, INVALID_VALUE)
+                     NEEDS((int)option <= CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, INVALID_VALUE)
+                         GIVE(out, PAGE_BYTES)))
 API(cuMemAddressReserve,
     (CUdeviceptr * out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
     IF_SUPPORTED(reserve(out, size, alignment, hint, flags)))
