@@ -88,44 +88,20 @@ static void set_up(bool segments, bool idle)
     model_drain(rig->model);
 }
 
-static void alloc_small(void)
-{
-    rig_alloc(rig, 700);
-}
+static const uint64_t requests[] = {700, KIB(900), MIB(24), MIB(300)}; /* too much at last */
+enum { REQUESTS = sizeof requests / sizeof *requests, TRIM = REQUESTS, TICK, RELEASE, CALLS };
 
-static void alloc_middle(void)
+static void make(unsigned call)
 {
-    rig_alloc(rig, KIB(900));
+    if (call < REQUESTS)
+        rig_alloc(rig, requests[call]);
+    else if (call == TRIM)
+        rig_trim(rig, 0, false);
+    else if (call == TICK)
+        pool_tick(rig->pool);
+    else
+        pool_release(rig->pool, POOL_RELEASE_PENDING);
 }
-
-static void alloc_large(void)
-{
-    rig_alloc(rig, MIB(24));
-}
-
-static void alloc_too_much(void)
-{
-    rig_alloc(rig, MIB(300));
-}
-
-static void trim(void)
-{
-    rig_trim(rig, 0, false);
-}
-
-static void tick(void)
-{
-    pool_tick(rig->pool);
-}
-
-static void release(void)
-{
-    pool_release(rig->pool, POOL_RELEASE_PENDING);
-}
-
-static void (*const calls[])(void) = {alloc_small, alloc_middle, alloc_large, alloc_too_much,
-                                      trim,        tick,         release};
-enum { CALLS = sizeof calls / sizeof *calls };
 
 static void lose(void)
 {
@@ -159,17 +135,17 @@ static void use_elsewhere(void)
     pthread_join(started(use, NULL), NULL);
 }
 
-/* Calls each function with the step in each of its breaths, or some; how often there was one. */
+/* Makes each call with the step in each of its breaths, or some; how often there was one. */
 static unsigned at_each_breath(void (*step)(void))
 {
     unsigned done = 0;
     for (unsigned segments = 0; segments < 2; segments++)
         for (unsigned call = 0; call < CALLS; call++)
             for (unsigned at = 1;; at += FEWER_ROUNDS) {
-                set_up(segments, calls[call] == tick);
+                set_up(segments, call == TICK);
                 uint32_t live = rig->count;
                 breath = (struct breath){.step = step, .at = at};
-                calls[call]();
+                make(call);
                 breath.step = NULL;
                 bool did = breath.done;
                 done += did;

@@ -189,15 +189,10 @@ static void look_at_an_end_that_fails(struct rig *r, bool exposed)
     EXPECT_SOUND(r);
 }
 
-POOL_TEST(segments_outlast_an_end_of_the_context_that_fails)
-{
-    look_at_an_end_that_fails(expect_segments(state), false);
-}
-
-POOL_TEST(exposed_segments_outlast_an_end_of_the_context_that_fails)
-{
-    look_at_an_end_that_fails(expect_segments(state), true);
-}
+POOL_TEST_IS(segments_outlast_an_end_of_the_context_that_fails,
+             look_at_an_end_that_fails(expect_segments(state), false))
+POOL_TEST_IS(exposed_segments_outlast_an_end_of_the_context_that_fails,
+             look_at_an_end_that_fails(expect_segments(state), true))
 
 /* An unmap may answer an error of other work and have done its own. What it names is never handed
  * out as if it were there. */
