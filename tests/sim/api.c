@@ -25,12 +25,7 @@ static const struct row {
     uint64_t cost_ns, mib_ns; /* of the h200 preset */
 } rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) {#symbol, flags, cost_ns, mib_ns},
-#define UNSIMULATED(symbol, base, since, flags)
-#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
-#undef FUNCTION
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
 };
 
 enum { FRESH, READY, FORKED, GONE };

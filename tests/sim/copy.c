@@ -39,25 +39,13 @@ static bool not_the_hosts(uint64_t addr)
     return addr == 0 || (pageable(addr) && memory_reserved(addr));
 }
 
-/* All bytes lie in known memory: the call finds a hole, not the device. Mapped memory has to be
- * accessible from the current context. (Two H200s, driver 580: a copy from mapped memory without
- * access is refused, a copy from memory of cuMemAlloc is not.) */
-static bool covered(uint64_t addr, uint64_t size, CUcontext context)
-{
-    for (uint64_t at = addr; at < addr + size;) {
-        struct memory *memory = memory_find(at);
-        if (memory == NULL || memory->freeing || !memory_is_for(memory, context))
-            return false;
-        at = memory->range.hi;
-    }
-    return true;
-}
-
 static bool valid(const struct copy *copy, unsigned flags)
 {
     CUcontext context = flags & PEER ? NULL : thread_current();
-    return (copy->dst_host ? !not_the_hosts(copy->dst) : covered(copy->dst, copy->size, context)) &&
-           (copy->src_host ? !not_the_hosts(copy->src) : covered(copy->src, copy->size, context));
+    return (copy->dst_host ? !not_the_hosts(copy->dst)
+                           : memory_covers(copy->dst, copy->size, context)) &&
+           (copy->src_host ? !not_the_hosts(copy->src)
+                           : memory_covers(copy->src, copy->size, context));
 }
 
 static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned flags,

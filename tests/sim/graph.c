@@ -237,16 +237,10 @@ static CUresult add_child(CUgraphNode *out, CUgraph graph, const CUgraphNode *be
     return CUDA_SUCCESS;
 }
 
-/* All bytes are memory that the driver knows: where they are not, the call says so (seen). */
+/* Where the driver does not know the memory the call says so (seen). */
 static bool known(uint64_t addr, uint64_t size)
 {
-    for (uint64_t at = addr; at < addr + size;) {
-        struct memory *memory = memory_find(at);
-        if (memory == NULL || memory->freeing)
-            return false;
-        at = memory->range.hi;
-    }
-    return size > 0;
+    return size > 0 && memory_covers(addr, size, NULL);
 }
 
 static bool set_effect(CUgraphNode node, const struct command *command)

@@ -13,7 +13,6 @@ static const struct {
 } kernels[KERNEL_COUNT] = {
 #define KERNEL(name, sizes) {#name, sizes},
 #include "tests/sim/kernels.def"
-#undef KERNEL
 };
 
 enum kernel kernel_by_name(const char *name)
@@ -146,33 +145,30 @@ MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64
     return CUDA_SUCCESS;
 }
 
-/* Loads that write nothing but a word at out. */
-static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint64_t out)
-{
-    size_t room;
-    for (uint64_t left = words * 4; left > 0;) {
-        REFUSE(memory_at(context, ptr, false, &room) == NULL || room < 4, ILLEGAL_ADDRESS);
-        uint64_t now = left < room ? left : room;
-        left -= now;
-        ptr += now;
-    }
-    uint32_t *word = memory_at(context, out, true, &room);
-    REFUSE(word == NULL || room < 4, ILLEGAL_ADDRESS);
-    *word = 0;
-    return CUDA_SUCCESS;
-}
-
-/* The memory in one piece, as the context sees it. False: it does not see all of it. */
+/* The memory in one piece, as the context sees it. False: it does not see all of it.
+ * out NULL: whether it does. */
 static bool read_all(struct CUctx_st *context, uint64_t ptr, void *out, uint64_t size)
 {
-    for (size_t room; size > 0; out = (uint8_t *)out + room, ptr += room, size -= room) {
+    for (size_t room; size > 0; ptr += room, size -= room) {
         const uint8_t *at = memory_at(context, ptr, false, &room);
         if (at == NULL)
             return false;
         room = size < room ? size : room;
-        memcpy(out, at, room);
+        if (out != NULL)
+            out = (uint8_t *)memcpy(out, at, room) + room;
     }
     return true;
+}
+
+/* Loads that write nothing but a word at out. */
+static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint64_t out)
+{
+    size_t room;
+    REFUSE(!read_all(context, ptr, NULL, words * 4), ILLEGAL_ADDRESS);
+    uint32_t *word = memory_at(context, out, true, &room);
+    REFUSE(word == NULL || room < 4, ILLEGAL_ADDRESS);
+    *word = 0;
+    return CUDA_SUCCESS;
 }
 
 static CUresult hash_pages(struct CUctx_st *context, const uint64_t *args)

@@ -81,6 +81,17 @@ bool memory_is_for(const struct memory *memory, CUcontext context)
     return memory->kind != MEMORY_MAPPED || accessible(memory, context, false);
 }
 
+bool memory_covers(uint64_t addr, uint64_t size, CUcontext context)
+{
+    for (uint64_t at = addr; at < addr + size;) {
+        struct memory *memory = memory_find(at);
+        if (memory == NULL || memory->freeing || !memory_is_for(memory, context))
+            return false;
+        at = memory->range.hi;
+    }
+    return true;
+}
+
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room)
 {
     struct memory *memory = memory_find(addr);

@@ -10,11 +10,7 @@ static CUresult submit(CUdeviceptr dst, size_t count, unsigned element_bytes, ui
     if (count == 0)
         return CUDA_SUCCESS;
     REFUSE(dst % element_bytes != 0, INVALID_VALUE);
-    for (uint64_t at = dst; at < dst + count * element_bytes;) {
-        struct memory *memory = memory_find(at);
-        REFUSE(memory == NULL || memory->freeing, INVALID_VALUE);
-        at = memory->range.hi;
-    }
+    REFUSE(!memory_covers(dst, count * element_bytes, NULL), INVALID_VALUE);
     if (synchronous && stream->capture == NULL)
         TRY(capture_synchronous(stream));
     struct command command = {.kind = COMMAND_SET, .set = {dst, count, element_bytes, value}};
