@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the kernel says: the state of a thread, and how many entries a folder has, of descriptors
- * too. */
+/* What the kernel says: the state of a thread, how many entries a folder has, of descriptors too,
+ * and how much memory the process has. */
 #ifndef TESTS_UNIT_PROC_H
 #define TESTS_UNIT_PROC_H
 
@@ -38,6 +38,16 @@ static inline unsigned entries_of(const char *path)
     if (entries)
         closedir(entries);
     return count > 2 ? count - 2 : 0;
+}
+
+/* Memory of the host that the process has. */
+static inline uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_true(file && fscanf(file, "%*u %llu", &pages) == 1);
+    fclose(file);
+    return pages * 4096;
 }
 
 static inline int count_fds(void)

@@ -186,18 +186,15 @@ TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
     }
 }
 
-RIG_TEST(prealloc_of_more_than_the_device_takes_none, *state)
+RIG_TEST(prealloc_of_more_than_the_device_takes_none,
+         EXPECT_WITH(state, config.prealloc_bytes, UINT64_MAX))
 {
-    r->config.prealloc_bytes = UINT64_MAX;
-    rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is taken");
     rig_alloc(r, MIB(10));
 }
 
-RIG_TEST(prealloc_takes_memory_at_the_start, *state)
+RIG_TEST(prealloc_takes_memory_at_the_start, EXPECT_WITH(state, config.prealloc_bytes, MIB(50) + 1))
 {
-    r->config.prealloc_bytes = MIB(50) + 1;
-    rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(52), "in whole granules");
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
     rig_alloc_all(r, NULL, 5, MIB(10));

@@ -24,10 +24,9 @@ RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture, expect_arena(state))
     EXPECT(rig_alloc(r, MIB(4)), "and after it all goes on");
 }
 
-RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too, *state)
+RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too,
+         EXPECT_WITH(state, model->query_refused, true))
 {
-    r->model->query_refused = true;
-    rig_start(r);
     uint64_t a = rig_pending(r, 1, MS(5), MIB(4));
     rig_launch(r, 1, MS(5), 0);
     model_advance(r->model, MS(50));

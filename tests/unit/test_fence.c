@@ -359,10 +359,8 @@ TEST(a_broken_context_hands_nothing_out_again)
     }
 }
 
-RIG_TEST(sync_free_waits_as_the_drivers_own_free_does, *state)
+RIG_TEST(sync_free_waits_as_the_drivers_own_free_does, EXPECT_WITH(state, config.sync_free, true))
 {
-    r->config.sync_free = true;
-    rig_start(r);
     uint64_t a = rig_alloc(r, MIB(4));
     rig_launch(r, 3, MS(20), 0);
     uint64_t before = model_now(r->model);

@@ -89,10 +89,9 @@ RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set, expect_arena(state))
     EXPECT_EQ(pool_tick(r->pool), MIB(8), "then these");
 }
 
-RIG_TEST(a_shorter_timeout_counts_from_the_last_use, *state)
+RIG_TEST(a_shorter_timeout_counts_from_the_last_use,
+         EXPECT_WITH(state, config.idle_timeout_ns, MS(60000)))
 {
-    r->config.idle_timeout_ns = MS(60000);
-    rig_start(r);
     EXPECT_EQ(pool_tick_ns(r->pool), MS(7500), "an eighth of the time");
     fill(r, 2);
     pool_tick(r->pool);
@@ -102,10 +101,8 @@ RIG_TEST(a_shorter_timeout_counts_from_the_last_use, *state)
     EXPECT_EQ(pool_tick(r->pool), MIB(16), "unused for five seconds");
 }
 
-RIG_TEST(memory_in_use_now_and_then_stays, *state)
+RIG_TEST(memory_in_use_now_and_then_stays, EXPECT_WITH(state, config.idle_timeout_ns, MS(1000)))
 {
-    r->config.idle_timeout_ns = MS(1000);
-    rig_start(r);
     rig_freed(r, MIB(8));
     for (int i = 0; i < 20; i++) {
         model_advance(r->model, MS(500));

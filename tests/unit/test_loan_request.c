@@ -83,6 +83,11 @@ static void start(enum kind kind)
 }
 
 #define CASE(name) TEST_WITH(name, setup, teardown)
+#define CASE_IS(name, call)                                                                        \
+    CASE(name)                                                                                     \
+    {                                                                                              \
+        call;                                                                                      \
+    }
 
 static int setup(void **state)
 {
@@ -149,15 +154,8 @@ static void await_late_reply(enum kind kind)
     pthread_join(thread, NULL);
 }
 
-CASE(a_process_that_has_its_page_is_waited_for)
-{
-    await_late_reply(HAS_PAGE);
-}
-
-CASE(a_process_whose_first_thread_has_ended_is_waited_for)
-{
-    await_late_reply(LEADERLESS);
-}
+CASE_IS(a_process_that_has_its_page_is_waited_for, await_late_reply(HAS_PAGE))
+CASE_IS(a_process_whose_first_thread_has_ended_is_waited_for, await_late_reply(LEADERLESS))
 
 static void loses_soon(void)
 {
@@ -230,14 +228,7 @@ static void loses_soon_one_that_is_killed(enum kind kind)
     pthread_join(thread, NULL);
 }
 
-CASE(nor_one_that_is_killed_after_it_was_seen)
-{
-    loses_soon_one_that_is_killed(HAS_PAGE);
-}
-
-CASE(nor_one_that_is_killed_after_it_heard_the_bell)
-{
-    loses_soon_one_that_is_killed(LISTENS);
-}
+CASE_IS(nor_one_that_is_killed_after_it_was_seen, loses_soon_one_that_is_killed(HAS_PAGE))
+CASE_IS(nor_one_that_is_killed_after_it_heard_the_bell, loses_soon_one_that_is_killed(LISTENS))
 
 PLAY_TESTS

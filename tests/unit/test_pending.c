@@ -6,8 +6,7 @@
 
 static struct rig *slow(void **state)
 {
-    struct rig *r = expect_reuse(state, REUSE_READY);
-    return r;
+    return expect_reuse(state, REUSE_READY);
 }
 
 RIG_TEST(pending_memory_is_counted_until_it_is_retired, slow(state))
@@ -43,9 +42,8 @@ RIG_TEST(memory_is_retired_in_the_order_of_its_frees, slow(state))
 
 static uint64_t found(struct rig *r, struct zone *z, uint64_t size_bytes)
 {
-    state_lock(r->pool);
-    uint64_t epoch = pending_find(r->pool, z, size_bytes);
-    state_unlock(r->pool);
+    uint64_t epoch;
+    LOCKED(r->pool, epoch = pending_find(r->pool, z, size_bytes));
     return epoch;
 }
 

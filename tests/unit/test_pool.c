@@ -111,26 +111,22 @@ RIG_TEST(large_blocks_are_aligned_as_their_sizes_are, expect_arena(state))
     }
 }
 
-TEST(more_than_max_reserved_is_never_taken)
+BACKINGS_TEST(more_than_max_reserved_is_never_taken)
 {
-    for (int backing = 0; backing < 2; backing++) {
-        struct rig *r = rig_in(RIG_BYTES, backing, false);
-        r->config.max_reserved_bytes = MIB(64);
-        rig_start(r);
-        for (int i = 0; i < 7; i++)
-            EXPECT(rig_alloc(r, MIB(8)), "below the limit");
-        EXPECT(!rig_alloc(r, MIB(10)), "beyond it");
-        EXPECT_EQ(r->status, POOL_LIMIT, "which the driver is not to serve");
-        EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
-        EXPECT_EQ(rig_stats(r).num_limit_rejections, 1, "the refusal is counted");
-        EXPECT_EQ(rig_stats(r).num_ooms, 0, "but it is no shortage of the driver's");
-        EXPECT(rig_alloc(r, MIB(8)), "what still fits is served");
-        rig_free(r, r->blocks[2].addr);
-        rig_free(r, r->blocks[5].addr);
-        EXPECT(rig_alloc(r, MIB(14)), "idle memory makes room");
-        EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(64), "the limit was kept throughout");
-        EXPECT_ENDS(r);
-    }
+    r->config.max_reserved_bytes = MIB(64);
+    rig_start(r);
+    for (int i = 0; i < 7; i++)
+        EXPECT(rig_alloc(r, MIB(8)), "below the limit");
+    EXPECT(!rig_alloc(r, MIB(10)), "beyond it");
+    EXPECT_EQ(r->status, POOL_LIMIT, "which the driver is not to serve");
+    EXPECT_EQ(r->code, MODEL_NOMEM, "in the driver's words");
+    EXPECT_EQ(rig_stats(r).num_limit_rejections, 1, "the refusal is counted");
+    EXPECT_EQ(rig_stats(r).num_ooms, 0, "but it is no shortage of the driver's");
+    EXPECT(rig_alloc(r, MIB(8)), "what still fits is served");
+    rig_free(r, r->blocks[2].addr);
+    rig_free(r, r->blocks[5].addr);
+    EXPECT(rig_alloc(r, MIB(14)), "idle memory makes room");
+    EXPECT(rig_stats(r).reserved_peak_bytes <= MIB(64), "the limit was kept throughout");
 }
 
 static struct rig *small_device(void **state)
@@ -249,27 +245,23 @@ RIG_TEST(statistics_add_up, expect_arena(state))
     EXPECT_EQ(s.reserved_peak_bytes, MIB(8), "6 MiB for the one, 2 for the other");
 }
 
-TEST(an_abandoned_pool_passes_everything_on)
+BACKINGS_TEST(an_abandoned_pool_passes_everything_on)
 {
-    for (int backing = 0; backing < 2; backing++) {
-        struct rig *r = rig_in(RIG_BYTES, backing, false);
-        rig_start(r);
-        uint64_t a = rig_alloc(r, MIB(4));
-        rig_launch(r, 1, MS(1), a);
-        rig_free(r, rig_alloc(r, 5000));
-        model_destroy_context(r->model);
-        pool_abandon(r->pool);
-        pool_abandon(r->pool);
-        EXPECT_EQ(model_used_bytes(r->model), 0, "memory that outlives its context is given back");
-        EXPECT(!rig_alloc(r, MIB(4)) && r->status == POOL_PASS, "large requests");
-        EXPECT(!rig_alloc(r, 100) && r->status == POOL_PASS, "small requests");
-        EXPECT_EQ(pool_trim(r->pool, &(struct pool_trim){0}), 0, "nothing to trim");
-        EXPECT_EQ(pool_tick(r->pool), 0, "nothing to look at");
-        pool_submit(r->pool, 1);
-        pool_leave_single_stream(r->pool);
-        EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is reserved");
-        EXPECT_ENDS(r);
-    }
+    rig_start(r);
+    uint64_t a = rig_alloc(r, MIB(4));
+    rig_launch(r, 1, MS(1), a);
+    rig_free(r, rig_alloc(r, 5000));
+    model_destroy_context(r->model);
+    pool_abandon(r->pool);
+    pool_abandon(r->pool);
+    EXPECT_EQ(model_used_bytes(r->model), 0, "memory that outlives its context is given back");
+    EXPECT(!rig_alloc(r, MIB(4)) && r->status == POOL_PASS, "large requests");
+    EXPECT(!rig_alloc(r, 100) && r->status == POOL_PASS, "small requests");
+    EXPECT_EQ(pool_trim(r->pool, &(struct pool_trim){0}), 0, "nothing to trim");
+    EXPECT_EQ(pool_tick(r->pool), 0, "nothing to look at");
+    pool_submit(r->pool, 1);
+    pool_leave_single_stream(r->pool);
+    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is reserved");
 }
 
 RIG_TEST(what_was_shared_is_not_handed_out_again_on_one_stream_either, expect_single(state))
@@ -295,23 +287,17 @@ static void note_planned(struct model *m, enum model_row row)
     struct pool *p = (struct pool *)(uintptr_t)planned_bytes[1];
     if (row != MODEL_ROW_create && row != MODEL_ROW_segment_alloc)
         return;
-    state_lock(p);
-    planned_bytes[0] = p->planned_bytes;
-    state_unlock(p);
+    LOCKED(p, planned_bytes[0] = p->planned_bytes);
 }
 
-TEST(what_is_being_taken_from_the_driver_counts)
+BACKINGS_TEST(what_is_being_taken_from_the_driver_counts)
 {
-    for (unsigned segments = 0; segments < 2; segments++) {
-        struct rig *r = rig_in(RIG_BYTES, segments, false);
-        rig_start(r);
-        uint64_t planned_bytes[2] = {0, (uintptr_t)r->pool};
-        rig_hook(r, note_planned, planned_bytes);
-        rig_alloc(r, MIB(6));
-        r->model->hook = NULL;
-        EXPECT_EQ(planned_bytes[0], MIB(6), "until it is reserved");
-        EXPECT_ENDS(r);
-    }
+    rig_start(r);
+    uint64_t planned_bytes[2] = {0, (uintptr_t)r->pool};
+    rig_hook(r, note_planned, planned_bytes);
+    rig_alloc(r, MIB(6));
+    r->model->hook = NULL;
+    EXPECT_EQ(planned_bytes[0], MIB(6), "until it is reserved");
 }
 
 PLAY_TESTS

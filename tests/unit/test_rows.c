@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
  * out of it is what was asked for, whatever was freed into it before. */
-#include "pool/magazine.h"
 #include "pool/map.h"
-#include "pool/state.h"
-#include "tests/unit/expect.h"
+#include "tests/unit/magazine.h"
 
 static unsigned row_of(uint64_t addr)
 {
     return map_block(map_find(addr), addr)->item.row;
-}
-
-static struct rig *start(void **state)
-{
-    struct rig *r = expect_single(state);
-    rig_free(r, rig_alloc(r, 512));
-    return r;
 }
 
 /* The rig blames each block that is too small. */

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
  * waits for, and when it may not come again. */
-#include "pool/magazine.h"
 #include "pool/single_stream.h"
-#include "pool/state.h"
-#include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
-
-static struct magazine *magazine(struct rig *r)
-{
-    return list_entry(r->pool->magazines.next, struct magazine, link);
-}
+#include "tests/unit/magazine.h"
 
 /* A step of another thread of the program, at the first call of a row while the stream is left. */
 struct meanwhile {

@@ -21,9 +21,7 @@ struct sealer {
 static void *seal(void *arg)
 {
     struct sealer *s = arg;
-    state_lock(s->rig->pool);
-    fence_seal(s->rig->pool);
-    state_unlock(s->rig->pool);
+    LOCKED(s->rig->pool, fence_seal(s->rig->pool));
     return NULL;
 }
 

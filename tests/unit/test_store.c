@@ -6,9 +6,8 @@
 
 #include <sys/mman.h>
 
-#include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
-#include "tests/unit/resident.h"
+#include "tests/unit/proc.h"
 
 #define MIB (UINT64_C(1) << 20)
 

@@ -13,7 +13,6 @@
 #include <sys/syscall.h>
 
 #include "tests/unit/proc.h"
-#include "tests/unit/resident.h"
 
 #define MIB (UINT64_C(1) << 20)
 

@@ -265,10 +265,8 @@ RIG_TEST(threads_without_order, *state)
     run_rounds(r, true, 7);
 }
 
-RIG_TEST(threads_that_wait_in_every_free, *state)
+RIG_TEST(threads_that_wait_in_every_free, EXPECT_WITH(state, config.sync_free, true))
 {
-    r->config.sync_free = true;
-    rig_start(r);
     run_rounds(r, false, 8);
 }
 
