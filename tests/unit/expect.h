@@ -124,18 +124,24 @@ static inline struct rig *expect_single(void **state)
     return EXPECT_WITH(state, model->backend.single_stream, true);
 }
 
+/* The state with a new rig, which can have so much memory, and is not started. */
+static inline void **expect_capacity(void **state, uint64_t capacity_bytes)
+{
+    rig_destroy(*state);
+    *state = rig_create(capacity_bytes);
+    return state;
+}
+
 /* POOL_TEST(name) { .. }: a test with a rig that it starts itself. */
 #define POOL_TEST(name) TEST_WITH(name, expect_setup, expect_teardown)
-/* RIG_TEST(name, start) { .. }: one with a rig r, which start makes of state. RIG_TEST_WITH: what
- * state is comes from another setup. */
-#define RIG_TEST_WITH(name, start, setup)                                                          \
+/* RIG_TEST(name, start) { .. }: one with a rig r, which start makes of state. */
+#define RIG_TEST(name, start)                                                                      \
     static void name##_with(struct rig *r);                                                        \
-    TEST_WITH(name, setup, expect_teardown)                                                        \
+    POOL_TEST(name)                                                                                \
     {                                                                                              \
         name##_with(start);                                                                        \
     }                                                                                              \
     static void name##_with(struct rig *r)
-#define RIG_TEST(name, start) RIG_TEST_WITH(name, start, expect_setup)
 /* BACKINGS_TEST(name) { .. }: one with a rig r of each backing, which it starts. */
 #define BACKINGS_TEST(name)                                                                        \
     static void name##_in(struct rig *r);                                                          \

@@ -20,15 +20,13 @@ enum { PATIENCE_MS = 30000 };
 
 static bool is_woken(int wait_ms)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += wait_ms / 1000;
-    t.tv_nsec += wait_ms % 1000 * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
+    int64_t until_ms = clock_now_ms() + wait_ms;
+    while (sem_trywait(&woken) != 0) {
+        if (clock_now_ms() > until_ms)
+            return false;
+        usleep(1000);
     }
-    return sem_timedwait(&woken, &t) == 0;
+    return true;
 }
 
 /* Of all threads: the listener's has a table of its own. */

@@ -6,9 +6,7 @@
 
 static struct rig *segments_on_a_device_of(void **state, uint64_t capacity_bytes)
 {
-    rig_destroy(*state);
-    *state = rig_create(capacity_bytes);
-    return expect_segments(state);
+    return expect_segments(expect_capacity(state, capacity_bytes));
 }
 
 TEST(segments_have_little_slack)
