@@ -28,24 +28,10 @@ static uint8_t next(void)
 static uint64_t next_size(void)
 {
     uint8_t a = next(), b = next();
-    uint64_t total = r->model->backend.total_bytes, size;
-    switch (a & 7) {
-    case 0:
-        size = total >> (b & 7);
-        break;
-    case 1:
-        size = 1 + 250 * (uint64_t)b;
-        break;
-    case 2:
-        size = KIB(4) * (1 + (uint64_t)b);
-        break;
-    case 3:
-        size = MIB(2) * (1 + (b & 15));
-        break;
-    default:
-        size = (total / 1024) * (1 + (uint64_t)b / 2);
-        break;
-    }
+    uint64_t total = r->model->backend.total_bytes;
+    const uint64_t sizes[] = {total >> (b & 7), 1 + 250 * (uint64_t)b, KIB(4) * (1 + (uint64_t)b),
+                              MIB(2) * (1 + (b & 15)), (total / 1024) * (1 + (uint64_t)b / 2)};
+    uint64_t size = sizes[(a & 7) < 4 ? a & 7 : 4];
     switch (a >> 3 & 7) {
     case 0:
         return size + 1;

@@ -17,38 +17,16 @@ MEMORY_MIB = 2048
 
 def explore(model, defines, optimize, bites, folder):
     """What the search says."""
-    subprocess.run(
-        ["spin", "-a", *defines, model],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    subprocess.run(["spin", "-a", *defines, model], cwd=folder, check=True, stdout=subprocess.PIPE,
+                   stderr=subprocess.STDOUT)
     # Safety: assertions and states that nothing leads out of. To optimize what spin wrote takes
     # longer than most searches, so that is asked for. Otherwise clang compiles in half of gcc's
     # time. To store states as they are (NOCOMP) takes a fifth less time than to compress them.
-    subprocess.run(
-        [
-            "clang" if optimize == "-O0" and shutil.which("clang") else "cc",
-            optimize,
-            "-w",
-            "-DSAFETY",
-            "-DNOCOMP",
-            f"-DMEMLIM={MEMORY_MIB}",
-            "-o",
-            "pan",
-            "pan.c",
-        ],
-        cwd=folder,
-        check=True,
-    )
-    return subprocess.run(
-        ["./pan", "-n", f"-m{DEPTH}", "-w22" if bites else "-w24"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ).stdout
+    compiler = "clang" if optimize == "-O0" and shutil.which("clang") else "cc"
+    subprocess.run([compiler, optimize, "-w", "-DSAFETY", "-DNOCOMP", f"-DMEMLIM={MEMORY_MIB}",
+                    "-o", "pan", "pan.c"], cwd=folder, check=True)
+    return subprocess.run(["./pan", "-n", f"-m{DEPTH}", "-w22" if bites else "-w24"], cwd=folder,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
 
 
 def main():
@@ -63,12 +41,8 @@ def main():
         said = explore(model, defines, optimize, bites, folder)
         print(said)
         errors = re.search(r"errors: (\d+)", said)
-        if (
-            not errors
-            or "Search not completed" in said
-            and not bites
-            or "max search depth too small" in said
-        ):
+        cut_off = "Search not completed" in said and not bites
+        if not errors or cut_off or "max search depth too small" in said:
             print("the search did not come to its end")
             return 1
         if bites:

@@ -12,25 +12,12 @@ static CUresult managed(CUdeviceptr addr, size_t size)
     return whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult prefetch(CUdeviceptr addr, size_t size, CUstream handle)
-{
-    CUstream stream;
-    CUresult rc = managed(addr, size);
-    if (rc == CUDA_SUCCESS)
-        rc = stream_resolve(handle, &stream);
-    struct command marker = {.kind = COMMAND_MARKER};
-    return rc == CUDA_SUCCESS ? stream_submit(stream, &marker) : rc;
-}
-
 /* Answers as for managed memory without advice. */
 static CUresult range_attribute(void *out, size_t out_bytes, CUmem_range_attribute which,
                                 CUdeviceptr addr, size_t size)
 {
-    CUresult rc = managed(addr, size);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (out == NULL || out_bytes == 0 || out_bytes % 4 != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    TRY(managed(addr, size));
+    REFUSE(out == NULL || out_bytes == 0 || out_bytes % 4 != 0, INVALID_VALUE);
     int value = which == CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY ? 0 : CU_DEVICE_INVALID;
     for (size_t i = 0; i < out_bytes / 4; i++)
         ((int *)out)[i] = value;
@@ -40,12 +27,11 @@ static CUresult range_attribute(void *out, size_t out_bytes, CUmem_range_attribu
 static CUresult range_attributes(void **out, size_t *out_bytes, CUmem_range_attribute *which,
                                  size_t count, CUdeviceptr addr, size_t size)
 {
-    CUresult rc = managed(addr, size);
-    if (rc == CUDA_SUCCESS && (out == NULL || out_bytes == NULL || which == NULL || count == 0))
-        rc = CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count && rc == CUDA_SUCCESS; i++)
-        rc = range_attribute(out[i], out_bytes[i], which[i], addr, size);
-    return rc;
+    TRY(managed(addr, size));
+    REFUSE(out == NULL || out_bytes == NULL || which == NULL || count == 0, INVALID_VALUE);
+    for (size_t i = 0; i < count; i++)
+        TRY(range_attribute(out[i], out_bytes[i], which[i], addr, size));
+    return CUDA_SUCCESS;
 }
 
 /* An H200's streams have these attributes, and 4 domains. They do not change what simulated work
@@ -84,9 +70,11 @@ API(cuMemRangeGetAttributes,
     (void **out, size_t *out_bytes, CUmem_range_attribute *which, size_t count, CUdeviceptr addr,
      size_t size),
     range_attributes(out, out_bytes, which, count, addr, size))
-API_BOTH(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
-         (CUdeviceptr addr, size_t size, CUmemLocation location, unsigned flags, CUstream stream),
-         prefetch(addr, size, STREAM(stream)))
+API_STREAM(cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz,
+           (CUdeviceptr addr, size_t size, CUmemLocation location, unsigned flags, CUstream stream),
+           STREAM(stream),
+           NEEDS(managed(addr, size) == CUDA_SUCCESS, INVALID_VALUE)
+               stream_submit(on, &(struct command){.kind = COMMAND_MARKER}))
 API_STREAM(cuStreamSetAttribute, cuStreamSetAttribute_ptsz,
            (CUstream stream, CUstreamAttrID which, const CUstreamAttrValue *value), STREAM(stream),
            NEEDS(value != NULL, INVALID_VALUE) set_attribute(which, value))

@@ -25,12 +25,7 @@ static const struct row {
     uint64_t cost_ns, mib_ns; /* of the h200 preset */
 } rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) {#symbol, flags, cost_ns, mib_ns},
-#define UNSIMULATED(symbol, base, since, flags)
-#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
-#undef FUNCTION
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
 };
 
 enum { FRESH, READY, FORKED, GONE };
@@ -159,21 +154,17 @@ static void set_cancellation_points(void)
 
 static CUresult initialise(unsigned flags)
 {
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(flags != 0, INVALID_VALUE);
     if (atomic_load(&state) == READY)
         return CUDA_SUCCESS;
     if (atomic_load(&state) != FRESH)
         return refuse(atomic_load(&state));
     config_read();
-    if (config.devices == 0)
-        return CUDA_ERROR_NO_DEVICE;
+    REFUSE(config.devices == 0, NO_DEVICE);
     set_costs();
     set_cancellation_points();
     fault_read();
-    CUresult rc = device_init();
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(device_init());
     pthread_atfork(NULL, NULL, after_fork_in_child);
     atexit(shut_down);
     atomic_store(&state, READY);

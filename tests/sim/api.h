@@ -16,12 +16,7 @@ enum function_flag {
 
 enum function {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) FN_##symbol,
-#define UNSIMULATED(symbol, base, since, flags)
-#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
-#undef FUNCTION
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
     FUNCTION_COUNT
 };
 

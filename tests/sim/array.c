@@ -53,17 +53,14 @@ static CUresult create(void *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, uint32_t
     if (shape->Width == 0 || levels == 0 || element == 0 ||
         (shape->NumChannels & (shape->NumChannels - 1)) != 0 || shape->NumChannels > 4)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = capture_unsafe();
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_unsafe());
     uint64_t bytes = 0;
     for (unsigned i = 0; i < levels && i < 32; i++)
         bytes += (uint64_t)halved(shape->Width, i) * halved(shape->Height, i) *
                  halved(shape->Depth, i) * element;
     struct physical *physical =
         physical_create(thread_current()->device, round_up(bytes, PAGE_BYTES), false);
-    if (physical == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(physical == NULL, OUT_OF_MEMORY);
     struct array *array = handles_take(&arrays);
     *array = (struct array){.magic = magic, .physical = physical};
     *(void **)out = array;
@@ -83,8 +80,7 @@ static CUresult create_2d(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *shape)
 static CUresult destroy(void *handle, uint32_t magic)
 {
     struct array *array = handle;
-    if ((uintptr_t)array < 4096 || array->magic != magic)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE((uintptr_t)array < 4096 || array->magic != magic, INVALID_HANDLE);
     context_wait_device(array->physical->device);
     physical_release(array->physical);
     array->magic = 0;

@@ -75,8 +75,8 @@ CUresult capture_implicit(CUstream stream)
 
 CUresult capture_synchronous(CUstream stream)
 {
-    CUresult rc = capture_implicit(stream);
-    return rc == CUDA_SUCCESS ? capture_unsafe() : rc;
+    TRY(capture_implicit(stream));
+    return capture_unsafe();
 }
 
 CUresult capture_ambiguous(CUstream stream)
@@ -105,8 +105,7 @@ static void leave(CUstream stream)
 CUresult capture_add(CUstream stream, const struct command *command)
 {
     struct capture *capture = stream->capture;
-    if (capture->invalid)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    REFUSE(capture->invalid, STREAM_CAPTURE_INVALIDATED);
     CUgraphNode node =
         graph_add(capture->graph, command, stream->capture_tail, stream->capture_tail_count);
     capture_set_tail(stream, &node, 1);
@@ -115,8 +114,7 @@ CUresult capture_add(CUstream stream, const struct command *command)
 
 CUresult capture_record(CUstream stream, CUevent event)
 {
-    if (stream->capture->invalid)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    REFUSE(stream->capture->invalid, STREAM_CAPTURE_INVALIDATED);
     size_t bytes = stream->capture_tail_count * sizeof *event->nodes;
     free(event->nodes);
     event->nodes = never_null(malloc(bytes + 1));
@@ -155,8 +153,7 @@ CUresult capture_wait(CUstream stream, CUevent event)
         ours->invalid = theirs->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
-    if (theirs->invalid)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    REFUSE(theirs->invalid, STREAM_CAPTURE_INVALIDATED);
     if (stream->kind == STREAM_LEGACY) {
         theirs->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;

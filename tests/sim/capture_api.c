@@ -13,12 +13,9 @@ static uint64_t last_id;
 static CUresult begin(CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                       const CUgraphNode *nodes, size_t count)
 {
-    if (stream->kind == STREAM_LEGACY)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    if (stream->capture != NULL)
-        return CUDA_ERROR_ILLEGAL_STATE;
-    if (mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(stream->kind == STREAM_LEGACY, STREAM_CAPTURE_UNSUPPORTED);
+    REFUSE(stream->capture != NULL, ILLEGAL_STATE);
+    REFUSE(mode > CU_STREAM_CAPTURE_MODE_RELAXED, INVALID_VALUE);
     struct capture *capture = never_null(malloc(sizeof *capture));
     *capture = (struct capture){.mode = mode,
                                 .thread_id = thread_self()->id,

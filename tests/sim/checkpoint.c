@@ -12,8 +12,7 @@
 static CUresult lock(int row, const CUcheckpointLockArgs *args)
 {
     unsigned left_ms = args != NULL ? args->timeoutMs : 0;
-    if (!shared_change(row, CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED))
-        return CUDA_ERROR_ILLEGAL_STATE;
+    REFUSE(!shared_change(row, CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED), ILLEGAL_STATE);
     while (!shared_is_quiet(row)) {
         if (left_ms != 0 && --left_ms == 0) {
             shared_change(row, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_RUNNING);
@@ -26,8 +25,8 @@ static CUresult lock(int row, const CUcheckpointLockArgs *args)
 
 static CUresult checkpoint(int row)
 {
-    if (!shared_change(row, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED))
-        return CUDA_ERROR_ILLEGAL_STATE;
+    REFUSE(!shared_change(row, CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED),
+           ILLEGAL_STATE);
     nanosleep(&(struct timespec){.tv_sec = (time_t)(config.checkpoint_ms / 1000)}, NULL);
     shared_save(row);
     return CUDA_SUCCESS;
@@ -35,10 +34,8 @@ static CUresult checkpoint(int row)
 
 static CUresult restore(int row)
 {
-    if (shared_state(row) == CU_PROCESS_STATE_FAILED)
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    if (shared_state(row) != CU_PROCESS_STATE_CHECKPOINTED)
-        return CUDA_ERROR_ILLEGAL_STATE;
+    REFUSE(shared_state(row) == CU_PROCESS_STATE_FAILED, OPERATING_SYSTEM);
+    REFUSE(shared_state(row) != CU_PROCESS_STATE_CHECKPOINTED, ILLEGAL_STATE);
     if (!shared_restore(row, config.capacity_bytes)) {
         shared_change(row, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED);
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -40,25 +40,17 @@ unsigned command_accesses(const struct command *command, struct access *out)
 
 const char *command_name(const struct command *command)
 {
-    switch (command->kind) {
-    case COMMAND_MARKER:
-        return "marker";
-    case COMMAND_KERNEL:
-        return kernel_name(command->launch.kernel);
-    case COMMAND_COPY:
-        return "memcpy";
-    case COMMAND_SET:
-        return "memset";
-    case COMMAND_HOST_FUNCTION:
-        return "host function";
-    case COMMAND_WAIT_VALUE:
-        return "wait value";
-    case COMMAND_WAIT_MEMORY:
-        return "wait value in memory";
-    case COMMAND_POOL_FREE:
-        return "async free";
-    }
-    return "?";
+    static const char *const names[] = {
+        [COMMAND_MARKER] = "marker",
+        [COMMAND_COPY] = "memcpy",
+        [COMMAND_SET] = "memset",
+        [COMMAND_HOST_FUNCTION] = "host function",
+        [COMMAND_WAIT_VALUE] = "wait value",
+        [COMMAND_WAIT_MEMORY] = "wait value in memory",
+        [COMMAND_POOL_FREE] = "async free",
+    };
+    return command->kind == COMMAND_KERNEL ? kernel_name(command->launch.kernel)
+                                           : names[command->kind];
 }
 
 uint64_t command_duration_ns(const struct command *command)
@@ -113,8 +105,7 @@ static CUresult run_copy(const struct copy *copy)
             copy->dst_host ? (uint8_t *)(uintptr_t)dst : memory_at(NULL, dst, true, &dst_room);
         uint8_t *from =
             copy->src_host ? (uint8_t *)(uintptr_t)src : memory_at(NULL, src, false, &src_room);
-        if (to == NULL || from == NULL)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(to == NULL || from == NULL, ILLEGAL_ADDRESS);
         size_t now = left < dst_room ? left : dst_room;
         now = now < src_room ? now : src_room;
         memory_move(to, from, now);
@@ -131,8 +122,7 @@ MEMORY_LOOP static CUresult run_set(const struct command *command, struct CUctx_
     for (size_t left = command->set.count * command->set.element_bytes; left > 0;) {
         size_t room;
         uint8_t *at = memory_at(context, dst, true, &room);
-        if (at == NULL)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(at == NULL, ILLEGAL_ADDRESS);
         size_t now = left < room ? left : room;
         if (command->set.element_bytes == 1)
             memset(at, (int)(command->set.value & 0xff), now);

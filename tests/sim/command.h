@@ -20,7 +20,6 @@ enum command_kind {
 enum kernel {
 #define KERNEL(name, sizes) KERNEL_##name,
 #include "tests/sim/kernels.def"
-#undef KERNEL
     KERNEL_COUNT
 };
 

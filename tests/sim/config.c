@@ -52,8 +52,6 @@ void config_read(void)
 #define NUMBER(field, name, value, help) config.field = number(name, value);
 #define TEXT(field, name, help) config.field = text_of(name);
 #include "tests/sim/config.def"
-#undef NUMBER
-#undef TEXT
     if (config.devices > 16)
         config.devices = 16;
     config.capacity_bytes = round_up(config.capacity_bytes, PAGE_BYTES);

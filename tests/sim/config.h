@@ -9,8 +9,6 @@ struct config {
 #define NUMBER(field, name, value, help) uint64_t field;
 #define TEXT(field, name, help) const char *field;
 #include "tests/sim/config.def"
-#undef NUMBER
-#undef TEXT
 };
 
 extern struct config config;

@@ -52,8 +52,7 @@ bool context_known(CUcontext context)
 
 CUresult context_revive(CUcontext context)
 {
-    if (!device_take(context->device, config.context_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(!device_take(context->device, config.context_bytes), OUT_OF_MEMORY);
     context->alive = true;
     context->next = contexts;
     contexts = context;
@@ -147,8 +146,7 @@ bool context_is(CUcontext context, uint64_t id)
 
 CUresult context_usable(CUcontext context)
 {
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(context == NULL, INVALID_CONTEXT);
     return context->alive ? context->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 

@@ -11,11 +11,9 @@
 static CUresult create(CUcontext *out, CUdevice device)
 {
     struct thread *thread = thread_self();
-    if (thread->depth == THREAD_CONTEXTS_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(thread->depth == THREAD_CONTEXTS_MAX, INVALID_VALUE);
     CUcontext context = context_create(device);
-    if (context == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(context == NULL, OUT_OF_MEMORY);
     thread->stack[thread->depth++] = context;
     *out = context;
     return CUDA_SUCCESS;
@@ -23,10 +21,8 @@ static CUresult create(CUcontext *out, CUdevice device)
 
 static CUresult destroy(CUcontext context)
 {
-    if (context == NULL || !context_known(context) || context->primary)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    REFUSE(context == NULL || !context_known(context) || context->primary, INVALID_CONTEXT);
+    REFUSE(!context->alive, CONTEXT_IS_DESTROYED);
     context_destroy(context);
     /* Pops the context if it is current. On other stacks it stays, and its use gives
      * CONTEXT_IS_DESTROYED. */
@@ -39,11 +35,8 @@ static CUresult destroy(CUcontext context)
 static CUresult attach(CUcontext *out)
 {
     CUcontext context = thread_current();
-    CUresult rc = context_usable(context);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (context->primary || context->parent != NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    TRY(context_usable(context));
+    REFUSE(context->primary || context->parent != NULL, INVALID_CONTEXT);
     context->uses++;
     *out = context;
     return CUDA_SUCCESS;
@@ -55,18 +48,16 @@ static CUresult detach(CUcontext context)
     if (context == NULL || context != thread_current() || context->primary ||
         context->parent != NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (!context->alive)
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    REFUSE(!context->alive, CONTEXT_IS_DESTROYED);
     return --context->uses > 0 ? CUDA_SUCCESS : destroy(context);
 }
 
 static CUresult synchronize(void)
 {
     CUcontext context = thread_current();
-    CUresult rc = context_usable(context);
-    if (rc == CUDA_SUCCESS)
-        rc = capture_context_unsafe(context, true);
-    return rc == CUDA_SUCCESS ? context_wait(context) : rc;
+    TRY(context_usable(context));
+    TRY(capture_context_unsafe(context, true));
+    return context_wait(context);
 }
 
 /* A context that the program names, or the current one for NULL. */

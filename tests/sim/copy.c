@@ -39,25 +39,13 @@ static bool not_the_hosts(uint64_t addr)
     return addr == 0 || (pageable(addr) && memory_reserved(addr));
 }
 
-/* All bytes lie in known memory: the call finds a hole, not the device. Mapped memory has to be
- * accessible from the current context. (Two H200s, driver 580: a copy from mapped memory without
- * access is refused, a copy from memory of cuMemAlloc is not.) */
-static bool covered(uint64_t addr, uint64_t size, CUcontext context)
-{
-    for (uint64_t at = addr; at < addr + size;) {
-        struct memory *memory = memory_find(at);
-        if (memory == NULL || memory->freeing || !memory_is_for(memory, context))
-            return false;
-        at = memory->range.hi;
-    }
-    return true;
-}
-
 static bool valid(const struct copy *copy, unsigned flags)
 {
     CUcontext context = flags & PEER ? NULL : thread_current();
-    return (copy->dst_host ? !not_the_hosts(copy->dst) : covered(copy->dst, copy->size, context)) &&
-           (copy->src_host ? !not_the_hosts(copy->src) : covered(copy->src, copy->size, context));
+    return (copy->dst_host ? !not_the_hosts(copy->dst)
+                           : memory_covers(copy->dst, copy->size, context)) &&
+           (copy->src_host ? !not_the_hosts(copy->src)
+                           : memory_covers(copy->src, copy->size, context));
 }
 
 static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned flags,
@@ -71,28 +59,21 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
                                        .src_host = flags & FROM_HOST}};
     struct copy *copy = &command.copy;
     CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS || size == 0)
-        return rc;
-    if (!valid(copy, flags))
-        return CUDA_ERROR_INVALID_VALUE;
+    TRY(stream_resolve(handle, &stream));
+    if (size == 0)
+        return CUDA_SUCCESS;
+    REFUSE(!valid(copy, flags), INVALID_VALUE);
     bool synchronous = flags & SYNCHRONOUS;
-    if (synchronous && stream->capture == NULL) {
-        rc = capture_synchronous(stream);
-        if (rc != CUDA_SUCCESS)
-            return rc;
-    }
+    if (synchronous && stream->capture == NULL)
+        TRY(capture_synchronous(stream));
     if (stream->capture == NULL && copy->src_host && pageable(src)) {
         bool goes_on = synchronous && config.upload_ns > 0; /* documented */
         if (goes_on)
-            rc = stream_wait(stream);
-        if (rc != CUDA_SUCCESS)
-            return rc;
+            TRY(stream_wait(stream));
         synchronous = synchronous && !goes_on;
         if (!synchronous && (goes_on || size <= STAGING_BYTES_MAX)) {
             copy->staging = malloc(size);
-            if (copy->staging == NULL)
-                return CUDA_ERROR_OUT_OF_MEMORY;
+            REFUSE(copy->staging == NULL, OUT_OF_MEMORY);
             memcpy(copy->staging, (const void *)(uintptr_t)src, size);
             copy->src = (uint64_t)(uintptr_t)copy->staging;
         } else {
@@ -104,7 +85,7 @@ static CUresult submit(CUdeviceptr dst, CUdeviceptr src, size_t size, unsigned f
     /* Between two places on devices even the plain functions do not wait. */
     if (synchronous && on_device(dst) && on_device(src))
         synchronous = false;
-    rc = stream_submit(stream, &command);
+    CUresult rc = stream_submit(stream, &command);
     if (rc != CUDA_SUCCESS) {
         command_drop(&command);
         return rc;

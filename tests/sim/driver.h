@@ -27,6 +27,21 @@ CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle, CUdevice, 
 /* A 2 MiB page: the VMM granularity, and the unit of physical memory. */
 #define PAGE_BYTES (2 * MIB)
 
+/* For functions that answer a CUresult: the answer is this error if the condition holds. */
+#define REFUSE(condition, error)                                                                   \
+    do {                                                                                           \
+        if (condition)                                                                             \
+            return CUDA_ERROR_##error;                                                             \
+    } while (0)
+
+/* The same: the answer is that of the call if it fails. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        CUresult tried = (call);                                                                   \
+        if (tried != CUDA_SUCCESS)                                                                 \
+            return tried;                                                                          \
+    } while (0)
+
 static inline uint64_t round_up(uint64_t value, uint64_t power_of_two)
 {
     return (value + power_of_two - 1) & ~(power_of_two - 1);

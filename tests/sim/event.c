@@ -29,8 +29,7 @@ static _Noreturn void die(const char *what)
 
 CUresult event_check(CUevent event)
 {
-    if ((uintptr_t)event < 4096 || event->magic != MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE((uintptr_t)event < 4096 || event->magic != MAGIC, INVALID_HANDLE);
     if (context_is(event->context, event->context_id))
         return event->context->error;
     if (!event->context->primary)
@@ -42,10 +41,9 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
 {
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     bool shared = flags & CU_EVENT_INTERPROCESS;
-    if (out == NULL || (flags & ~known) != 0 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context_take(context, config.object_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(out == NULL || (flags & ~known) != 0 || (shared && !(flags & CU_EVENT_DISABLE_TIMING)),
+           INVALID_VALUE);
+    REFUSE(!context_take(context, config.object_bytes), OUT_OF_MEMORY);
     CUevent event = handles_take(&events);
     struct vector clock = event->clock;
     clock.length = 0;
@@ -56,8 +54,7 @@ CUresult event_create(CUcontext context, unsigned flags, CUevent *out)
                                  .clock = clock};
     if (shared) {
         event->shared = ipc_event_create();
-        if (event->shared == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(event->shared == NULL, OUT_OF_MEMORY);
     }
     *out = event;
     return CUDA_SUCCESS;
@@ -92,18 +89,12 @@ static void cover(CUevent event, struct work *last, const struct vector *clock)
 static CUresult record(CUevent event, CUstream handle)
 {
     CUstream stream;
-    CUresult rc = event_check(event);
-    if (rc == CUDA_SUCCESS)
-        rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (stream->context != event->context)
-        return CUDA_ERROR_INVALID_HANDLE;
+    TRY(event_check(event));
+    TRY(stream_resolve(handle, &stream));
+    REFUSE(stream->context != event->context, INVALID_HANDLE);
     if (stream->capture != NULL)
         return capture_record(stream, event);
-    rc = capture_implicit(stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_implicit(stream));
     if (event->shared != NULL)
         ipc_event_record(event->shared, stream);
     struct work *last = stream_frontier(stream);
@@ -113,53 +104,43 @@ static CUresult record(CUevent event, CUstream handle)
 
 CUresult event_order_stream(CUevent event, CUstream stream, unsigned flags)
 {
-    CUresult rc = event_check(event);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (flags > CU_EVENT_WAIT_EXTERNAL)
-        return CUDA_ERROR_INVALID_VALUE;
+    TRY(event_check(event));
+    REFUSE(flags > CU_EVENT_WAIT_EXTERNAL, INVALID_VALUE);
     if (stream->capture != NULL || capture_holds(event))
         return capture_wait(stream, event);
-    rc = capture_implicit(stream);
-    if (rc == CUDA_SUCCESS && event->shared != NULL)
+    TRY(capture_implicit(stream));
+    if (event->shared != NULL)
         ipc_event_order(event->shared, stream);
-    if (rc == CUDA_SUCCESS && event->recorded)
+    if (event->recorded)
         stream_order(stream, event->work, &event->clock);
-    return rc;
+    return CUDA_SUCCESS;
 }
 
 /* May the host ask about the event now? */
 static CUresult askable(CUevent event)
 {
-    CUresult rc = event_check(event);
-    if (rc == CUDA_SUCCESS)
-        rc = capture_unsafe();
-    if (rc == CUDA_SUCCESS && capture_holds(event))
-        rc = CUDA_ERROR_CAPTURED_EVENT;
-    return rc;
+    TRY(event_check(event));
+    TRY(capture_unsafe());
+    return capture_holds(event) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_SUCCESS;
 }
 
 static CUresult query(CUevent event)
 {
-    CUresult rc = askable(event);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(askable(event));
     clock_poll();
-    if (!work_done(event->work) || (event->shared != NULL && !ipc_event_done(event->shared)))
-        return CUDA_ERROR_NOT_READY;
+    REFUSE(!work_done(event->work) || (event->shared != NULL && !ipc_event_done(event->shared)),
+           NOT_READY);
     vector_join(&stream_host_clock, &event->clock);
     return event->context->error;
 }
 
 static CUresult synchronize(CUevent event)
 {
-    CUresult rc = askable(event);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(askable(event));
     struct vector seen = {0};
     CUcontext context = event->context;
     vector_copy(&seen, &event->clock);
-    rc = clock_wait(event->work);
+    CUresult rc = clock_wait(event->work);
     while (rc == CUDA_SUCCESS && event->shared != NULL && !ipc_event_done(event->shared))
         api_sleep(200); /* for the other process; as natively, for ever */
     if (rc == CUDA_SUCCESS)
@@ -171,26 +152,19 @@ static CUresult synchronize(CUevent event)
 /* Resolves a context that the program names; NULL is the current one. */
 static CUresult named(CUcontext *context)
 {
-    if (!config.ctx_events)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    REFUSE(!config.ctx_events, NOT_SUPPORTED);
     if (*context == NULL)
         *context = thread_current();
-    if (*context != NULL && !context_known(*context))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(*context != NULL && !context_known(*context), INVALID_CONTEXT);
     return context_usable(*context);
 }
 
 static CUresult record_context(CUcontext context, CUevent event)
 {
-    CUresult rc = event_check(event);
-    if (rc == CUDA_SUCCESS)
-        rc = named(&context);
-    if (rc == CUDA_SUCCESS && event->context != context)
-        rc = CUDA_ERROR_INVALID_HANDLE;
-    if (rc == CUDA_SUCCESS)
-        rc = capture_context_unsafe(context, false);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(event_check(event));
+    TRY(named(&context));
+    REFUSE(event->context != context, INVALID_HANDLE);
+    TRY(capture_context_unsafe(context, false));
     clock_run();
     struct vector clock = {0};
     struct work *last = context_frontier(context, &clock);
@@ -202,15 +176,13 @@ static CUresult record_context(CUcontext context, CUevent event)
 
 static CUresult wait_context(CUcontext context, CUevent event)
 {
-    CUresult rc = named(&context);
-    if (rc == CUDA_SUCCESS)
-        rc = event_check(event);
-    if (rc == CUDA_SUCCESS)
-        rc = capture_context_unsafe(context, true);
-    if (rc == CUDA_SUCCESS && capture_holds(event))
-        rc = capture_invalidate_event(event);
-    if (rc != CUDA_SUCCESS || !event->recorded)
-        return rc;
+    TRY(named(&context));
+    TRY(event_check(event));
+    TRY(capture_context_unsafe(context, true));
+    if (capture_holds(event))
+        return capture_invalidate_event(event);
+    if (!event->recorded)
+        return CUDA_SUCCESS;
     vector_join(&context->gate_clock, &event->clock);
     if (work_done(event->work))
         return CUDA_SUCCESS;
@@ -227,8 +199,8 @@ static CUresult create(unsigned flags, CUevent *out)
 {
     if (thread_current_is_stale())
         die("an event is made in a context that had ended before it was made current");
-    CUresult rc = context_usable(thread_current());
-    return rc == CUDA_SUCCESS ? event_create(thread_current(), flags, out) : rc;
+    TRY(context_usable(thread_current()));
+    return event_create(thread_current(), flags, out);
 }
 
 API(cuEventCreate, (CUevent * out, unsigned flags), create(flags, out))

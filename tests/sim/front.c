@@ -27,11 +27,7 @@ typedef uint64_t CUdeviceptr;
 static const char *const names[] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) #symbol,
 #define UNSIMULATED(symbol, base, since, flags) #symbol,
-#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
-#undef FUNCTION
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
 #define NAME(symbol) #symbol,
     CONTROL(NAME)};
 
@@ -56,11 +52,7 @@ __asm__(".text\n"
         ".set front_n, 0\n"
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns) JUMP(symbol, since)
 #define UNSIMULATED(symbol, base, since, flags) JUMP(symbol, since)
-#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
-#undef FUNCTION
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
 #define JUMP_ALWAYS(symbol) JUMP(symbol, 0)
         CONTROL(JUMP_ALWAYS));
 

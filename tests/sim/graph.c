@@ -132,13 +132,11 @@ static bool graph_has(CUgraph graph, CUgraphNode node)
 
 static CUresult instantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-    if (out == NULL || !graph_valid(graph))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || !graph_valid(graph), INVALID_VALUE);
     CUcontext context = thread_current();
     if (context_usable(context) != CUDA_SUCCESS)
         context = NULL;
-    if (context != NULL && !context_take(context, config.object_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(context != NULL && !context_take(context, config.object_bytes), OUT_OF_MEMORY);
     CUgraphExec exec = handles_take(&execs);
     *exec = (struct CUgraphExec_st){.magic = EXEC_MAGIC,
                                     .graph = graph_clone(graph),
@@ -157,21 +155,15 @@ static bool exec_valid(CUgraphExec exec)
 CUresult graph_launch(CUgraphExec exec, CUstream handle)
 {
     CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (!exec_valid(exec))
-        return CUDA_ERROR_INVALID_VALUE;
+    TRY(stream_resolve(handle, &stream));
+    REFUSE(!exec_valid(exec), INVALID_VALUE);
     if (stream->capture != NULL) {
         struct command marker = {.kind = COMMAND_MARKER};
-        rc = capture_add(stream, &marker);
-        if (rc == CUDA_SUCCESS)
-            stream->capture_tail[0]->child = graph_clone(exec->graph);
-        return rc;
+        TRY(capture_add(stream, &marker));
+        stream->capture_tail[0]->child = graph_clone(exec->graph);
+        return CUDA_SUCCESS;
     }
-    rc = capture_implicit(stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_implicit(stream));
     /* Each node waits for what was in the stream before and for its own dependencies. The hazard
      * checker sees a graph as one piece of work of the stream. */
     CUgraph graph = exec->graph;
@@ -200,16 +192,14 @@ CUresult graph_launch(CUgraphExec exec, CUstream handle)
 
 static CUresult destroy(CUgraph graph)
 {
-    if (!graph_valid(graph))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!graph_valid(graph), INVALID_VALUE);
     graph_destroy(graph);
     return CUDA_SUCCESS;
 }
 
 static CUresult exec_destroy(CUgraphExec exec)
 {
-    if (!exec_valid(exec))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!exec_valid(exec), INVALID_VALUE);
     if (exec->context != NULL && context_is(exec->context, exec->context_id))
         context_give(exec->context, config.object_bytes);
     graph_destroy(exec->graph);
@@ -218,18 +208,9 @@ static CUresult exec_destroy(CUgraphExec exec)
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUgraph *out, unsigned flags)
-{
-    if (out == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = graph_create();
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
-    if (!graph_valid(graph) || count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!graph_valid(graph) || count == NULL, INVALID_VALUE);
     for (size_t i = 0; nodes != NULL && i < graph->count && i < *count; i++)
         nodes[i] = graph->nodes[i];
     if (nodes == NULL || graph->count < *count)
@@ -240,11 +221,9 @@ static CUresult get_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 /* Adds a node without an effect. `before` has to be nodes of the graph. */
 static CUresult add_empty(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count)
 {
-    if (out == NULL || !graph_valid(graph) || (count > 0 && before == NULL))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || !graph_valid(graph) || (count > 0 && before == NULL), INVALID_VALUE);
     for (size_t i = 0; i < count; i++)
-        if (!graph_has(graph, before[i]))
-            return CUDA_ERROR_INVALID_VALUE;
+        REFUSE(!graph_has(graph, before[i]), INVALID_VALUE);
     *out = graph_add(graph, &(struct command){.kind = COMMAND_MARKER}, before, count);
     return CUDA_SUCCESS;
 }
@@ -252,24 +231,16 @@ static CUresult add_empty(CUgraphNode *out, CUgraph graph, const CUgraphNode *be
 static CUresult add_child(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
                           CUgraph child)
 {
-    if (!graph_valid(child))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = add_empty(out, graph, before, count);
-    if (rc == CUDA_SUCCESS)
-        (*out)->child = graph_clone(child);
-    return rc;
+    REFUSE(!graph_valid(child), INVALID_VALUE);
+    TRY(add_empty(out, graph, before, count));
+    (*out)->child = graph_clone(child);
+    return CUDA_SUCCESS;
 }
 
-/* All bytes are memory that the driver knows: where they are not, the call says so (seen). */
+/* Where the driver does not know the memory the call says so (seen). */
 static bool known(uint64_t addr, uint64_t size)
 {
-    for (uint64_t at = addr; at < addr + size;) {
-        struct memory *memory = memory_find(at);
-        if (memory == NULL || memory->freeing)
-            return false;
-        at = memory->range.hi;
-    }
-    return size > 0;
+    return size > 0 && memory_covers(addr, size, NULL);
 }
 
 static bool set_effect(CUgraphNode node, const struct command *command)
@@ -284,19 +255,17 @@ static bool set_effect(CUgraphNode node, const struct command *command)
 static CUresult add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count,
                          struct command command)
 {
-    if (command.kind == COMMAND_MARKER)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = add_empty(out, graph, before, count);
-    if (rc == CUDA_SUCCESS)
-        (*out)->command = command;
-    return rc;
+    REFUSE(command.kind == COMMAND_MARKER, INVALID_VALUE);
+    TRY(add_empty(out, graph, before, count));
+    (*out)->command = command;
+    return CUDA_SUCCESS;
 }
 
 /* The node's copy in a graph that was instantiated has the same place: no node is a child graph. */
 static CUresult set_node(CUgraphExec exec, CUgraphNode node, struct command command)
 {
-    if (exec != NULL && (!exec_valid(exec) || node == NULL || node->index >= exec->graph->count))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(exec != NULL && (!exec_valid(exec) || node == NULL || node->index >= exec->graph->count),
+           INVALID_VALUE);
     CUgraphNode its = exec != NULL ? exec->graph->nodes[node->index] : node;
     return its != NULL && set_effect(its, &command) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -330,16 +299,10 @@ static struct command set_of(const CUDA_MEMSET_NODE_PARAMS *p)
     return command;
 }
 
-/* Only kernel nodes have attributes. None changes what simulated work does. */
-static CUresult set_attribute(CUgraphNode node, const CUkernelNodeAttrValue *value)
-{
-    bool kernel = node != NULL && node->command.kind == COMMAND_KERNEL;
-    return kernel && value != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 #define NODE CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count
 
-API(cuGraphCreate, (CUgraph * out, unsigned flags), create(out, flags))
+API(cuGraphCreate, (CUgraph * out, unsigned flags),
+    NEEDS(out != NULL && flags == 0, INVALID_VALUE) GIVE(out, graph_create()))
 API(cuGraphDestroy, (CUgraph graph), destroy(graph))
 API(cuGraphGetNodes, (CUgraph graph, CUgraphNode *nodes, size_t *count),
     get_nodes(graph, nodes, count))
@@ -364,6 +327,8 @@ API(cuGraphExecMemcpyNodeSetParams,
 API(cuGraphExecMemsetNodeSetParams,
     (CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context),
     ((void)context, set_node(exec, node, set_of(params))))
+/* Only kernel nodes have attributes. None changes what simulated work does. */
 API(cuGraphKernelNodeSetAttribute,
     (CUgraphNode node, CUkernelNodeAttrID which, const CUkernelNodeAttrValue *value),
-    set_attribute(node, value))
+    NEEDS(node != NULL && node->command.kind == COMMAND_KERNEL && value != NULL, INVALID_VALUE)
+        CUDA_SUCCESS)

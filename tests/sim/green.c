@@ -46,13 +46,11 @@ static CUresult whole(CUdevResource *out)
 static CUresult split(CUdevResource *result, unsigned *groups, const CUdevResource *input,
                       const CUdevResource *remaining, unsigned least)
 {
-    if (result == NULL || remaining != NULL)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (groups == NULL || input == NULL || input->type != CU_DEV_RESOURCE_TYPE_SM || least == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(result == NULL || remaining != NULL, NOT_SUPPORTED);
+    REFUSE(groups == NULL || input == NULL || input->type != CU_DEV_RESOURCE_TYPE_SM || least == 0,
+           INVALID_VALUE);
     unsigned part = (unsigned)round_up(least, SMALLEST_PART), most = input->sm.smCount / part;
-    if (most == 0)
-        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    REFUSE(most == 0, INVALID_RESOURCE_CONFIGURATION);
     *groups = *groups < most ? *groups : most;
     for (unsigned i = 0; i < *groups; i++) {
         result[i] = *input;
@@ -79,9 +77,7 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice 
     if (out == NULL || description == NULL || description->magic != MAGIC ||
         flags != CU_GREEN_CTX_DEFAULT_STREAM)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = primary_retain(&parent, device);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(primary_retain(&parent, device));
     CUgreenCtx green = handles_take(&greens);
     *green = (struct CUgreenCtx_st){MAGIC, context_create(device), description->resource};
     if (green->context == NULL) {
@@ -98,16 +94,13 @@ static CUresult create(CUgreenCtx *out, CUdevResourceDesc description, CUdevice 
 
 static CUresult check(CUgreenCtx green)
 {
-    if ((uintptr_t)green < 4096 || green->magic != MAGIC)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE((uintptr_t)green < 4096 || green->magic != MAGIC, INVALID_CONTEXT);
     return context_usable(green->context);
 }
 
 static CUresult destroy(CUgreenCtx green)
 {
-    CUresult rc = check(green);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(check(green));
     context_destroy(green->context);
     primary_release(green->context->device);
     green->magic = 0;
@@ -117,23 +110,16 @@ static CUresult destroy(CUgreenCtx green)
 
 static CUresult convert(CUcontext *out, CUgreenCtx green)
 {
-    CUresult rc = check(green);
-    if (rc == CUDA_SUCCESS && out == NULL)
-        rc = CUDA_ERROR_INVALID_VALUE;
-    if (rc == CUDA_SUCCESS)
-        *out = green->context;
-    return rc;
+    TRY(check(green));
+    REFUSE(out == NULL, INVALID_VALUE);
+    return GIVE(out, green->context);
 }
 
 static CUresult create_stream(CUstream *out, CUgreenCtx green, unsigned flags)
 {
-    CUresult rc = check(green);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (out == NULL || flags != CU_STREAM_NON_BLOCKING)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context_take(green->context, config.object_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    TRY(check(green));
+    REFUSE(out == NULL || flags != CU_STREAM_NON_BLOCKING, INVALID_VALUE);
+    REFUSE(!context_take(green->context, config.object_bytes), OUT_OF_MEMORY);
     *out = stream_create(green->context, STREAM_NON_BLOCKING);
     return CUDA_SUCCESS;
 }

@@ -11,11 +11,8 @@ static CUresult alloc(void **out, size_t size, unsigned flags)
 {
     const unsigned known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if (out == NULL || (flags & ~known) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = capture_unsafe();
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    REFUSE(out == NULL || (flags & ~known) != 0, INVALID_VALUE);
+    TRY(capture_unsafe());
     if (size == 0) {
         *out = NULL;
         return CUDA_ERROR_INVALID_VALUE;
@@ -23,8 +20,7 @@ static CUresult alloc(void **out, size_t size, unsigned flags)
     uint64_t extent = round_up(size, 4096);
     void *host = mmap(NULL, extent, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (host == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(host == MAP_FAILED, OUT_OF_MEMORY);
     struct memory *memory =
         memory_add(MEMORY_HOST, (uint64_t)(uintptr_t)host, extent, context_owner(thread_current()));
     memory->host = host;
@@ -38,10 +34,8 @@ static CUresult free_host(void *pointer)
     struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
     if (pointer == NULL || memory == NULL || memory->kind != MEMORY_HOST || memory->host != pointer)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult rc = capture_unsafe();
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    rc = context_wait_device(memory->device);
+    TRY(capture_unsafe());
+    CUresult rc = context_wait_device(memory->device);
     if (rc == CUDA_SUCCESS && thread_current() != NULL)
         rc = thread_current()->error;
     memory = memory_find((uint64_t)(uintptr_t)pointer);
@@ -54,11 +48,9 @@ static CUresult free_host(void *pointer)
 static CUresult register_host(void *pointer, size_t size, unsigned flags)
 {
     uint64_t addr = (uint64_t)(uintptr_t)pointer;
-    if (pointer == NULL || size == 0 || addr + size < addr)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(pointer == NULL || size == 0 || addr + size < addr, INVALID_VALUE);
     struct memory *above = memory_from(addr);
-    if (above != NULL && above->range.lo < addr + size)
-        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    REFUSE(above != NULL && above->range.lo < addr + size, HOST_MEMORY_ALREADY_REGISTERED);
     struct memory *memory =
         memory_add(MEMORY_REGISTERED, addr, size, context_owner(thread_current()));
     memory->host = pointer;
@@ -68,14 +60,12 @@ static CUresult register_host(void *pointer, size_t size, unsigned flags)
 static CUresult unregister_host(void *pointer)
 {
     struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (pointer == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (memory == NULL || memory->kind != MEMORY_REGISTERED || memory->host != pointer)
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    REFUSE(pointer == NULL, INVALID_VALUE);
+    REFUSE(memory == NULL || memory->kind != MEMORY_REGISTERED || memory->host != pointer,
+           HOST_MEMORY_NOT_REGISTERED);
     context_wait_device(memory->device); /* copies may be on their way */
     memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (memory == NULL || memory->kind != MEMORY_REGISTERED)
-        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    REFUSE(memory == NULL || memory->kind != MEMORY_REGISTERED, HOST_MEMORY_NOT_REGISTERED);
     memory_give_back(memory);
     return CUDA_SUCCESS;
 }

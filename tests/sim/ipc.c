@@ -34,8 +34,7 @@ static CUresult get(CUipcMemHandle *out, CUdeviceptr addr)
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL))
         return CUDA_ERROR_INVALID_VALUE;
     struct physical *physical = memory->physical;
-    if (!physical_has_file(physical))
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    REFUSE(!physical_has_file(physical), OPERATING_SYSTEM);
     struct ticket ticket = {.magic = MAGIC,
                             .process = getpid(),
                             .fd = physical->fd,
@@ -83,19 +82,15 @@ static CUresult open_handle(CUdeviceptr *out, CUipcMemHandle handle, unsigned fl
 {
     struct ticket ticket;
     memcpy(&ticket, &handle, sizeof ticket);
-    if (out == NULL || ticket.magic != MAGIC || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (ticket.process == getpid())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (thread_current()->device != ticket.device && !config.peers)
-        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    REFUSE(out == NULL || ticket.magic != MAGIC || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+           INVALID_VALUE);
+    REFUSE(ticket.process == getpid(), INVALID_CONTEXT);
+    REFUSE(thread_current()->device != ticket.device && !config.peers, PEER_ACCESS_UNSUPPORTED);
     struct memory *memory = opened(&ticket);
     if (memory == NULL) {
         int fd;
         uint64_t addr;
-        CUresult rc = open_file(&ticket, &fd);
-        if (rc != CUDA_SUCCESS)
-            return rc;
+        TRY(open_file(&ticket, &fd));
         struct physical *physical =
             physical_import(fd, ticket.file_offset, ticket.extent, ticket.device);
         if (physical == NULL) {
@@ -120,8 +115,7 @@ static CUresult open_handle(CUdeviceptr *out, CUipcMemHandle handle, unsigned fl
 static CUresult close_handle(CUdeviceptr addr)
 {
     struct memory *memory = memory_find(addr);
-    if (memory == NULL || memory->kind != MEMORY_IMPORTED)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(memory == NULL || memory->kind != MEMORY_IMPORTED, INVALID_VALUE);
     if (--memory->opens > 0)
         return CUDA_SUCCESS;
     context_wait(memory->context);

@@ -113,14 +113,10 @@ void ipc_event_order(struct ipc_event *shared, CUstream stream)
 
 static CUresult get(CUipcEventHandle *out, CUevent event)
 {
-    CUresult rc = event_check(event);
     struct stat status;
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (out == NULL || event->shared == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (fstat(event->shared->fd, &status) != 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    TRY(event_check(event));
+    REFUSE(out == NULL || event->shared == NULL, INVALID_VALUE);
+    REFUSE(fstat(event->shared->fd, &status) != 0, OPERATING_SYSTEM);
     struct ticket ticket = {MAGIC, getpid(), event->shared->fd, status.st_ino};
     memset(out, 0, sizeof *out);
     memcpy(out, &ticket, sizeof ticket);
@@ -133,21 +129,17 @@ static CUresult open_handle(CUevent *out, CUipcEventHandle handle)
     struct stat status;
     char path[64];
     memcpy(&ticket, &handle, sizeof ticket);
-    if (out == NULL || ticket.magic != MAGIC)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (ticket.process == getpid())
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(out == NULL || ticket.magic != MAGIC, INVALID_VALUE);
+    REFUSE(ticket.process == getpid(), INVALID_CONTEXT);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket.process, ticket.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(fd < 0, INVALID_VALUE);
     if (fstat(fd, &status) != 0 || status.st_ino != ticket.inode) {
         close(fd);
         return CUDA_ERROR_INVALID_VALUE;
     }
     struct ipc_event *shared = map(fd);
-    if (shared == NULL)
-        return CUDA_ERROR_MAP_FAILED;
+    REFUSE(shared == NULL, MAP_FAILED);
     CUresult rc = event_create(thread_current(), CU_EVENT_DISABLE_TIMING, out);
     if (rc == CUDA_SUCCESS)
         (*out)->shared = shared;

@@ -13,7 +13,6 @@ static const struct {
 } kernels[KERNEL_COUNT] = {
 #define KERNEL(name, sizes) {#name, sizes},
 #include "tests/sim/kernels.def"
-#undef KERNEL
 };
 
 enum kernel kernel_by_name(const char *name)
@@ -99,8 +98,7 @@ MEMORY_LOOP static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_
     for (uint64_t left = words * 4; left > 0;) {
         size_t room;
         uint32_t *at = memory_at(context, ptr, true, &room);
-        if (at == NULL || room < 4)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(at == NULL || room < 4, ILLEGAL_ADDRESS);
         uint64_t now = (left < room ? left : room) & ~(uint64_t)3;
         for (uint64_t i = 0; i < now / 4; i++)
             at[i] = value;
@@ -116,8 +114,7 @@ static CUresult copy(struct CUctx_st *context, uint64_t dst, uint64_t src, uint6
         size_t dst_room, src_room;
         uint8_t *to = memory_at(context, dst, true, &dst_room);
         const uint8_t *from = memory_at(context, src, false, &src_room);
-        if (to == NULL || from == NULL || dst_room < 4 || src_room < 4)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(to == NULL || from == NULL || dst_room < 4 || src_room < 4, ILLEGAL_ADDRESS);
         uint64_t now = left < dst_room ? left : dst_room;
         now = (now < src_room ? now : src_room) & ~(uint64_t)3;
         memory_move(to, from, now);
@@ -135,8 +132,7 @@ MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64
     uint32_t errors = 0;
     for (uint64_t left = words * 4; left > 0;) {
         const uint32_t *at = memory_at(context, ptr, false, &room);
-        if (at == NULL || room < 4)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        REFUSE(at == NULL || room < 4, ILLEGAL_ADDRESS);
         uint64_t now = (left < room ? left : room) & ~(uint64_t)3;
         for (uint64_t i = 0; i < now / 4; i++)
             errors += at[i] != value;
@@ -144,48 +140,41 @@ MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64
         ptr += now;
     }
     uint32_t *sum = memory_at(context, errors_ptr, true, &room);
-    if (sum == NULL || room < 4)
-        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    REFUSE(sum == NULL || room < 4, ILLEGAL_ADDRESS);
     __atomic_fetch_add(sum, errors, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
+}
+
+/* The memory in one piece, as the context sees it. False: it does not see all of it.
+ * out NULL: whether it does. */
+static bool read_all(struct CUctx_st *context, uint64_t ptr, void *out, uint64_t size)
+{
+    for (size_t room; size > 0; ptr += room, size -= room) {
+        const uint8_t *at = memory_at(context, ptr, false, &room);
+        if (at == NULL)
+            return false;
+        room = size < room ? size : room;
+        if (out != NULL)
+            out = (uint8_t *)memcpy(out, at, room) + room;
+    }
+    return true;
 }
 
 /* Loads that write nothing but a word at out. */
 static CUresult touch(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint64_t out)
 {
     size_t room;
-    for (uint64_t left = words * 4; left > 0;) {
-        if (memory_at(context, ptr, false, &room) == NULL || room < 4)
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
-        uint64_t now = left < room ? left : room;
-        left -= now;
-        ptr += now;
-    }
+    REFUSE(!read_all(context, ptr, NULL, words * 4), ILLEGAL_ADDRESS);
     uint32_t *word = memory_at(context, out, true, &room);
-    if (word == NULL || room < 4)
-        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    REFUSE(word == NULL || room < 4, ILLEGAL_ADDRESS);
     *word = 0;
     return CUDA_SUCCESS;
-}
-
-/* The memory in one piece, as the context sees it. False: it does not see all of it. */
-static bool read_all(struct CUctx_st *context, uint64_t ptr, void *out, uint64_t size)
-{
-    for (size_t room; size > 0; out = (uint8_t *)out + room, ptr += room, size -= room) {
-        const uint8_t *at = memory_at(context, ptr, false, &room);
-        if (at == NULL)
-            return false;
-        room = size < room ? size : room;
-        memcpy(out, at, room);
-    }
-    return true;
 }
 
 static CUresult hash_pages(struct CUctx_st *context, const uint64_t *args)
 {
     static uint32_t page[PAGE_HASH_PAGE / 4], key[PAGE_HASH_KEY / 4];
-    if (!read_all(context, args[2], key, sizeof key))
-        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    REFUSE(!read_all(context, args[2], key, sizeof key), ILLEGAL_ADDRESS);
     for (uint64_t i = 0; i < args[1]; i++) {
         size_t room;
         uint64_t *out = memory_at(context, args[3] + i * 32, true, &room);
@@ -202,8 +191,7 @@ CUresult kernel_run(enum kernel kernel, const uint64_t *args, struct CUctx_st *c
     size_t room;
     struct access accesses[COMMAND_ACCESSES_MAX];
     for (unsigned i = kernel_accesses(kernel, args, accesses); i-- > 0;)
-        if (accesses[i].addr % 4 != 0)
-            return CUDA_ERROR_MISALIGNED_ADDRESS;
+        REFUSE(accesses[i].addr % 4 != 0, MISALIGNED_ADDRESS);
     switch (kernel) {
     case KERNEL_fill:
     case KERNEL_spin_fill:

@@ -14,15 +14,11 @@ static CUresult launch_command(struct command *out, CUcontext context, CUfunctio
                                const unsigned *shape, void **params)
 {
     CUfunction function = module_function(handle, context);
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE(function == NULL, INVALID_HANDLE);
     for (int i = 0; i < 6; i++)
-        if (shape[i] == 0)
-            return CUDA_ERROR_INVALID_VALUE;
-    if ((uint64_t)shape[3] * shape[4] * shape[5] > 1024)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (function->kernel == KERNEL_COUNT)
-        return CUDA_ERROR_NOT_SUPPORTED;
+        REFUSE(shape[i] == 0, INVALID_VALUE);
+    REFUSE((uint64_t)shape[3] * shape[4] * shape[5] > 1024, INVALID_VALUE);
+    REFUSE(function->kernel == KERNEL_COUNT, NOT_SUPPORTED);
     *out = (struct command){.kind = COMMAND_KERNEL, .launch.kernel = function->kernel};
     if (params == NULL) /* packed parameters are not simulated */
         return CUDA_ERROR_INVALID_VALUE;
@@ -36,15 +32,13 @@ static CUresult launch(CUfunction handle, const unsigned *shape, CUstream stream
 {
     CUstream stream;
     struct command command;
-    CUresult rc = stream_resolve(stream_handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(stream_resolve(stream_handle, &stream));
     /* A stream of a green context takes launches while the primary context is current, and the
      * other way round. */
     if (thread_current() == NULL ||
         context_owner(stream->context) != context_owner(thread_current()))
         return CUDA_ERROR_INVALID_HANDLE;
-    rc = launch_command(&command, stream->context, handle, shape, params);
+    CUresult rc = launch_command(&command, stream->context, handle, shape, params);
     if (rc == CUDA_SUCCESS && !stream->context->launched &&
         !context_take(stream->context, config.object_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -81,6 +81,17 @@ bool memory_is_for(const struct memory *memory, CUcontext context)
     return memory->kind != MEMORY_MAPPED || accessible(memory, context, false);
 }
 
+bool memory_covers(uint64_t addr, uint64_t size, CUcontext context)
+{
+    for (uint64_t at = addr; at < addr + size;) {
+        struct memory *memory = memory_find(at);
+        if (memory == NULL || memory->freeing || !memory_is_for(memory, context))
+            return false;
+        at = memory->range.hi;
+    }
+    return true;
+}
+
 void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room)
 {
     struct memory *memory = memory_find(addr);
@@ -115,17 +126,14 @@ void memory_drop(struct memory *memory)
 CUresult memory_alloc(CUcontext context, uint64_t size, CUdeviceptr *out)
 {
     struct memory *memory;
-    if (size > ((uint64_t)1 << 46))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(size > ((uint64_t)1 << 46), OUT_OF_MEMORY);
     if (size < MIB) {
         memory = small_alloc(context, size);
-        if (memory == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(memory == NULL, OUT_OF_MEMORY);
     } else {
         uint64_t addr, extent = round_up(size, PAGE_BYTES);
         struct physical *physical = physical_create(context->device, extent, false);
-        if (physical == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(physical == NULL, OUT_OF_MEMORY);
         if (!address_alloc(extent, &addr)) {
             physical_release(physical);
             return CUDA_ERROR_OUT_OF_MEMORY;

@@ -61,6 +61,11 @@ void *memory_at(CUcontext context, uint64_t addr, bool write, size_t *room);
 /* Returns false for mapped memory that the context's device cannot read. NULL: any context. */
 bool memory_is_for(const struct memory *memory, CUcontext context);
 
+/* All bytes lie in known memory: the call finds a hole, not the device. Mapped memory has to be
+ * accessible from the context, unless that is NULL. (Two H200s, driver 580: a copy from mapped
+ * memory without access is refused, a copy from memory of cuMemAlloc is not.) */
+bool memory_covers(uint64_t addr, uint64_t size, CUcontext context);
+
 /* Ends a multicast object. Returns false if the handle is none. (multicast.c) */
 bool multicast_release(CUmemGenericAllocationHandle handle);
 

@@ -15,12 +15,9 @@
 
 static CUresult alloc(CUdeviceptr *out, uint64_t size)
 {
-    if (out == NULL || size == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || size == 0, INVALID_VALUE);
     /* Measured: a capture permits a small allocation; an allocation of new pages invalidates it. */
-    CUresult rc = size >= MIB ? capture_unsafe() : CUDA_SUCCESS;
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(size >= MIB ? capture_unsafe() : CUDA_SUCCESS);
     api_charge_size(FN_cuMemAlloc_v2, size);
     return memory_alloc(context_owner(thread_current()), size, out);
 }
@@ -28,8 +25,7 @@ static CUresult alloc(CUdeviceptr *out, uint64_t size)
 static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height)
 {
     uint64_t row = round_up(width, PITCH_BYTES);
-    if (row < width || height > UINT64_MAX / row)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(row < width || height > UINT64_MAX / row, OUT_OF_MEMORY);
     CUresult rc = alloc(out, row * height);
     if (rc == CUDA_SUCCESS)
         *pitch = row;
@@ -38,14 +34,11 @@ static CUresult alloc_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_
 
 static CUresult alloc_managed(CUdeviceptr *out, size_t size)
 {
-    CUresult rc = capture_unsafe();
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_unsafe());
     uint64_t extent = round_up(size, 4096);
     void *host = mmap(NULL, extent, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (host == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(host == MAP_FAILED, OUT_OF_MEMORY);
     struct memory *memory = memory_add(MEMORY_MANAGED, (uint64_t)(uintptr_t)host, extent,
                                        context_owner(thread_current()));
     memory->host = host;
@@ -67,19 +60,16 @@ static CUresult free_device(CUdeviceptr addr)
          memory->kind != MEMORY_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
     /* The error of the memory's context as well. */
-    CUresult rc = memory->context != NULL ? memory->context->error : CUDA_SUCCESS;
-    if (rc == CUDA_SUCCESS && memory->kind != MEMORY_SMALL)
-        rc = capture_unsafe();
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(memory->context != NULL ? memory->context->error : CUDA_SUCCESS);
+    if (memory->kind != MEMORY_SMALL)
+        TRY(capture_unsafe());
     api_charge_size(FN_cuMemFree_v2, memory->size);
     /* Measured: cuMemFree waits for all work of the device, also on non-blocking streams. The wait
      * may give the lock up, so the memory is looked up again. */
     memory->freeing = true;
-    rc = context_wait_device(memory->device);
+    CUresult rc = context_wait_device(memory->device);
     memory = memory_find(addr);
-    if (memory == NULL || !memory->freeing)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(memory == NULL || !memory->freeing, INVALID_VALUE);
     if (rc == CUDA_ERROR_LAUNCH_TIMEOUT) {
         memory->freeing = false;
         return rc;
@@ -104,8 +94,7 @@ static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr addr)
     struct memory *memory = memory_asked(addr);
     if (base == NULL && size == NULL)
         return CUDA_SUCCESS;
-    if (memory == NULL)
-        return CUDA_ERROR_NOT_FOUND;
+    REFUSE(memory == NULL, NOT_FOUND);
     if (base != NULL)
         *base = memory->range.lo;
     if (size != NULL)

@@ -104,8 +104,7 @@ static CUmemoryPool current_pool(int ordinal)
 
 static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL, INVALID_VALUE);
     if (stream->capture != NULL) /* memory nodes are not simulated */
         return CUDA_ERROR_NOT_SUPPORTED;
     if (size == 0) {
@@ -114,8 +113,7 @@ static CUresult alloc(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream
     }
     if (pool == NULL)
         pool = current_pool(stream->context->device);
-    if (!valid(pool) || pool->imported)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!valid(pool) || pool->imported, INVALID_VALUE);
     clock_run(); /* frees that have been reached by now count */
     CUresult rc = take(context_owner(stream->context), size, pool, out);
     while (rc == CUDA_ERROR_OUT_OF_MEMORY && clock_step()) /* frees are still on their way */
@@ -139,8 +137,7 @@ static CUresult release(CUdeviceptr addr, CUstream stream)
     if (memory == NULL || memory->range.lo != addr || memory->freeing ||
         (memory->kind != MEMORY_PAGES && memory->kind != MEMORY_SMALL))
         return CUDA_ERROR_INVALID_VALUE;
-    if (stream->capture != NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(stream->capture != NULL, INVALID_VALUE);
     memory->freeing = true;
     struct command command = {.kind = COMMAND_POOL_FREE, .pool_free.addr = addr};
     CUresult rc = stream_submit(stream, &command);
@@ -171,22 +168,20 @@ void mempool_device_ends(int ordinal)
 
 static CUresult create(CUmemoryPool *out, const CUmemPoolProps *props)
 {
-    if (out == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED,
+           INVALID_VALUE);
     if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
          props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (!device_valid(props->location.id))
-        return CUDA_ERROR_INVALID_DEVICE;
+    REFUSE(!device_valid(props->location.id), INVALID_DEVICE);
     *out = pool_create(props->location.id, false);
     return CUDA_SUCCESS;
 }
 
 static CUresult destroy(CUmemoryPool pool)
 {
-    if (!valid(pool) || pool->standard)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!valid(pool) || pool->standard, INVALID_VALUE);
     if (device_at(pool->device)->current_pool == pool)
         device_at(pool->device)->current_pool = NULL;
     shrink(pool, 0);
@@ -200,8 +195,8 @@ static CUresult export_pool(int *out, CUmemoryPool pool)
     char name[16];
     snprintf(name, sizeof name, "pool %d", pool->device);
     int fd = physical_memory_file(name);
-    if (fd < 0 || write(fd, &pool->device, sizeof pool->device) != sizeof pool->device)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    REFUSE(fd < 0 || write(fd, &pool->device, sizeof pool->device) != sizeof pool->device,
+           OPERATING_SYSTEM);
     *out = fd;
     return CUDA_SUCCESS;
 }
@@ -209,8 +204,8 @@ static CUresult export_pool(int *out, CUmemoryPool pool)
 static CUresult import_pool(CUmemoryPool *out, int fd)
 {
     int device;
-    if (pread(fd, &device, sizeof device, 0) != sizeof device || !device_valid(device))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(pread(fd, &device, sizeof device, 0) != sizeof device || !device_valid(device),
+           INVALID_VALUE);
     *out = pool_create(device, false);
     (*out)->imported = true;
     return CUDA_SUCCESS;
@@ -271,8 +266,7 @@ static CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute which, cons
         return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        if (bytes != 0)
-            return CUDA_ERROR_INVALID_VALUE;
+        REFUSE(bytes != 0, INVALID_VALUE);
         *(which == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high_bytes
                                                  : &pool->reserved_high_bytes) = 0;
         note_highs(pool);

@@ -24,7 +24,7 @@ struct image {
 };
 
 struct CUmod_st {
-    struct image image;
+    struct image image; /* first, as in a library */
     CUcontext context;
     uint64_t context_id;
     struct CUmod_st *next;
@@ -41,12 +41,10 @@ static struct handles libraries = {.size = sizeof(struct CUlib_st)};
 static CUresult parse(struct image *image, const char *text, CUmodule module, CUlibrary library)
 {
     static const unsigned char elf[] = {0x7f, 'E', 'L', 'F'}, fatbin[] = {0x50, 0xed, 0x55, 0xba};
-    if (text == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (memcmp(text, elf, sizeof elf) == 0 || memcmp(text, fatbin, sizeof fatbin) == 0)
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    if (strstr(text, ".version") == NULL || strstr(text, ".target") == NULL)
-        return CUDA_ERROR_INVALID_IMAGE;
+    REFUSE(text == NULL, INVALID_VALUE);
+    REFUSE(memcmp(text, elf, sizeof elf) == 0 || memcmp(text, fatbin, sizeof fatbin) == 0,
+           NO_BINARY_FOR_GPU);
+    REFUSE(strstr(text, ".version") == NULL || strstr(text, ".target") == NULL, INVALID_IMAGE);
     for (const char *at = text; (at = strstr(at, ".entry")) != NULL;) {
         at += strlen(".entry");
         at += strspn(at, " \t\r\n");
@@ -97,8 +95,7 @@ CUfunction module_function(CUfunction handle, CUcontext context)
 
 static CUresult load(CUmodule *out, const void *text)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL, INVALID_VALUE);
     CUmodule module = never_null(calloc(1, sizeof *module));
     module->context = context_owner(thread_current());
     if (!context_take(module->context, config.object_bytes)) {
@@ -122,8 +119,7 @@ static CUresult unload(CUmodule module)
     CUmodule *link = &modules;
     while (*link != NULL && *link != module)
         link = &(*link)->next;
-    if (*link == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE(*link == NULL, INVALID_HANDLE);
     *link = module->next;
     context_give(module->context, config.object_bytes);
     clear(&module->image);
@@ -140,20 +136,17 @@ void module_unload_context(CUcontext context)
     }
 }
 
-static CUresult get_function(CUfunction *out, CUmodule module, const char *name)
+static CUresult get_entry(CUfunction *out, struct image *image, const char *name)
 {
-    if (out == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((uintptr_t)module < 4096 || module->image.magic != IMAGE_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = entry(&module->image, name);
+    REFUSE(out == NULL || name == NULL, INVALID_VALUE);
+    REFUSE((uintptr_t)image < 4096 || image->magic != IMAGE_MAGIC, INVALID_HANDLE);
+    *out = entry(image, name);
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 static CUresult load_library(CUlibrary *out, const void *text)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL, INVALID_VALUE);
     CUlibrary library = handles_take(&libraries);
     library->image = (struct image){0};
     CUresult rc = parse(&library->image, text, NULL, library);
@@ -164,28 +157,13 @@ static CUresult load_library(CUlibrary *out, const void *text)
     return rc;
 }
 
-static bool library_valid(CUlibrary library)
-{
-    return (uintptr_t)library >= 4096 && library->image.magic == IMAGE_MAGIC;
-}
-
-static CUresult get_kernel(CUkernel *out, CUlibrary library, const char *name)
-{
-    if (out == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!library_valid(library))
-        return CUDA_ERROR_INVALID_HANDLE;
-    *out = (CUkernel)entry(&library->image, name);
-    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
 API(cuModuleLoadData, (CUmodule * out, const void *text), load(out, text))
 API(cuModuleUnload, (CUmodule module), unload(module))
 API(cuModuleGetFunction, (CUfunction * out, CUmodule module, const char *name),
-    get_function(out, module, name))
+    get_entry(out, (struct image *)module, name))
 API(cuLibraryLoadData,
     (CUlibrary * out, const void *text, CUjit_option *jit, void **jit_values, unsigned jit_count,
      CUlibraryOption *options, void **values, unsigned count),
     load_library(out, text))
 API(cuLibraryGetKernel, (CUkernel * out, CUlibrary library, const char *name),
-    get_kernel(out, library, name))
+    get_entry((CUfunction *)out, (struct image *)library, name))

@@ -30,8 +30,7 @@ static CUresult create(CUmemGenericAllocationHandle *out, const CUmulticastObjec
         prop->size % PAGE_BYTES != 0 || prop->handleTypes != 0 || prop->flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct multicast *m = calloc(1, sizeof *m);
-    if (m == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(m == NULL, OUT_OF_MEMORY);
     m->prop = *prop;
     m->next = all;
     all = m;
@@ -42,12 +41,10 @@ static CUresult create(CUmemGenericAllocationHandle *out, const CUmulticastObjec
 static CUresult add_device(CUmemGenericAllocationHandle handle, CUdevice device)
 {
     struct multicast *m = of_handle(handle);
-    if (m == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(device))
-        return CUDA_ERROR_INVALID_DEVICE;
-    if ((m->team >> device & 1) || (unsigned)__builtin_popcount(m->team) == m->prop.numDevices)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(m == NULL, INVALID_VALUE);
+    REFUSE(!device_valid(device), INVALID_DEVICE);
+    REFUSE((m->team >> device & 1) || (unsigned)__builtin_popcount(m->team) == m->prop.numDevices,
+           INVALID_VALUE);
     m->team |= (uint32_t)1 << device;
     return CUDA_SUCCESS;
 }
@@ -62,8 +59,8 @@ static CUresult bind(CUmemGenericAllocationHandle handle, CUdevice device, size_
         offset > m->prop.size || size > m->prop.size - offset || memory == NULL ||
         memory->kind != MEMORY_MAPPED || size > memory->range.hi - addr)
         return CUDA_ERROR_INVALID_VALUE;
-    if ((device >= 0 && device != memory->device) || !(m->team >> memory->device & 1))
-        return CUDA_ERROR_INVALID_DEVICE;
+    REFUSE((device >= 0 && device != memory->device) || !(m->team >> memory->device & 1),
+           INVALID_DEVICE);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

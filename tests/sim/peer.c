@@ -9,18 +9,13 @@
 static CUresult enable(CUcontext peer, bool on)
 {
     CUcontext context = thread_current();
-    if (peer == NULL || !context_known(peer) || !peer->alive)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (peer->device == context->device)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (!config.peers)
-        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    REFUSE(peer == NULL || !context_known(peer) || !peer->alive, INVALID_CONTEXT);
+    REFUSE(peer->device == context->device, INVALID_DEVICE);
+    REFUSE(!config.peers, PEER_ACCESS_UNSUPPORTED);
     uint32_t bit = (uint32_t)1 << peer->device;
     bool was = context->peers & bit;
-    if (on && was)
-        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    if (!on && !was)
-        return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    REFUSE(on && was, PEER_ACCESS_ALREADY_ENABLED);
+    REFUSE(!on && !was, PEER_ACCESS_NOT_ENABLED);
     context->peers ^= bit;
     return CUDA_SUCCESS;
 }

@@ -63,13 +63,11 @@ CUresult physical_init(void)
      * fits. */
     uint64_t span = 4 * config.capacity_bytes * config.devices + 16 * GIB;
     file = open_file(0, span);
-    if (file < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    REFUSE(file < 0, OPERATING_SYSTEM);
     file_inode = inode_of(file);
     window = map(span, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     uint8_t *reserved = map(span + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (window == MAP_FAILED || reserved == MAP_FAILED)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    REFUSE(window == MAP_FAILED || reserved == MAP_FAILED, OPERATING_SYSTEM);
     space_init(&offsets, 0, span);
     address_lo = round_up((uint64_t)(uintptr_t)reserved, PAGE_BYTES);
     address_hi = address_lo + span;

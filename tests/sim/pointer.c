@@ -65,8 +65,8 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
     if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_host(memory) &&
         memory->kind != MEMORY_MANAGED)
         return CUDA_ERROR_INVALID_VALUE;
-    if (attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && thread_current() == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && thread_current() == NULL,
+           INVALID_CONTEXT);
     switch ((int)attribute) {
 #define PROPERTIES memory->physical->properties
 #define POINTER(name, bytes, value)                                                                \
@@ -83,8 +83,7 @@ static CUresult value_of(const struct memory *memory, uint64_t addr, CUpointer_a
 /* This query sets SYNC_MEMOPS, even where it cannot be set otherwise. */
 static CUresult get_tokens(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS *out, struct memory *memory)
 {
-    if (is_host(memory))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(is_host(memory), INVALID_VALUE);
     memory->sync_memops = true;
     *out = (CUDA_POINTER_ATTRIBUTE_P2P_TOKENS){.p2pToken = memory->buffer_id};
     return CUDA_SUCCESS;
@@ -94,12 +93,10 @@ static CUresult get(void *out, CUpointer_attribute attribute, CUdeviceptr addr)
 {
     struct memory *memory = memory_asked(addr);
     uint64_t value = 0;
-    if (out == NULL || memory == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || memory == NULL, INVALID_VALUE);
     if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
         return get_tokens(out, memory);
-    if (size_of(attribute) == 0)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    REFUSE(size_of(attribute) == 0, NOT_SUPPORTED);
     CUresult rc = value_of(memory, addr, attribute, &value);
     if (rc == CUDA_SUCCESS)
         memcpy(out, &value, size_of(attribute)); /* little-endian hosts only */
@@ -110,12 +107,10 @@ static CUresult get(void *out, CUpointer_attribute attribute, CUdeviceptr addr)
 static CUresult get_many(unsigned count, CUpointer_attribute *attributes, void **out,
                          CUdeviceptr addr)
 {
-    if (count == 0 || attributes == NULL || out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(count == 0 || attributes == NULL || out == NULL, INVALID_VALUE);
     for (unsigned i = 0; i < count; i++) {
         size_t size = size_of(attributes[i]);
-        if (out[i] == NULL || size == 0)
-            return CUDA_ERROR_INVALID_VALUE;
+        REFUSE(out[i] == NULL || size == 0, INVALID_VALUE);
         if (get(out[i], attributes[i], addr) == CUDA_SUCCESS)
             continue;
         memset(out[i], 0, size);
@@ -128,10 +123,9 @@ static CUresult get_many(unsigned count, CUpointer_attribute *attributes, void *
 static CUresult set(const void *value, CUpointer_attribute attribute, CUdeviceptr addr)
 {
     struct memory *memory = memory_asked(addr);
-    if (value == NULL || memory == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (is_mapped(memory))
-        return CUDA_ERROR_NOT_SUPPORTED;
+    REFUSE(value == NULL || memory == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS,
+           INVALID_VALUE);
+    REFUSE(is_mapped(memory), NOT_SUPPORTED);
     memory->sync_memops = *(const unsigned *)value != 0;
     return CUDA_SUCCESS;
 }

@@ -14,19 +14,15 @@ static CUcontext *primary_of(CUdevice ordinal)
 
 CUresult primary_retain(CUcontext *out, CUdevice ordinal)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
+    REFUSE(out == NULL, INVALID_VALUE);
+    REFUSE(!device_valid(ordinal), INVALID_DEVICE);
     struct device *device = device_at(ordinal);
     if (device->primary == NULL) {
         device->primary = context_blank(ordinal);
         device->primary->primary = true;
     }
     if (!device->primary->alive) {
-        CUresult rc = context_revive(device->primary);
-        if (rc != CUDA_SUCCESS)
-            return rc;
+        TRY(context_revive(device->primary));
         device->primary_retained = 0;
     }
     device->primary_retained++;
@@ -36,11 +32,9 @@ CUresult primary_retain(CUcontext *out, CUdevice ordinal)
 
 CUresult primary_release(CUdevice ordinal)
 {
-    if (!device_valid(ordinal))
-        return CUDA_ERROR_INVALID_DEVICE;
+    REFUSE(!device_valid(ordinal), INVALID_DEVICE);
     CUcontext primary = *primary_of(ordinal);
-    if (primary == NULL || !primary->alive)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(primary == NULL || !primary->alive, INVALID_CONTEXT);
     if (--device_at(ordinal)->primary_retained == 0)
         context_destroy(primary);
     return CUDA_SUCCESS;

@@ -9,12 +9,7 @@
 static const struct proc_row rows[FUNCTION_COUNT] = {
 #define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)                                      \
     {#base, since, flags, (void (*)(void))symbol},
-#define UNSIMULATED(symbol, base, since, flags)
-#define LOOKUP_ONLY(symbol, base, since, flags)
 #include "tests/sim/variants.def"
-#undef FUNCTION
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
 };
 
 /* Functions that this configuration's driver does not have. */

@@ -7,21 +7,12 @@
 static CUresult submit(CUdeviceptr dst, size_t count, unsigned element_bytes, uint32_t value,
                        bool synchronous, CUstream stream)
 {
-    CUresult rc = CUDA_SUCCESS;
     if (count == 0)
         return CUDA_SUCCESS;
-    if (dst % element_bytes != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (uint64_t at = dst; at < dst + count * element_bytes;) {
-        struct memory *memory = memory_find(at);
-        if (memory == NULL || memory->freeing)
-            return CUDA_ERROR_INVALID_VALUE;
-        at = memory->range.hi;
-    }
+    REFUSE(dst % element_bytes != 0, INVALID_VALUE);
+    REFUSE(!memory_covers(dst, count * element_bytes, NULL), INVALID_VALUE);
     if (synchronous && stream->capture == NULL)
-        rc = capture_synchronous(stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+        TRY(capture_synchronous(stream));
     struct command command = {.kind = COMMAND_SET, .set = {dst, count, element_bytes, value}};
     return stream_submit(stream, &command);
 }

@@ -94,8 +94,7 @@ CUresult stream_resolve(CUstream handle, CUstream *out)
             *out = context->legacy;
         return rc;
     }
-    if ((uintptr_t)handle < 4096 || handle->magic != MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE((uintptr_t)handle < 4096 || handle->magic != MAGIC, INVALID_HANDLE);
     *out = handle;
     return context_usable(handle->context);
 }
@@ -225,9 +224,7 @@ CUresult stream_submit(CUstream stream, const struct command *command)
     CUcontext context = stream->context;
     if (stream->capture != NULL)
         return capture_add(stream, command);
-    CUresult rc = capture_implicit(stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_implicit(stream));
     /* A full queue blocks the host. But it may grow behind work that waits for the host. */
     while (context->pending >= QUEUE_DEPTH && clock_step())
         ;

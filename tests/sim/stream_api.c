@@ -10,10 +10,8 @@
 
 static CUresult create(CUstream *out, unsigned flags)
 {
-    if (out == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!context_take(thread_current(), config.object_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(out == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0, INVALID_VALUE);
+    REFUSE(!context_take(thread_current(), config.object_bytes), OUT_OF_MEMORY);
     *out = stream_create(thread_current(),
                          flags & CU_STREAM_NON_BLOCKING ? STREAM_NON_BLOCKING : STREAM_BLOCKING);
     return CUDA_SUCCESS;
@@ -22,11 +20,8 @@ static CUresult create(CUstream *out, unsigned flags)
 static CUresult destroy(CUstream handle)
 {
     CUstream stream;
-    CUresult rc = stream_resolve(handle, &stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    if (stream->kind == STREAM_LEGACY || stream->kind == STREAM_PER_THREAD)
-        return CUDA_ERROR_INVALID_HANDLE;
+    TRY(stream_resolve(handle, &stream));
+    REFUSE(stream->kind == STREAM_LEGACY || stream->kind == STREAM_PER_THREAD, INVALID_HANDLE);
     clock_run();
     context_give(stream->context, config.object_bytes);
     stream_destroy(stream);
@@ -35,20 +30,17 @@ static CUresult destroy(CUstream handle)
 
 static CUresult query(CUstream stream)
 {
-    CUresult rc = capture_stream_unsafe(stream);
-    if (rc != CUDA_SUCCESS)
-        return rc;
+    TRY(capture_stream_unsafe(stream));
     clock_poll();
-    if (!work_done(stream_frontier(stream)))
-        return CUDA_ERROR_NOT_READY;
+    REFUSE(!work_done(stream_frontier(stream)), NOT_READY);
     vector_join(&stream_host_clock, &stream->clock);
     return stream->context->error;
 }
 
 static CUresult synchronize(CUstream stream)
 {
-    CUresult rc = capture_stream_unsafe(stream);
-    return rc == CUDA_SUCCESS ? stream_wait(stream) : rc;
+    TRY(capture_stream_unsafe(stream));
+    return stream_wait(stream);
 }
 
 /* For a stream of a green context: that context, and the primary context of the device
@@ -71,18 +63,11 @@ static CUresult wait_value(CUstream stream, uint64_t addr, uint32_t value)
 
 static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *ops)
 {
-    CUresult rc = CUDA_SUCCESS;
-    for (unsigned i = 0; i < count && rc == CUDA_SUCCESS; i++)
-        rc = ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
-                 ? wait_value(stream, ops[i].waitValue.address, ops[i].waitValue.value)
-                 : CUDA_ERROR_NOT_SUPPORTED;
-    return rc;
-}
-
-static CUresult launch_host_function(CUstream stream, CUhostFn function, void *data)
-{
-    struct command command = {.kind = COMMAND_HOST_FUNCTION, .host = {function, data}};
-    return stream_submit(stream, &command);
+    for (unsigned i = 0; i < count; i++)
+        TRY(ops[i].operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+                ? wait_value(stream, ops[i].waitValue.address, ops[i].waitValue.value)
+                : CUDA_ERROR_NOT_SUPPORTED);
+    return CUDA_SUCCESS;
 }
 
 API(cuStreamCreate, (CUstream * out, unsigned flags), create(out, flags))
@@ -108,4 +93,6 @@ API_STREAM(cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz,
            STREAM(handle), batch(on, count, ops))
 API_STREAM(cuLaunchHostFunc, cuLaunchHostFunc_ptsz,
            (CUstream handle, CUhostFn function, void *data), STREAM(handle),
-           NEEDS(function != NULL, INVALID_VALUE) launch_host_function(on, function, data))
+           NEEDS(function != NULL, INVALID_VALUE)
+               stream_submit(on, &(struct command){.kind = COMMAND_HOST_FUNCTION,
+                                                   .host = {function, data}}))

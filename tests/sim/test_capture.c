@@ -66,9 +66,7 @@ static void *in_thread(void *argument)
 
 static CUresult elsewhere(struct caller caller)
 {
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, in_thread, &caller), 0);
-    pthread_join(thread, NULL);
+    pthread_join(started(in_thread, &caller), NULL);
     return caller.rc;
 }
 

@@ -19,11 +19,10 @@ static struct gift {
  * status. */
 static int run(const char *role, const char *variable, const char *value, char *out, size_t size)
 {
-    int ends[2], status;
+    int ends[2];
     size_t got = 0;
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0) {
         dup2(ends[1], 1);
         dup2(ends[1], 2);
@@ -36,7 +35,7 @@ static int run(const char *role, const char *variable, const char *value, char *
         got += (size_t)n;
     out[got] = '\0';
     close(ends[0]);
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
@@ -192,9 +191,8 @@ static void *hammer(void *unused)
 /* Threads inside calls do not disturb the end of the process. */
 static int leave(void)
 {
-    pthread_t thread;
     for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&thread, NULL, hammer, NULL), 0);
+        started(hammer, NULL);
     usleep(20000);
     return 0;
 }

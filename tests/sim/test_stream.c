@@ -124,7 +124,6 @@ static void *set_later(void *flag)
 TEST(persistent_kernel_ends_when_its_flag_is_set)
 {
     uint32_t *flag;
-    pthread_t thread;
     CUcontext own;
     CUstream on = stream(CU_STREAM_NON_BLOCKING);
     OK(cuMemHostAlloc((void **)&flag, 4, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE));
@@ -134,7 +133,7 @@ TEST(persistent_kernel_ends_when_its_flag_is_set)
         GIVES(CUDA_ERROR_NOT_READY, cuStreamQuery(on));
     spin(NULL, MS); /* other streams go on */
     OK(cuStreamSynchronize(NULL));
-    assert_int_equal(pthread_create(&thread, NULL, set_later, flag), 0);
+    pthread_t thread = started(set_later, flag);
     OK(cuStreamSynchronize(on));
     pthread_join(thread, NULL);
     *flag = 0;
@@ -172,10 +171,9 @@ static void *query_info(void *unused)
 
 TEST(a_call_is_held_and_others_go_on)
 {
-    pthread_t thread;
     assert_int_equal(simHold("cuNoSuchFunction"), -1);
     assert_int_equal(simHold("cuMemGetInfo_v2"), 0);
-    assert_int_equal(pthread_create(&thread, NULL, query_info, NULL), 0);
+    pthread_t thread = started(query_info, NULL);
     while (!simHeld())
         ;
     OK(cuCtxSynchronize());

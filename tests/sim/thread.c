@@ -92,10 +92,8 @@ bool thread_current_is_stale(void)
 static CUresult push_current(CUcontext context)
 {
     struct thread *thread = thread_self();
-    if (context == NULL || !context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (thread->depth == THREAD_CONTEXTS_MAX)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(context == NULL || !context_known(context), INVALID_CONTEXT);
+    REFUSE(thread->depth == THREAD_CONTEXTS_MAX, INVALID_VALUE);
     note_stale(thread, context);
     thread->stack[thread->depth++] = context;
     return CUDA_SUCCESS;
@@ -104,8 +102,7 @@ static CUresult push_current(CUcontext context)
 static CUresult pop_current(CUcontext *out)
 {
     struct thread *thread = thread_self();
-    if (thread->depth == 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(thread->depth == 0, INVALID_CONTEXT);
     CUcontext context = thread->stack[--thread->depth];
     if (out != NULL)
         *out = context;
@@ -120,8 +117,7 @@ static CUresult set_current(CUcontext context)
             thread->depth--;
         return CUDA_SUCCESS;
     }
-    if (!context_known(context))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    REFUSE(!context_known(context), INVALID_CONTEXT);
     note_stale(thread, context);
     if (thread->depth == 0)
         thread->depth = 1;
@@ -129,18 +125,9 @@ static CUresult set_current(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUresult get_current(CUcontext *out)
-{
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = thread_current();
-    return CUDA_SUCCESS;
-}
-
 static CUresult exchange_mode(CUstreamCaptureMode *mode)
 {
-    if (mode == NULL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(mode == NULL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED, INVALID_VALUE);
     CUstreamCaptureMode old = thread_self()->mode;
     thread_self()->mode = *mode;
     *mode = old;
@@ -150,5 +137,6 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode)
 API_UNLOCKED(cuCtxPushCurrent_v2, (CUcontext context), push_current(context))
 API_UNLOCKED(cuCtxPopCurrent_v2, (CUcontext * out), pop_current(out))
 API_UNLOCKED(cuCtxSetCurrent, (CUcontext context), set_current(context))
-API_UNLOCKED(cuCtxGetCurrent, (CUcontext * out), get_current(out))
+API_UNLOCKED(cuCtxGetCurrent, (CUcontext * out),
+             NEEDS(out != NULL, INVALID_VALUE) GIVE(out, thread_current()))
 API_UNLOCKED(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), exchange_mode(mode))

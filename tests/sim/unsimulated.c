@@ -19,7 +19,6 @@ static int refuse(const char *symbol)
     return NOT_SUPPORTED;
 }
 
-#define FUNCTION(symbol, base, since, flags, cost_ns, mib_ns)
 #define ANSWER(symbol)                                                                             \
     int symbol(void);                                                                              \
     int symbol(void)                                                                               \
@@ -30,8 +29,6 @@ static int refuse(const char *symbol)
     __attribute__((visibility("default"))) ANSWER(symbol)
 #define LOOKUP_ONLY(symbol, base, since, flags) ANSWER(symbol)
 #include "tests/sim/variants.def"
-#undef UNSIMULATED
-#undef LOOKUP_ONLY
 
 const struct proc_row proc_unsimulated[] = {
 #define UNSIMULATED(symbol, base, since, flags) {#base, since, flags, (void (*)(void))symbol},

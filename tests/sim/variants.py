@@ -7,6 +7,7 @@ base name, the CUDA version that brought the variant, and the default stream. Th
     FUNCTION(symbol, base, version, flags, cost_ns, mib_ns)
     UNSIMULATED(symbol, base, version, flags)
     LOOKUP_ONLY(symbol, base, version, flags)
+A kind of row that is not defined is left out. All are undefined at the end.
 FUNCTION rows are the simulated variants, from functions.def. UNSIMULATED rows are the other
 variants of all functions there. LOOKUP_ONLY rows are what only runtimes ask for
 (cudart/entries.table)."""
@@ -79,7 +80,10 @@ def main(include, functions):
             if symbol not in table:
                 table[symbol] = f"{kind}({symbol}, {base}, {version}, " \
                     f"{'PER_THREAD' if stream else 'BARE'})"
+    for kind, more in (("FUNCTION", ", cost_ns, mib_ns"), ("UNSIMULATED", ""), ("LOOKUP_ONLY", "")):
+        print(f"#ifndef {kind}\n#define {kind}(symbol, base, since, flags{more})\n#endif")
     print("\n".join(table.values()))
+    print("#undef FUNCTION\n#undef UNSIMULATED\n#undef LOOKUP_ONLY")
 
 
 if __name__ == "__main__":

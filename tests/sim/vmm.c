@@ -25,14 +25,6 @@ static bool aligned(uint64_t addr, uint64_t size)
     return size > 0 && addr % PAGE_BYTES == 0 && size % PAGE_BYTES == 0 && addr + size > addr;
 }
 
-static CUresult granularity(size_t *out, const CUmemAllocationProp *prop, int option)
-{
-    if (out == NULL || prop == NULL || option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
-        return CUDA_ERROR_INVALID_VALUE;
-    *out = PAGE_BYTES;
-    return CUDA_SUCCESS;
-}
-
 static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUdeviceptr hint,
                         unsigned long long flags)
 {
@@ -41,8 +33,7 @@ static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUd
         return CUDA_ERROR_INVALID_VALUE;
     if (alignment < PAGE_BYTES)
         alignment = PAGE_BYTES;
-    if (size + alignment < size || size > (uint64_t)1 << 47)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(size + alignment < size || size > (uint64_t)1 << 47, OUT_OF_MEMORY);
     const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     long at = -1;
     uint64_t lo = 0;
@@ -52,8 +43,7 @@ static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUd
     }
     if (at == -1) {
         at = syscall(SYS_mmap, NULL, size + alignment, PROT_NONE, kind, -1, 0);
-        if (at == -1)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        REFUSE(at == -1, OUT_OF_MEMORY);
         lo = round_up((uint64_t)at, alignment);
         if (lo > (uint64_t)at)
             syscall(SYS_munmap, at, lo - (uint64_t)at);
@@ -69,11 +59,9 @@ static CUresult reserve(CUdeviceptr *out, uint64_t size, uint64_t alignment, CUd
 static CUresult unreserve(CUdeviceptr addr, uint64_t size)
 {
     struct range *node = range_find(&reservations, addr);
-    if (node == NULL || node->lo != addr || node->hi - node->lo != size)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(node == NULL || node->lo != addr || node->hi - node->lo != size, INVALID_VALUE);
     struct memory *mapped = memory_from(addr);
-    if (mapped != NULL && mapped->range.lo < addr + size)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(mapped != NULL && mapped->range.lo < addr + size, INVALID_VALUE);
     syscall(SYS_munmap, addr, size);
     range_delete(&reservations, node);
     return CUDA_SUCCESS;
@@ -89,12 +77,10 @@ static CUresult create(CUmemGenericAllocationHandle *out, uint64_t size,
     if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         ((int)prop->requestedHandleTypes & ~shareable) != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (!device_valid(prop->location.id))
-        return CUDA_ERROR_INVALID_DEVICE;
+    REFUSE(!device_valid(prop->location.id), INVALID_DEVICE);
     struct physical *physical =
         physical_create(prop->location.id, size, (int)prop->requestedHandleTypes & shareable);
-    if (physical == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    REFUSE(physical == NULL, OUT_OF_MEMORY);
     api_charge_size(FN_cuMemCreate, size);
     physical->properties = *prop;
     physical->handles = 1;
@@ -113,8 +99,7 @@ static CUresult release(CUmemGenericAllocationHandle handle)
     if (multicast_release(handle))
         return CUDA_SUCCESS;
     struct physical *physical = of_handle(handle);
-    if (physical == NULL || physical->handles == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(physical == NULL || physical->handles == 0, INVALID_VALUE);
     physical->handles--;
     if (physical->references == 1)
         api_charge_size(FN_cuMemRelease, physical->size);
@@ -162,8 +147,7 @@ static void fail_if_it_works(CUcontext context, void *device)
 
 static CUresult unmap(CUdeviceptr addr, uint64_t size)
 {
-    if (!whole_mappings(addr, size))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!whole_mappings(addr, size), INVALID_VALUE);
     if (config.unmap_faults)
         context_each(fail_if_it_works, &memory_find(addr)->device);
     api_charge_size(FN_cuMemUnmap, size);
@@ -179,15 +163,11 @@ static CUresult unmap(CUdeviceptr addr, uint64_t size)
 static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDesc *desc,
                            size_t count)
 {
-    if (desc == NULL || count == 0 || !whole_mappings(addr, size))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(desc == NULL || count == 0 || !whole_mappings(addr, size), INVALID_VALUE);
     for (size_t i = 0; i < count; i++) {
-        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-            return CUDA_ERROR_NOT_SUPPORTED;
-        if (!device_valid(desc[i].location.id))
-            return CUDA_ERROR_INVALID_DEVICE;
-        if (desc[i].location.id != memory_find(addr)->device && !config.peers)
-            return CUDA_ERROR_INVALID_DEVICE;
+        REFUSE(desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE, NOT_SUPPORTED);
+        REFUSE(!device_valid(desc[i].location.id), INVALID_DEVICE);
+        REFUSE(desc[i].location.id != memory_find(addr)->device && !config.peers, INVALID_DEVICE);
     }
     api_charge_size(FN_cuMemSetAccess, size);
     for (uint64_t at = addr; at < addr + size;) {
@@ -211,8 +191,8 @@ static CUresult get_access(unsigned long long *out, const CUmemLocation *locatio
     if (out == NULL || location == NULL || memory == NULL ||
         (memory->kind != MEMORY_MAPPED && !plain))
         return CUDA_ERROR_INVALID_VALUE;
-    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id))
-        return CUDA_ERROR_INVALID_DEVICE;
+    REFUSE(location->type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(location->id),
+           INVALID_DEVICE);
     /* Plain memory: measured on an H200. */
     *out = plain                                    ? CU_MEM_ACCESS_FLAGS_PROT_NONE
            : (memory->writable >> location->id) & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -224,8 +204,7 @@ static CUresult get_access(unsigned long long *out, const CUmemLocation *locatio
 static CUresult retain(CUmemGenericAllocationHandle *out, void *pointer)
 {
     struct memory *memory = memory_find((uint64_t)(uintptr_t)pointer);
-    if (out == NULL || memory == NULL || memory->kind != MEMORY_MAPPED)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || memory == NULL || memory->kind != MEMORY_MAPPED, INVALID_VALUE);
     memory->physical->handles++;
     *out = (CUmemGenericAllocationHandle)(uintptr_t)physical_retain(memory->physical);
     return CUDA_SUCCESS;
@@ -234,8 +213,7 @@ static CUresult retain(CUmemGenericAllocationHandle *out, void *pointer)
 static CUresult properties(CUmemAllocationProp *out, CUmemGenericAllocationHandle handle)
 {
     struct physical *physical = of_handle(handle);
-    if (out == NULL || physical == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(out == NULL || physical == NULL, INVALID_VALUE);
     *out = physical->properties;
     return CUDA_SUCCESS;
 }
@@ -249,7 +227,9 @@ static CUresult supported(void)
 
 API(cuMemGetAllocationGranularity,
     (size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option),
-    IF_SUPPORTED(granularity(out, prop, (int)option)))
+    IF_SUPPORTED(NEEDS(out != NULL && prop != NULL, INVALID_VALUE)
+                     NEEDS((int)option <= CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, INVALID_VALUE)
+                         GIVE(out, PAGE_BYTES)))
 API(cuMemAddressReserve,
     (CUdeviceptr * out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags),
     IF_SUPPORTED(reserve(out, size, alignment, hint, flags)))

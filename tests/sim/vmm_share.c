@@ -16,13 +16,10 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
                               CUmemAllocationHandleType type, unsigned long long flags)
 {
     struct physical *physical = (struct physical *)(uintptr_t)handle;
-    if (out == NULL || flags != 0 || !physical_valid(physical))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    REFUSE(out == NULL || flags != 0 || !physical_valid(physical), INVALID_VALUE);
+    REFUSE(type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, NOT_SUPPORTED);
     int fd = physical_export(physical);
-    if (fd < 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(fd < 0, INVALID_VALUE);
     *(int *)out = fd;
     return CUDA_SUCCESS;
 }
@@ -30,14 +27,11 @@ static CUresult export_handle(void *out, CUmemGenericAllocationHandle handle,
 static CUresult import_handle(CUmemGenericAllocationHandle *out, void *os_handle,
                               CUmemAllocationHandleType type)
 {
-    if (out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    REFUSE(out == NULL, INVALID_VALUE);
+    REFUSE(type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, NOT_SUPPORTED);
     int fd = (int)(uintptr_t)os_handle, device;
     uint64_t size;
-    if (!physical_identify(fd, &device, &size) || !device_valid(device))
-        return CUDA_ERROR_INVALID_VALUE;
+    REFUSE(!physical_identify(fd, &device, &size) || !device_valid(device), INVALID_VALUE);
     fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     struct physical *physical = fd >= 0 ? physical_import(fd, 0, size, device) : NULL;
     if (physical == NULL) {
@@ -65,8 +59,7 @@ static CUresult range_handle(int *out, uint64_t addr, uint64_t size, CUmemRangeH
         return CUDA_ERROR_INVALID_VALUE;
     for (uint64_t at = addr; at < end;) {
         struct memory *memory = memory_from(at);
-        if (memory == NULL)
-            return CUDA_ERROR_INVALID_VALUE;
+        REFUSE(memory == NULL, INVALID_VALUE);
         if (memory->kind == MEMORY_SMALL && memory->range.lo / SMALL_PAGE == at / SMALL_PAGE) {
             at = (at / SMALL_PAGE + 1) * SMALL_PAGE;
             continue;
@@ -77,8 +70,7 @@ static CUresult range_handle(int *out, uint64_t addr, uint64_t size, CUmemRangeH
         at = memory->range.hi;
     }
     int fd = physical_memory_file("simulated-dma-buf");
-    if (fd < 0)
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    REFUSE(fd < 0, OPERATING_SYSTEM);
     *out = fd;
     return CUDA_SUCCESS;
 }

@@ -53,6 +53,23 @@ static inline int play_tests(CMFixtureFunction set_up, CMFixtureFunction tear_do
     return cmocka_run_group_tests(all_tests, set_up, tear_down);
 }
 
+/* A thread that runs the function. */
+static inline pthread_t started(void *(*function)(void *arg), void *arg)
+{
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, function, arg), 0);
+    return thread;
+}
+
+/* Waits for a child of the test. Its status, as waitpid gives it. */
+static inline int child_status(pid_t child)
+{
+    int status = -1;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
 #define PLAY_TESTS                                                                                 \
     int main(void)                                                                                 \
     {                                                                                              \

@@ -89,7 +89,7 @@ static inline void stopped_begin(struct stopped *s, void *(*run)(void *arg))
     s->rig->model->hook_arg = s;
     sem_init(&s->there, 0, 0);
     sem_init(&s->go_on, 0, 0);
-    EXPECT_EQ(pthread_create(&s->thread, NULL, run, s), 0, "a thread is made");
+    s->thread = started(run, s);
     sem_wait(&s->there);
 }
 
@@ -112,9 +112,8 @@ static inline bool stopped_is_abandoned(struct pool *p, uint64_t *reserved_bytes
 static inline uint64_t stopped_end(struct stopped *s)
 {
     struct pool *p = s->rig->pool;
-    pthread_t ender;
     uint64_t reserved_bytes;
-    EXPECT_EQ(pthread_create(&ender, NULL, stopped_ender, p), 0, "a thread is made");
+    pthread_t ender = started(stopped_ender, p);
     while (!stopped_is_abandoned(p, &reserved_bytes))
         sched_yield();
     for (unsigned turn = 0; turn < 20 && reserved_bytes; turn++) {

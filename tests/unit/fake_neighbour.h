@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "tests/unit/cases.h"
+#include "tests/unit/proc.h"
 
 /* What a neighbour does with a request. */
 enum manner { REPLIES, HANGS, DEAF, TRUNCATES };
@@ -86,23 +86,6 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* Until the thread waits at the doorbell: on a busy machine it may take longer to come there than a
- * request waits for it. */
-static inline void await_listener(struct fake *f)
-{
-    char path[64], text[256], *end = NULL;
-    while (!end || end[2] != 'S') {
-        usleep(1000);
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&f->tid));
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-        text[n > 0 ? n : 0] = '\0';
-        end = strrchr(text, ')');
-        if (fd >= 0)
-            close(fd);
-    }
-}
-
 static inline struct fake *add(enum manner manner, uint64_t idle_bytes)
 {
     struct fake *f = &fakes[num_fakes++];
@@ -131,8 +114,12 @@ static inline struct fake *add(enum manner manner, uint64_t idle_bytes)
     memcpy(f->page->gpus[1].uuid, uuid, 16);
     f->page->gpus[1].idle_bytes = f->page->gpus[1].reserved_bytes = idle_bytes;
     if (manner != DEAF) {
-        assert_int_equal(pthread_create(&f->thread, NULL, serve, f), 0);
-        await_listener(f);
+        f->thread = started(serve, f);
+        /* It waits at the doorbell: on a busy machine it may take longer to come there than a
+         * request waits for it. */
+        while (!atomic_load(&f->tid))
+            usleep(1000);
+        assert_true(await_task_state(getpid(), atomic_load(&f->tid), 'S'));
     }
     return f;
 }

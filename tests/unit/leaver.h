@@ -40,7 +40,7 @@ static inline void leaver_start(struct leaver *l, struct pool *pool)
     struct timespec moment = {.tv_nsec = 1000000};
     unsigned before = atomic_load(&turns_waited);
     l->pool = pool;
-    EXPECT_EQ(pthread_create(&l->thread, NULL, leave, l), 0, "a thread is made");
+    l->thread = started(leave, l);
     while (!atomic_load(&l->is_through) && atomic_load(&turns_waited) == before)
         nanosleep(&moment, NULL);
 }

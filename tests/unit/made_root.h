@@ -3,9 +3,9 @@
 #ifndef TESTS_UNIT_MADE_ROOT_H
 #define TESTS_UNIT_MADE_ROOT_H
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
+
+#include "tests/unit/cases.h"
 
 static char root[64];
 

@@ -4,35 +4,14 @@
 #define TESTS_UNIT_MESSAGES_H
 
 #include "shim/process/clock.h"
-#include "shim/process/log.h"
 #include "shim/share/ticket.h"
 
-#include <dirent.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "tests/unit/cases.h"
-
-bool log_wants(enum log_level level)
-{
-    return false;
-}
-
-void log_line(enum log_level level, const char *format, ...)
-{
-}
-
-static inline int count_fds(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int count = 0;
-    assert_non_null(folder);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
+#include "tests/unit/no_log.h"
+#include "tests/unit/proc.h"
 
 static inline struct socket_token drawn(void)
 {
@@ -44,12 +23,11 @@ static inline struct socket_token drawn(void)
 /* Runs f in a child of another user, if this one may; its result. */
 static inline int as_nobody(int (*f)(void *), void *arg)
 {
-    int status;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         _exit(setuid(65534) == 0 ? f(arg) : 99);
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

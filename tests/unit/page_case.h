@@ -8,14 +8,13 @@
 #include "shim/page/server.h"
 #include "shim/process/clock.h"
 
-#include <dirent.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "tests/unit/cases.h"
+#include "tests/unit/proc.h"
 
 enum { SKIP = 77, NOBODY = 65534 };
 
@@ -33,7 +32,6 @@ static char dir[80];  /* of the pages: root/pages, not made yet */
 /* Plays a case in a child, which ends with 0, or SKIP. */
 static inline void play(void (*body)(void))
 {
-    int status;
     strcpy(root, "/tmp/page-XXXXXX");
     assert_non_null(mkdtemp(root));
     snprintf(dir, sizeof dir, "%s/pages", root);
@@ -42,7 +40,7 @@ static inline void play(void (*body)(void))
         body();
         _exit(0);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", root);
     assert_int_equal(system(command), 0);
@@ -104,17 +102,6 @@ static inline struct page *map_page(void)
     REQUIRE(p != MAP_FAILED);
     close(fd);
     return p;
-}
-
-static inline unsigned entries_of(const char *path)
-{
-    unsigned count = 0;
-    DIR *entries = opendir(path);
-    while (entries && readdir(entries))
-        count++;
-    if (entries)
-        closedir(entries);
-    return count > 2 ? count - 2 : 0;
 }
 
 static atomic_uint heard; /* rings of the doorbell */

@@ -26,6 +26,14 @@ struct rig *rig_create(uint64_t capacity_bytes)
     return r;
 }
 
+struct rig *rig_in(uint64_t capacity_bytes, bool segments, bool single)
+{
+    struct rig *r = rig_create(capacity_bytes);
+    r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+    r->model->backend.single_stream = single;
+    return r;
+}
+
 void rig_start(struct rig *r)
 {
     r->pool = pool_create(&r->model->backend, &r->config, r);
@@ -33,6 +41,12 @@ void rig_start(struct rig *r)
         blame(r, "a pool is made");
     r->several_streams = !r->model->backend.single_stream;
     rigs += r->pool != NULL;
+}
+
+void rig_hook(struct rig *r, void (*hook)(struct model *m, enum model_row row), void *arg)
+{
+    r->model->hook_arg = arg;
+    r->model->hook = hook;
 }
 
 /* The first live block that has an address in the range; NULL: none has. The thread that has the

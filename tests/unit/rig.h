@@ -55,7 +55,11 @@ struct rig {
 /* A rig with default options on a device of capacity_bytes. rig_start makes the pool, so that
  * options and the model's flags can be changed before. */
 struct rig *rig_create(uint64_t capacity_bytes);
+/* The same in segment backing, if segments, and with the program's first stream only, if single. */
+struct rig *rig_in(uint64_t capacity_bytes, bool segments, bool single);
 void rig_start(struct rig *r);
+/* Calls of the backend come to hook from here on, which finds arg as hook_arg. */
+void rig_hook(struct rig *r, void (*hook)(struct model *m, enum model_row row), void *arg);
 /* Frees, trims and abandons everything and destroys the rig. NULL, or the first broken promise: of
  * any step, or that something is left. */
 const char *rig_destroy(struct rig *r);

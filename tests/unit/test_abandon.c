@@ -56,8 +56,7 @@ static void end_inside(struct rig *r, unsigned step, struct end *end,
     rig_start(r);
     ends_fill(r, false);
     end->pool = r->pool;
-    r->model->hook_arg = end;
-    r->model->hook = hook;
+    rig_hook(r, hook, end);
     steps[step](r);
     r->model->hook = NULL;
 }
@@ -68,9 +67,8 @@ TEST(a_pool_may_end_whenever_its_lock_is_free)
     for (unsigned backing = 0; backing < 2; backing++)
         for (unsigned step = 0; step < STEPS; step++)
             for (uint64_t at = 1; at <= MOMENTS; at++) {
-                struct rig *r = rig_create(RIG_BYTES);
+                struct rig *r = rig_in(RIG_BYTES, backing, false);
                 struct end end = {.at = at};
-                r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
                 r->config.max_idle_bytes = MIB(4);
                 r->config.min_free_bytes = MIB(1);
                 end_inside(r, step, &end, end_meanwhile);
@@ -108,9 +106,8 @@ TEST(a_thread_with_memory_in_work_is_waited_for)
     static const enum model_row rows[] = {MODEL_ROW_create, MODEL_ROW_map, MODEL_ROW_allow,
                                           MODEL_ROW_segment_alloc};
     for (unsigned n = 0; n < sizeof rows / sizeof *rows; n++) {
-        struct rig *r = rig_create(RIG_BYTES);
+        struct rig *r = rig_in(RIG_BYTES, rows[n] == MODEL_ROW_segment_alloc, false);
         struct stopped s = {.rig = r, .row = rows[n]};
-        r->config.backing = rows[n] == MODEL_ROW_segment_alloc ? BACKING_SEGMENT : BACKING_ARENA;
         rig_start(r);
         rig_alloc(r, MIB(6));
         r->model->hook = stop_inside;
@@ -127,8 +124,7 @@ static const uint64_t sizes[KINDS] = {600, KIB(300), MIB(3)};
 /* A pool that holds a live object, small block and large block, and has a magazine with others. */
 static struct rig *with_three_kinds(bool single_stream, uint64_t addrs[KINDS])
 {
-    struct rig *r = rig_create(RIG_BYTES);
-    r->model->backend.single_stream = single_stream;
+    struct rig *r = rig_in(RIG_BYTES, false, single_stream);
     rig_start(r);
     for (unsigned i = 0; i < KINDS; i++) {
         rig_free(r, rig_alloc(r, sizes[i]));
@@ -169,10 +165,8 @@ TEST(the_next_contexts_pool_may_be_the_same)
     enum { LIVES = 60 };
     for (unsigned backing = 0; backing < 2; backing++)
         for (unsigned single = 0; single < 2; single++) {
-            struct rig *r = rig_create(RIG_BYTES);
+            struct rig *r = rig_in(RIG_BYTES, backing, single);
             const char *batches[4] = {0};
-            r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
-            r->model->backend.single_stream = single;
             rig_start(r);
             EXPECT(!pool_revive(r->pool), "it lives");
             for (unsigned life = 0; life < LIVES; life++) {
@@ -299,14 +293,12 @@ static void *use_until_its_end(void *arg)
 TEST(threads_may_be_inside_a_pool_that_ends)
 {
     for (unsigned round = 0; round < 30; round++) {
-        struct rig *r = rig_create(RIG_BYTES);
+        struct rig *r = rig_in(RIG_BYTES, round % 2, false);
         pthread_t threads[3];
-        r->config.backing = round % 2 ? BACKING_SEGMENT : BACKING_ARENA;
         r->config.max_idle_bytes = MIB(4);
         rig_start(r);
         for (unsigned i = 0; i < 3; i++)
-            EXPECT_EQ(pthread_create(&threads[i], NULL, use_until_its_end, r->pool), 0,
-                      "threads are made");
+            threads[i] = started(use_until_its_end, r->pool);
         uint64_t addr;
         int code;
         for (unsigned i = 0; i < 200 && pool_alloc(r->pool, KIB(700), &addr, &code) == POOL_OK; i++)
@@ -333,9 +325,8 @@ static void *look(void *arg)
 TEST(a_pool_is_looked_at_while_it_is_revived)
 {
     struct rig *r = rig_create(RIG_BYTES);
-    pthread_t thread;
     rig_start(r);
-    EXPECT_EQ(pthread_create(&thread, NULL, look, r->pool), 0, "a thread is made");
+    pthread_t thread = started(look, r->pool);
     for (unsigned life = 0; life < 300; life++) {
         next_context(r);
         while (!pool_revive(r->pool))

@@ -7,21 +7,14 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 
-/* Frees are ready at once here: what is under test is where memory goes. */
-static struct rig *started(void **state)
-{
-    return expect_single(state);
-}
-
-/* The same on a device of 16 GiB. */
+/* Frees are ready at once with a single stream: what is under test is where memory goes. Here on a
+ * device of 16 GiB. */
 static struct rig *roomy(void **state)
 {
-    rig_destroy(*state);
-    *state = rig_create(GIB(16));
-    return started(state);
+    return expect_single(expect_capacity(state, GIB(16)));
 }
 
-RIG_TEST(an_arena_grows_by_what_is_missing, started(state))
+RIG_TEST(an_arena_grows_by_what_is_missing, expect_single(state))
 {
     uint64_t a = rig_alloc(r, MIB(6));
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(6), "whole granules, no more");
@@ -33,7 +26,7 @@ RIG_TEST(an_arena_grows_by_what_is_missing, started(state))
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(12), "so one granule is enough");
 }
 
-RIG_TEST(free_memory_at_the_edge_is_extended, started(state))
+RIG_TEST(free_memory_at_the_edge_is_extended, expect_single(state))
 {
     rig_alloc(r, MIB(8));
     uint64_t b = rig_freed(r, MIB(8));
@@ -74,7 +67,7 @@ RIG_TEST(a_large_arena_grows_by_more_than_a_granule, roomy(state))
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create) - calls, 1, "64 MiB at most");
 }
 
-RIG_TEST(chunks_are_small_once_memory_is_fragmented, started(state))
+RIG_TEST(chunks_are_small_once_memory_is_fragmented, expect_single(state))
 {
     uint64_t a[16];
     rig_alloc_all(r, a, 16, MIB(10));
@@ -94,7 +87,7 @@ RIG_TEST(chunks_are_small_once_memory_is_fragmented, started(state))
            "but not too many for one request");
 }
 
-RIG_TEST(the_small_zone_grows_gently, started(state))
+RIG_TEST(the_small_zone_grows_gently, expect_single(state))
 {
     rig_alloc(r, 512);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(2), "a small program stays small");
@@ -107,7 +100,7 @@ RIG_TEST(the_small_zone_grows_gently, started(state))
     EXPECT(model_calls(r->model, MODEL_ROW_create) < 120, "in few steps");
 }
 
-RIG_TEST(large_idle_chunks_are_taken_apart, started(state))
+RIG_TEST(large_idle_chunks_are_taken_apart, expect_single(state))
 {
     uint64_t a = rig_alloc(r, MIB(64));
     rig_alloc(r, MIB(8));
@@ -120,7 +113,7 @@ RIG_TEST(large_idle_chunks_are_taken_apart, started(state))
 }
 
 /* Free memory of 4 MiB, a hole of 8, and free memory of 16 again. */
-RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest, started(state))
+RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest, expect_single(state))
 {
     uint64_t left = rig_alloc(r, MIB(4)), middle = rig_alloc(r, MIB(8)), right[4];
     rig_alloc_all(r, right, 4, MIB(4));
@@ -138,7 +131,7 @@ RIG_TEST(a_free_block_that_a_request_needs_part_of_gives_the_rest, started(state
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(44), "4 more are missing");
 }
 
-RIG_TEST(small_memory_does_not_pin_large_memory, started(state))
+RIG_TEST(small_memory_does_not_pin_large_memory, expect_single(state))
 {
     uint64_t large[8], small[8];
     for (int i = 0; i < 8; i++) {
@@ -174,8 +167,7 @@ TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
 {
     for (uint64_t nth = 1; nth <= 3; nth++) {
         for (int row = 0; row < 2; row++) {
-            struct rig *r = rig_create(RIG_BYTES);
-            r->model->backend.single_stream = true;
+            struct rig *r = rig_in(RIG_BYTES, false, true);
             rig_start(r);
             prepare_move(r);
             model_fail(r->model, row ? MODEL_ROW_allow : MODEL_ROW_map, row ? 1 : nth,
@@ -192,47 +184,20 @@ TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
     }
 }
 
-RIG_TEST(prealloc_of_more_than_the_device_takes_none, *state)
+RIG_TEST(prealloc_of_more_than_the_device_takes_none,
+         EXPECT_WITH(state, config.prealloc_bytes, UINT64_MAX))
 {
-    r->config.prealloc_bytes = UINT64_MAX;
-    rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is taken");
     rig_alloc(r, MIB(10));
 }
 
-RIG_TEST(prealloc_takes_memory_at_the_start, *state)
+RIG_TEST(prealloc_takes_memory_at_the_start, EXPECT_WITH(state, config.prealloc_bytes, MIB(50) + 1))
 {
-    r->config.prealloc_bytes = MIB(50) + 1;
-    rig_start(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(52), "in whole granules");
     uint64_t calls = model_calls(r->model, MODEL_ROW_create);
     rig_alloc_all(r, NULL, 5, MIB(10));
     EXPECT_EQ(model_calls(r->model, MODEL_ROW_create), calls, "requests are served from it");
     EXPECT_EQ(rig_stats(r).num_hits, 5, "as hits");
-}
-
-struct seen {
-    uint64_t bytes;
-    unsigned count;
-};
-
-static void see(void *arg, uint64_t addr, uint64_t size_bytes)
-{
-    struct seen *s = arg;
-    s->bytes += size_bytes;
-    s->count++;
-}
-
-RIG_TEST(every_range_is_walked, roomy(state))
-{
-    struct seen s = {0};
-    pool_for_each_range(r->pool, see, &s);
-    EXPECT_EQ(s.count, 0, "an empty pool has none");
-    rig_alloc(r, MIB(5000));
-    rig_alloc(r, 100);
-    pool_for_each_range(r->pool, see, &s);
-    EXPECT_EQ(s.bytes, MIB(5002), "all that is committed");
-    EXPECT_EQ(s.count, 3, "chunk by chunk");
 }
 
 PLAY_TESTS

@@ -67,7 +67,6 @@ static void take(struct rig *r, unsigned round)
 
 static void take_beside_questions(struct rig *r, bool exposes)
 {
-    pthread_t thread;
     for (int i = 0; i < SIZES; i++)
         STORE(addr[i], 0);
     STORE(done, false);
@@ -75,7 +74,7 @@ static void take_beside_questions(struct rig *r, bool exposes)
     STORE(asked, 0);
     STORE(found, 0);
     STORE(wrong, 0);
-    EXPECT_EQ(pthread_create(&thread, NULL, ask, NULL), 0, "a thread is made");
+    pthread_t thread = started(ask, NULL);
     for (unsigned round = 0; round < ROUNDS || LOAD(asked) < ASKED || !LOAD(found); round++)
         take(r, round);
     STORE(done, true);

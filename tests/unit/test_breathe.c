@@ -54,7 +54,7 @@ static void start(struct holder *h)
 {
     sem_init(&h->there, 0, 0);
     sem_init(&h->go, 0, 0);
-    EXPECT_EQ(pthread_create(&h->thread, NULL, hold, h), 0, "a thread is made");
+    h->thread = started(hold, h);
     sem_wait(&h->there);
 }
 
@@ -71,8 +71,7 @@ static void set_up(bool segments, bool idle)
 {
     enum { BLOCKS = 1400 };
     uint64_t addrs[BLOCKS];
-    rig = rig_create(MIB(320));
-    rig->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+    rig = rig_in(MIB(320), segments, false);
     if (idle)
         rig->config.max_idle_bytes = MIB(1);
     rig_start(rig);
@@ -89,44 +88,20 @@ static void set_up(bool segments, bool idle)
     model_drain(rig->model);
 }
 
-static void alloc_small(void)
-{
-    rig_alloc(rig, 700);
-}
+static const uint64_t requests[] = {700, KIB(900), MIB(24), MIB(300)}; /* too much at last */
+enum { REQUESTS = sizeof requests / sizeof *requests, TRIM = REQUESTS, TICK, RELEASE, CALLS };
 
-static void alloc_middle(void)
+static void make(unsigned call)
 {
-    rig_alloc(rig, KIB(900));
+    if (call < REQUESTS)
+        rig_alloc(rig, requests[call]);
+    else if (call == TRIM)
+        rig_trim(rig, 0, false);
+    else if (call == TICK)
+        pool_tick(rig->pool);
+    else
+        pool_release(rig->pool, POOL_RELEASE_PENDING);
 }
-
-static void alloc_large(void)
-{
-    rig_alloc(rig, MIB(24));
-}
-
-static void alloc_too_much(void)
-{
-    rig_alloc(rig, MIB(300));
-}
-
-static void trim(void)
-{
-    rig_trim(rig, 0, false);
-}
-
-static void tick(void)
-{
-    pool_tick(rig->pool);
-}
-
-static void release(void)
-{
-    pool_release(rig->pool, POOL_RELEASE_PENDING);
-}
-
-static void (*const calls[])(void) = {alloc_small, alloc_middle, alloc_large, alloc_too_much,
-                                      trim,        tick,         release};
-enum { CALLS = sizeof calls / sizeof *calls };
 
 static void lose(void)
 {
@@ -157,22 +132,20 @@ static void *use(void *arg)
 
 static void use_elsewhere(void)
 {
-    pthread_t thread;
-    EXPECT_EQ(pthread_create(&thread, NULL, use, NULL), 0, "a thread is made");
-    pthread_join(thread, NULL);
+    pthread_join(started(use, NULL), NULL);
 }
 
-/* Calls each function with the step in each of its breaths, or some; how often there was one. */
+/* Makes each call with the step in each of its breaths, or some; how often there was one. */
 static unsigned at_each_breath(void (*step)(void))
 {
     unsigned done = 0;
     for (unsigned segments = 0; segments < 2; segments++)
         for (unsigned call = 0; call < CALLS; call++)
             for (unsigned at = 1;; at += FEWER_ROUNDS) {
-                set_up(segments, calls[call] == tick);
+                set_up(segments, call == TICK);
                 uint32_t live = rig->count;
                 breath = (struct breath){.step = step, .at = at};
-                calls[call]();
+                make(call);
                 breath.step = NULL;
                 bool did = breath.done;
                 done += did;

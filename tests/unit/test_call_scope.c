@@ -46,12 +46,11 @@ static void *in_scope(void *work)
 
 static pthread_t begin(void (**work)(void *))
 {
-    pthread_t thread;
     atomic_store(&inside, false);
     atomic_store(&at_end, false);
     atomic_store(&may_end, false);
     atomic_store(&call_scope_barred, 0);
-    assert_int_equal(pthread_create(&thread, NULL, in_scope, work), 0);
+    pthread_t thread = started(in_scope, work);
     while (!atomic_load(&inside))
         sleep_ms(1);
     return thread;

@@ -24,10 +24,9 @@ RIG_TEST(nothing_is_recorded_or_ordered_during_a_capture, expect_arena(state))
     EXPECT(rig_alloc(r, MIB(4)), "and after it all goes on");
 }
 
-RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too, *state)
+RIG_TEST(a_backend_that_refuses_queries_in_captures_is_served_too,
+         EXPECT_WITH(state, model->query_refused, true))
 {
-    r->model->query_refused = true;
-    rig_start(r);
     uint64_t a = rig_pending(r, 1, MS(5), MIB(4));
     rig_launch(r, 1, MS(5), 0);
     model_advance(r->model, MS(50));
@@ -59,8 +58,7 @@ TEST(short_memory_awaits_the_end_of_a_capture)
 {
     for (unsigned backing = 0; backing < 2; backing++)
         for (unsigned order = 0; order < 2; order++) {
-            struct rig *r = rig_create(MIB(32));
-            r->config.backing = backing ? BACKING_SEGMENT : BACKING_ARENA;
+            struct rig *r = rig_in(MIB(32), backing, false);
             r->model->backend.has_order = order;
             uint64_t a = fill_beside_a_capture(r, MS(5));
             r->model->hook = end_it_when_awaited;
@@ -98,8 +96,7 @@ RIG_TEST(captures_in_turn_are_all_awaited, *state)
 {
     int more = 3;
     uint64_t a = fill_beside_a_capture(r, MS(5));
-    r->model->hook_arg = &more;
-    r->model->hook = begin_again_before_the_record;
+    rig_hook(r, begin_again_before_the_record, &more);
     EXPECT_EQ(rig_alloc(r, MIB(32)), a, "at last a fence can be recorded");
     EXPECT_EQ(more, 0, "after the others");
 }
@@ -131,8 +128,7 @@ RIG_TEST(a_capture_that_comes_before_the_wait_is_awaited_too, expect_device_of(s
     struct beside b = {r, rig_alloc(r, MIB(16)), rig_alloc(r, MIB(8)), 0, 0};
     rig_alloc(r, MIB(8));
     rig_launch(r, 1, MS(5000), b.first);
-    r->model->hook_arg = &b;
-    r->model->hook = free_twice_and_capture;
+    rig_hook(r, free_twice_and_capture, &b);
     EXPECT_EQ(rig_alloc(r, MIB(16)), b.first, "its free had waited for the work, not the capture");
     r->model->hook = NULL;
 }

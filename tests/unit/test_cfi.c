@@ -100,15 +100,8 @@ static void compare_all(int find(struct dl_phdr_info *, size_t, void *), unsigne
     assert_true(none <= SIGNAL_ROWS_MOST);
 }
 
-TEST(the_c_librarys)
-{
-    compare_all(find_libc, 1000);
-}
-
-TEST(our_own)
-{
-    compare_all(find_program, 20);
-}
+TEST_IS(the_c_librarys, compare_all(find_libc, 1000))
+TEST_IS(our_own, compare_all(find_program, 20))
 #endif
 
 TEST(code_that_no_call_stands_before_has_none)

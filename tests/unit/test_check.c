@@ -26,22 +26,6 @@ static struct rig *busy(void **state)
     return r;
 }
 
-static void expect_words(struct rig *r, const char *words)
-{
-    const char *said = pool_check(r->pool);
-    if (!said || strcmp(said, words))
-        fail_msg("pool_check says \"%s\", not \"%s\"", said ? said : "nothing", words);
-}
-
-/* Changes a field, wants the words, and puts the field back. */
-#define BROKEN(field, value, words)                                                                \
-    do {                                                                                           \
-        __typeof__(field) broken_before = (field);                                                 \
-        (field) = (value);                                                                         \
-        expect_words(r, words);                                                                    \
-        (field) = broken_before;                                                                   \
-    } while (0)
-
 static struct block *block_in(struct zone *z, enum block_state s)
 {
     struct block *b = z->first;

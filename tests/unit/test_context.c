@@ -195,11 +195,16 @@ TEST_WITH(a_context_is_not_over_because_work_has_failed, with_created, teardown)
     assert_int_equal(num_abandoned, 1);
 }
 
+static void end_context(void)
+{
+    is_alive = false;
+    judge(&end);
+}
+
 static void destroy(void)
 {
     context_destroy_begins(&end, the_context);
-    is_alive = false;
-    judge(&end);
+    end_context();
 }
 
 TEST_WITH(a_record_is_not_found_if_its_context_ends_after_the_makers_look, NULL, teardown)
@@ -218,8 +223,7 @@ TEST_WITH(a_destroyer_waits_for_visits, with_created, teardown)
     context_destroy_begins(&end, the_context);
     ends_after_a_turn = NULL;
     assert_int_equal(num_turns, 2);
-    is_alive = false;
-    judge(&end);
+    end_context();
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
 }
 
@@ -232,8 +236,7 @@ TEST_WITH(a_destroyer_waits_for_no_visit_of_its_own, with_created, teardown)
     assert_int_equal(num_turns, 0);
     call_scope_depth = 0;
     atomic_store(&c->backend.visits, 0);
-    is_alive = false;
-    judge(&end);
+    end_context();
 }
 
 /* The same in the middle of its own thread's question. */
@@ -242,8 +245,7 @@ TEST_WITH(a_destroyer_waits_for_no_question_of_its_own, with_created, teardown)
     assert_true(context_pin(c));
     context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, 0);
-    is_alive = false;
-    judge(&end);
+    end_context();
     context_unpin(c);
 }
 
@@ -254,8 +256,7 @@ TEST_WITH(a_destroyer_does_not_wait_for_ever, with_created, teardown)
     context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, CONTEXT_AWAIT_TURNS);
     atomic_store(&c->backend.visits, 0);
-    is_alive = false;
-    judge(&end);
+    end_context();
 }
 
 TEST_WITH(a_destruction_that_fails_lets_visits_in, with_created, teardown)
@@ -309,9 +310,7 @@ TEST_WITH(a_destruction_that_fails_lets_no_visit_into_another, with_created, tea
 /* device_renew (shim/driver/device.c) begins anew only what is over. */
 TEST_WITH(a_record_without_a_context_lets_no_visit_in, with_created, teardown)
 {
-    context_destroy_begins(&end, the_context);
-    is_alive = false;
-    judge(&end);
+    destroy();
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
     is_alive = true;
     life = 2;

@@ -5,13 +5,13 @@
 #include "shim/driver/call_scope.h"
 #include "shim/driver/capture.h"
 #include "shim/process/clock.h"
-#include "shim/process/log.h"
 #include "shim/process/state.h"
 
 #include <semaphore.h>
 #include <sys/time.h>
 
 #include "tests/unit/cases.h"
+#include "tests/unit/no_log.h"
 
 _Atomic int state_now = STATE_ON;
 atomic_uint call_scope_barred;
@@ -25,15 +25,6 @@ bool capture_open(void)
     return left != 0;
 }
 
-bool log_wants(enum log_level level)
-{
-    return false;
-}
-
-void log_line(enum log_level level, const char *format, ...)
-{
-}
-
 enum { PATIENCE_MS = 30000 };
 
 /* Waits until the count is reached. */
@@ -45,15 +36,18 @@ static bool reaches(atomic_int *count, int wanted, uint64_t wait_ms)
     return atomic_load(count) >= wanted;
 }
 
-static atomic_int early_runs;
+/* A duty that counts its runs, of which each does this as well. */
+#define COUNTED_DUTY(name, calm, does)                                                             \
+    static atomic_int name##_runs;                                                                 \
+    static uint64_t run_##name(uint64_t now_ns)                                                    \
+    {                                                                                              \
+        atomic_fetch_add(&name##_runs, 1);                                                         \
+        does;                                                                                      \
+        return DUTY_NEVER;                                                                         \
+    }                                                                                              \
+    static struct duty name = {.run = run_##name, .needs_calm = calm, .due_ns = DUTY_NEVER};
 
-static uint64_t run_early(uint64_t now_ns)
-{
-    atomic_fetch_add(&early_runs, 1);
-    return DUTY_NEVER;
-}
-
-static struct duty early = {.run = run_early, .due_ns = DUTY_NEVER};
+COUNTED_DUTY(early, false, (void)0)
 
 TEST(a_call_from_before_the_thread_is_served)
 {
@@ -69,18 +63,9 @@ TEST(a_call_from_before_the_thread_is_served)
     assert_false(reaches(&early_runs, 2, 50));
 }
 
-static atomic_int slow_runs;
 static sem_t slow_began, slow_may_end;
 
-static uint64_t run_slow(uint64_t now_ns)
-{
-    atomic_fetch_add(&slow_runs, 1);
-    sem_post(&slow_began);
-    sem_wait(&slow_may_end);
-    return DUTY_NEVER;
-}
-
-static struct duty slow = {.run = run_slow, .due_ns = DUTY_NEVER};
+COUNTED_DUTY(slow, false, (sem_post(&slow_began), sem_wait(&slow_may_end)))
 
 TEST(a_call_during_a_run_brings_another_one)
 {
@@ -96,17 +81,9 @@ TEST(a_call_during_a_run_brings_another_one)
     assert_false(reaches(&slow_runs, 3, 50));
 }
 
-static atomic_int late_runs;
 static _Atomic uint64_t late_ran_ns;
 
-static uint64_t run_late(uint64_t now_ns)
-{
-    atomic_store(&late_ran_ns, clock_now_ns());
-    atomic_fetch_add(&late_runs, 1);
-    return DUTY_NEVER;
-}
-
-static struct duty late = {.run = run_late, .due_ns = DUTY_NEVER};
+COUNTED_DUTY(late, false, atomic_store(&late_ran_ns, clock_now_ns()))
 
 TEST(other_wake_ups_put_no_duty_off)
 {
@@ -123,24 +100,9 @@ TEST(other_wake_ups_put_no_duty_off)
     assert_true(atomic_load(&early_runs) > before);
 }
 
-static atomic_int held_runs, beside_runs;
-
-static uint64_t run_held(uint64_t now_ns)
-{
-    atomic_fetch_add(&held_runs, 1);
-    return DUTY_NEVER;
-}
-
+COUNTED_DUTY(held, true, (void)0)
 /* The end of the capture looks for the announcement only now. */
-static uint64_t run_beside(uint64_t now_ns)
-{
-    atomic_fetch_add(&beside_runs, 1);
-    control_capture_closed();
-    return DUTY_NEVER;
-}
-
-static struct duty held = {.run = run_held, .needs_calm = true, .due_ns = DUTY_NEVER};
-static struct duty beside = {.run = run_beside, .needs_calm = true, .due_ns = DUTY_NEVER};
+COUNTED_DUTY(beside, true, control_capture_closed())
 
 /* On the control thread, so that one pass finds both due: `held` first, as the list is walked from
  * its newest duty. */
@@ -212,7 +174,7 @@ TEST(new_duties_of_several_threads_and_a_handler_all_run)
     sigaction(SIGALRM, &alarms, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, call_all, NULL), 0);
+        threads[i] = started(call_all, NULL);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
     assert_true(reaches(&next_of_handler, DUTIES, PATIENCE_MS));

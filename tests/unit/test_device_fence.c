@@ -3,9 +3,9 @@
  * driver is stood in for. */
 #include "shim/driver/capture.h"
 #include "shim/driver/device_fence.h"
-#include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "tests/unit/cases.h"
+#include "tests/unit/no_log.h"
 
 struct hooks_real real;
 _Atomic int state_now = STATE_ON;
@@ -48,15 +48,6 @@ void capture_wait_ends(void)
 bool capture_await(uint64_t timeout_ns)
 {
     return true;
-}
-
-bool log_wants(enum log_level level)
-{
-    return false;
-}
-
-void log_line(enum log_level level, const char *format, ...)
-{
 }
 
 static CUresult get_current(CUcontext *ctx)

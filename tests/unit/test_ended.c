@@ -102,9 +102,8 @@ TEST(a_thread_inside_reads_nothing_of_the_next_pool)
     for (unsigned step = 0; step < STEPS; step++)
         for (unsigned freed = 0; freed < 2; freed++)
             for (uint64_t at = 1; at <= MOMENTS; at++) {
-                struct rig *r = rig_create(RIG_BYTES);
+                struct rig *r = rig_in(RIG_BYTES, true, false);
                 struct next n = {.rig = r, .at = at};
-                r->config.backing = BACKING_SEGMENT;
                 r->config.idle_timeout_ns = MS(1);
                 r->config.max_idle_bytes = MIB(4);
                 r->config.min_free_bytes = MIB(1);
@@ -170,16 +169,15 @@ static void *use(void *arg)
 TEST(two_pools_may_meet_at_a_range)
 {
     for (unsigned round = 0; round < 20; round++) {
-        struct rig *r = rig_create(RIG_BYTES);
+        struct rig *r = rig_in(RIG_BYTES, true, false);
         struct next n = {.rig = r};
         pthread_t threads[2];
-        r->config.backing = BACKING_SEGMENT;
         r->config.max_idle_bytes = MIB(4);
         rig_start(r);
         ends_fill(r, true);
-        EXPECT_EQ(pthread_create(&threads[0], NULL, use, r->pool), 0, "a thread is made");
+        threads[0] = started(use, r->pool);
         begin_next(&n);
-        EXPECT_EQ(pthread_create(&threads[1], NULL, use, n.pool), 0, "a thread is made");
+        threads[1] = started(use, n.pool);
         pthread_join(threads[0], NULL);
         pthread_join(threads[1], NULL);
         model_destroy_context(r->model);

@@ -81,9 +81,7 @@ static bool loses(enum model_row row, int code)
 static bool run_once(const struct scenario *s, bool segments, enum model_row row, uint64_t nth,
                      int code)
 {
-    struct rig *r = rig_create(s->capacity_bytes);
-    r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
-    r->model->backend.single_stream = s->single;
+    struct rig *r = rig_in(s->capacity_bytes, segments, s->single);
     r->model->late_allowed = true; /* safety is under test here */
     model_fail(r->model, row, nth, code);
     rig_start(r);

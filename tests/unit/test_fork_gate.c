@@ -19,10 +19,9 @@ static void *call(void *function)
  * the end of the thread's patience may be why it went on. */
 static bool expect_wait(void (*function)(void), void (*then)(void))
 {
-    pthread_t thread;
     uint64_t start_ns = clock_now_ns();
     atomic_store(&is_through, false);
-    assert_int_equal(pthread_create(&thread, NULL, call, &function), 0);
+    pthread_t thread = started(call, &function);
     usleep(MOMENT_US);
     bool went_on = atomic_load(&is_through);
     then();
@@ -40,7 +39,13 @@ static void in_some_try(bool (*play)(void))
         assert_true(++tries < TRIES);
 }
 
-static bool wait_for_one(void)
+/* A test that is tried until it tells. */
+#define TRIED(name)                                                                                \
+    static bool try_##name(void);                                                                  \
+    TEST_IS(name, in_some_try(try_##name))                                                         \
+    static bool try_##name(void)
+
+TRIED(a_fork_waits_until_the_thread_inside_is_out)
 {
     fork_gate_enter();
     bool told = expect_wait(fork_gate_close, fork_gate_leave);
@@ -48,12 +53,7 @@ static bool wait_for_one(void)
     return told;
 }
 
-TEST(a_fork_waits_until_the_thread_inside_is_out)
-{
-    in_some_try(wait_for_one);
-}
-
-static bool wait_for_every_one(void)
+TRIED(a_fork_waits_for_every_thread_inside)
 {
     fork_gate_enter();
     fork_gate_enter(); /* another thread's */
@@ -63,12 +63,7 @@ static bool wait_for_every_one(void)
     return told;
 }
 
-TEST(a_fork_waits_for_every_thread_inside)
-{
-    in_some_try(wait_for_every_one);
-}
-
-static bool wait_for_all_forks(void)
+TRIED(nobody_comes_in_until_all_forks_are_over)
 {
     fork_gate_close();
     fork_gate_close();
@@ -76,11 +71,6 @@ static bool wait_for_all_forks(void)
     bool told = expect_wait(fork_gate_enter, fork_gate_open);
     fork_gate_leave();
     return told;
-}
-
-TEST(nobody_comes_in_until_all_forks_are_over)
-{
-    in_some_try(wait_for_all_forks);
 }
 
 TEST(each_wait_has_an_end)
@@ -99,7 +89,7 @@ TEST(each_wait_has_an_end)
     assert_int_equal(errno, EDOM);
 }
 
-static bool open_without_a_close(void)
+TRIED(a_gate_that_was_not_closed_stays_open)
 {
     uint64_t start_ns = clock_now_ns();
     fork_gate_open();
@@ -110,14 +100,8 @@ static bool open_without_a_close(void)
     return clock_now_ns() - start_ns < FORK_GATE_PATIENCE_NS / 2;
 }
 
-TEST(a_gate_that_was_not_closed_stays_open)
+TRIED(a_child_has_an_open_gate)
 {
-    in_some_try(open_without_a_close);
-}
-
-static bool open_in_a_child(void)
-{
-    int status;
     fork_gate_enter();
     fork_gate_close();
     pid_t child = fork();
@@ -129,15 +113,10 @@ static bool open_in_a_child(void)
         fork_gate_enter();
         _exit(clock_now_ns() - start_ns >= FORK_GATE_PATIENCE_NS);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     fork_gate_leave();
     fork_gate_open();
     return status == 0;
-}
-
-TEST(a_child_has_an_open_gate)
-{
-    in_some_try(open_in_a_child);
 }
 
 static atomic_bool over;
@@ -161,7 +140,7 @@ TEST(no_thread_is_inside_while_another_forks)
 {
     pthread_t threads[3];
     for (int i = 0; i < 3; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, go_in_and_out, NULL), 0);
+        threads[i] = started(go_in_and_out, NULL);
     for (unsigned i = 0; i < FORKS; i++) {
         while (atomic_load(&num_visits) < i) /* they go on beside it */
             sched_yield();

@@ -54,7 +54,7 @@ static void *stay_inside(void *arg)
 static void start(struct user *u, void *(*run)(void *))
 {
     atomic_store(&u->is_done, false);
-    assert_int_equal(pthread_create(&u->thread, NULL, run, u), 0);
+    u->thread = started(run, u);
 }
 
 static void finish(struct user *u)

@@ -12,8 +12,7 @@ static int at_once = GHOSTS_AT_ONCE;
 
 static struct rig *ordering(void **state)
 {
-    struct rig *r = expect_reuse(state, REUSE_ORDER);
-    return r;
+    return expect_reuse(state, REUSE_ORDER);
 }
 
 /* n blocks of 4 MiB; of the first num_freed, every step-th is freed while work uses it. */

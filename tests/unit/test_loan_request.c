@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "tests/unit/cases.h"
+#include "tests/unit/proc.h"
 
 #define WAIT_NS (30000 * MS_NS)
 #define REPLY 4711
@@ -52,24 +52,6 @@ static void be_neighbour(enum kind kind, int ready)
     syscall(SYS_exit, 0); /* this thread alone */
 }
 
-static char task_state(void)
-{
-    char stat_path[64], text[512] = "";
-    snprintf(stat_path, sizeof stat_path, "/proc/%d/stat", (int)child);
-    int fd = open(stat_path, O_RDONLY);
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    assert_true(n > 0);
-    return strrchr(text, ')')[2];
-}
-
-static void await_state(char state)
-{
-    for (int i = 0; i < 20000 && task_state() != state; i++)
-        usleep(1000);
-    assert_int_equal(task_state(), state);
-}
-
 /* Makes the page, then the process that has inherited it. */
 static void start(enum kind kind)
 {
@@ -95,12 +77,17 @@ static void start(enum kind kind)
     snprintf(path, sizeof path, "%s/%s", folder, name);
     assert_int_equal(renameat(dir, "making", dir, name), 0);
     if (kind == LEADERLESS || kind == LEADERLESS_OTHER)
-        await_state('Z');
+        assert_true(await_task_state(child, child, 'Z'));
     if (kind == LISTENS)
-        await_state('S');
+        assert_true(await_task_state(child, child, 'S'));
 }
 
 #define CASE(name) TEST_WITH(name, setup, teardown)
+#define CASE_IS(name, call)                                                                        \
+    CASE(name)                                                                                     \
+    {                                                                                              \
+        call;                                                                                      \
+    }
 
 static int setup(void **state)
 {
@@ -159,24 +146,16 @@ static void *reply_late(void *unused)
 
 static void await_late_reply(enum kind kind)
 {
-    pthread_t thread;
     uint64_t bytes, took_ns;
     start(kind);
-    assert_int_equal(pthread_create(&thread, NULL, reply_late, NULL), 0);
+    pthread_t thread = started(reply_late, NULL);
     assert_int_equal(ask(&bytes, &took_ns), LOAN_REPLIED);
     assert_int_equal(bytes, REPLY);
     pthread_join(thread, NULL);
 }
 
-CASE(a_process_that_has_its_page_is_waited_for)
-{
-    await_late_reply(HAS_PAGE);
-}
-
-CASE(a_process_whose_first_thread_has_ended_is_waited_for)
-{
-    await_late_reply(LEADERLESS);
-}
+CASE_IS(a_process_that_has_its_page_is_waited_for, await_late_reply(HAS_PAGE))
+CASE_IS(a_process_whose_first_thread_has_ended_is_waited_for, await_late_reply(LEADERLESS))
 
 static void loses_soon(void)
 {
@@ -205,7 +184,7 @@ CASE(a_stopped_process_is_not_waited_for)
 {
     start(HAS_PAGE);
     assert_int_equal(kill(child, SIGSTOP), 0);
-    await_state('T');
+    assert_true(await_task_state(child, child, 'T'));
     loses_soon();
 }
 
@@ -224,7 +203,7 @@ CASE(nor_one_that_has_ended)
 {
     start(HAS_PAGE);
     assert_int_equal(kill(child, SIGKILL), 0);
-    await_state('Z');
+    assert_true(await_task_state(child, child, 'Z'));
     loses_soon();
     waitpid(child, NULL, 0);
     loses_soon();
@@ -243,21 +222,13 @@ static void *kill_later(void *unused)
 
 static void loses_soon_one_that_is_killed(enum kind kind)
 {
-    pthread_t thread;
     start(kind);
-    assert_int_equal(pthread_create(&thread, NULL, kill_later, NULL), 0);
+    pthread_t thread = started(kill_later, NULL);
     loses_soon();
     pthread_join(thread, NULL);
 }
 
-CASE(nor_one_that_is_killed_after_it_was_seen)
-{
-    loses_soon_one_that_is_killed(HAS_PAGE);
-}
-
-CASE(nor_one_that_is_killed_after_it_heard_the_bell)
-{
-    loses_soon_one_that_is_killed(LISTENS);
-}
+CASE_IS(nor_one_that_is_killed_after_it_was_seen, loses_soon_one_that_is_killed(HAS_PAGE))
+CASE_IS(nor_one_that_is_killed_after_it_heard_the_bell, loses_soon_one_that_is_killed(LISTENS))
 
 PLAY_TESTS

@@ -16,14 +16,13 @@ static char dir[] = "/tmp/gpucache-log-XXXXXX";
  * Gives 0 for success, the scene's own number otherwise, -signal if it was killed. */
 static int in_child(const char *scene)
 {
-    int status;
     pid_t pid = fork();
     if (!pid) {
         execl("/proc/self/exe", "test_log", scene, dir, (char *)NULL);
         _exit(127);
     }
     assert_true(pid > 0);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    int status = child_status(pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
@@ -44,9 +43,14 @@ static size_t num_scenes;
     TEST_IS(test, assert_int_equal(in_child(#scene), 0))                                           \
     static int scene(void)
 
-static void in_dir(const char *name, char path[PATH_MAX])
+/* A path in the folder. The last two stay. */
+static const char *in_dir(const char *name)
 {
+    static char paths[2][PATH_MAX];
+    static unsigned count;
+    char *path = paths[count++ % 2];
     snprintf(path, PATH_MAX, "%s/%s", dir, name);
+    return path;
 }
 
 static size_t read_file(const char *path, char *out, size_t size_bytes)
@@ -108,10 +112,9 @@ TEST(a_long_line_is_cut_and_control_characters_replaced)
 
 TEST(a_file_gets_the_lines_and_the_process_id_in_its_name)
 {
-    char pattern[PATH_MAX], name[64], path[PATH_MAX], text[256];
-    in_dir("100%%-%p.log", pattern);
+    char name[64], text[256];
     snprintf(name, sizeof name, "100%%-%ld.log", (long)getpid());
-    in_dir(name, path);
+    const char *pattern = in_dir("100%%-%p.log"), *path = in_dir(name);
     log_configure(LOG_LEVEL_WARN, pattern);
     log_warn("one");
     log_warn("two");
@@ -126,12 +129,11 @@ TEST(a_file_gets_the_lines_and_the_process_id_in_its_name)
 /* The program closes all its files, ours too if there were any, and opens its own as fd 2. */
 CHILD_TEST(a_stderr_that_became_another_file_is_left_alone, scene_reused_stderr)
 {
-    char path[PATH_MAX];
+    const char *path = in_dir("database");
     struct stat st;
     log_configure(LOG_LEVEL_WARN, NULL);
     for (int fd = 0; fd < 256; fd++)
         close(fd);
-    in_dir("database", path);
     for (int fd = 0; fd < 10; fd++)
         if (open(path, O_RDWR | O_CREAT, 0600) != fd)
             return 1;
@@ -162,10 +164,8 @@ static int count_lines(const char *path)
 
 CHILD_TEST(the_target_may_change_while_threads_log, scene_changes)
 {
-    char paths[2][PATH_MAX];
+    const char *paths[] = {in_dir("one.log"), in_dir("two.log")};
     pthread_t threads[4];
-    in_dir("one.log", paths[0]);
-    in_dir("two.log", paths[1]);
     log_configure(LOG_LEVEL_INFO, paths[0]);
     for (int i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, log_often, NULL);
@@ -181,15 +181,15 @@ CHILD_TEST(the_target_may_change_while_threads_log, scene_changes)
 
 CHILD_TEST(a_process_has_no_more_than_64_targets, scene_many_targets)
 {
-    char name[32], path[PATH_MAX], last[PATH_MAX], text[256];
+    const char *last = NULL;
+    char name[32], text[256];
     for (int i = 0; i < 64; i++) {
         snprintf(name, sizeof name, "many-%d.log", i);
-        in_dir(name, last);
+        last = in_dir(name);
         if (!log_configure(LOG_LEVEL_WARN, last))
             return 1;
     }
-    in_dir("more.log", path);
-    if (log_configure(LOG_LEVEL_DEBUG, path) || log_wants(LOG_LEVEL_DEBUG))
+    if (log_configure(LOG_LEVEL_DEBUG, in_dir("more.log")) || log_wants(LOG_LEVEL_DEBUG))
         return 2;
     log_warn("to the last one");
     read_file(last, text, sizeof text);
@@ -213,9 +213,8 @@ TEST(each_file_that_cannot_be_written_is_complained_of)
 
 CHILD_TEST(no_descriptor_is_held_between_two_lines, scene_no_descriptor)
 {
-    char path[PATH_MAX];
+    const char *path = in_dir("some.log");
     int before = dup(1);
-    in_dir("some.log", path);
     log_configure(LOG_LEVEL_WARN, path);
     log_warn("x");
     log_put(path, "y", 1);
@@ -256,8 +255,7 @@ CHILD_TEST(a_signal_that_the_program_has_pending_stays_so, scene_pending_signal_
 CHILD_TEST(a_file_size_limit_does_not_kill_the_program, scene_file_limit)
 {
     struct rlimit limit = {10, 10};
-    char path[PATH_MAX];
-    in_dir("limited.log", path);
+    const char *path = in_dir("limited.log");
     log_configure(LOG_LEVEL_WARN, path);
     if (setrlimit(RLIMIT_FSIZE, &limit))
         return 1;
@@ -284,8 +282,7 @@ CHILD_TEST(a_full_pipe_is_given_up, scene_full_pipe)
 
 CHILD_TEST(a_fifo_without_a_reader_is_not_waited_for, scene_fifo)
 {
-    char path[PATH_MAX];
-    in_dir("fifo", path);
+    const char *path = in_dir("fifo");
     if (mkfifo(path, 0600))
         return 1;
     errno = 4711;
@@ -297,10 +294,9 @@ CHILD_TEST(a_fifo_without_a_reader_is_not_waited_for, scene_fifo)
 CHILD_TEST(a_large_text_arrives_whole, scene_large_text)
 {
     static char text[300000], back[sizeof text + 2];
-    char path[PATH_MAX];
+    const char *path = in_dir("large");
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (char)('a' + i % 23);
-    in_dir("large", path);
     if (!log_put(path, text, sizeof text))
         return 1;
     return read_file(path, back, sizeof back) == sizeof text && !memcmp(text, back, sizeof text)

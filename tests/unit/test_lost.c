@@ -40,17 +40,14 @@ static void fill(struct rig *r)
 
 static bool request_beside_a_loss(bool segments, bool single, uint64_t size_bytes, uint64_t at)
 {
-    struct rig *r = rig_create(MIB(320));
+    struct rig *r = rig_in(MIB(320), segments, single);
     struct loss loss = {.at = at};
     uint64_t addr;
     int code;
-    r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
-    r->model->backend.single_stream = single;
     rig_start(r);
     fill(r);
     loss.pool = r->pool;
-    r->model->hook_arg = &loss;
-    r->model->hook = lose_meanwhile;
+    rig_hook(r, lose_meanwhile, &loss);
     /* Until the loss comes: what is ready runs out, and the driver's memory too. */
     bool served_after = false;
     for (unsigned i = 0; i < 200 && !loss.lost; i++)
@@ -84,11 +81,10 @@ TEST(nothing_is_handed_out_once_lost)
 /* The request asks what is complete, to learn whether the larger segment may go back instead. */
 static bool ask_for_a_larger_segment(uint64_t at)
 {
-    struct rig *r = rig_create(GIB(4));
+    struct rig *r = rig_in(GIB(4), true, false);
     struct loss loss = {.at = at};
     uint64_t addr;
     int code;
-    r->config.backing = BACKING_SEGMENT;
     r->model->backend.frees_beside = true;
     rig_start(r);
     rig_alloc_all(r, NULL, 5, MIB(40));
@@ -99,8 +95,7 @@ static bool ask_for_a_larger_segment(uint64_t at)
     EXPECT_EQ(rig_alloc(r, MIB(4)), b, "later work runs behind its old work");
     rig_free(r, a);
     loss.pool = r->pool;
-    r->model->hook_arg = &loss;
-    r->model->hook = lose_meanwhile;
+    rig_hook(r, lose_meanwhile, &loss);
     bool served = pool_alloc(r->pool, MIB(44), &addr, &code) == POOL_OK;
     r->model->hook = NULL;
     if (loss.lost && served)
@@ -143,8 +138,7 @@ RIG_TEST(memory_that_could_not_be_ordered_is_not_handed_out, expect_single(state
     rig_launch(r, 0, MODEL_FOREVER, b);
     rig_free(r, a);
     rig_free(r, b);
-    r->model->hook_arg = r;
-    r->model->hook = leave_in_vain;
+    rig_hook(r, leave_in_vain, r);
     uint64_t c = rig_alloc(r, MIB(12)); /* both, merged, and what the driver gives */
     EXPECT(r->pool->fences.lost, "later work is not behind that of the first stream");
     EXPECT(!c, "work of another stream could meet it");
@@ -156,8 +150,7 @@ RIG_TEST(memory_that_could_not_be_ordered_is_not_handed_out, expect_single(state
 TEST(a_fence_that_cannot_be_made_is_made_later)
 {
     for (unsigned single = 0; single < 2; single++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->model->backend.single_stream = single;
+        struct rig *r = rig_in(RIG_BYTES, false, single);
         rig_start(r);
         uint64_t a = rig_alloc(r, MIB(4));
         rig_launch(r, 0, MS(2), a);

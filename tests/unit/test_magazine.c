@@ -237,9 +237,7 @@ RIG_TEST(with_several_streams_frees_wait_for_fences, start(state))
     rig_free_behind(r, 1, MS(5), b);
     EXPECT_EQ(cached(r), KIB(128), "this one waits for its fence beside it");
     EXPECT_EQ(rig_alloc(r, KIB(64)), a, "the other was ordered as the stream was left");
-    state_lock(r->pool);
-    EXPECT_EQ(magazine_awaits(r->pool, KIB(64)), 1, "that one is still there");
-    state_unlock(r->pool);
+    LOCKED(r->pool, EXPECT_EQ(magazine_awaits(r->pool, KIB(64)), 1, "that one is still there"));
 }
 
 RIG_TEST(with_several_streams_what_came_first_comes_back_first, start(state))
@@ -249,15 +247,11 @@ RIG_TEST(with_several_streams_what_came_first_comes_back_first, start(state))
     rig_alloc_all(r, a, 5, KIB(64));
     for (int i = 0; i < 5; i++) {
         rig_free_behind(r, 1, MS(10), a[i]);
-        state_lock(r->pool);
-        fence_seal(r->pool);
-        state_unlock(r->pool);
+        LOCKED(r->pool, fence_seal(r->pool));
     }
     EXPECT_EQ(cached(r), 5 * KIB(64), "all are in the magazine");
     model_advance(r->model, MS(25));
-    state_lock(r->pool);
-    EXPECT(fence_poll(r->pool), "two are complete");
-    state_unlock(r->pool);
+    LOCKED(r->pool, EXPECT(fence_poll(r->pool), "two are complete"));
     EXPECT(pool_alloc_fast(r->pool, KIB(64)) == a[0] && pool_alloc_fast(r->pool, KIB(64)) == a[1],
            "the two oldest");
     EXPECT_EQ(pool_alloc_fast(r->pool, KIB(64)), 0, "and no other");
@@ -328,9 +322,7 @@ RIG_TEST(a_thread_learns_that_it_would_wait_for_itself, start(state))
     bool can = pool_can_tell(r->pool);
     magazine_unlock(m);
     EXPECT(!can, "its magazine is locked");
-    state_lock(r->pool);
-    can = pool_can_tell(r->pool);
-    state_unlock(r->pool);
+    LOCKED(r->pool, can = pool_can_tell(r->pool));
     EXPECT(!can, "the pool is locked");
     EXPECT(pool_can_tell(r->pool), "it keeps no lock itself");
 }

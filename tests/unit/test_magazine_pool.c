@@ -19,9 +19,7 @@ static void *take_step(void *arg)
 
 static void elsewhere(struct step *s)
 {
-    pthread_t thread;
-    pthread_create(&thread, NULL, take_step, s);
-    pthread_join(thread, NULL);
+    pthread_join(started(take_step, s), NULL);
 }
 
 static void free_and_end(struct step *s)

@@ -11,27 +11,14 @@
 static char owner_mark, other_mark;
 static struct pool *const owner = (struct pool *)(void *)&owner_mark;
 static struct pool *const other = (struct pool *)(void *)&other_mark;
-static struct zone *small_zone, *large_zone, *other_small_zone, *other_large_zone;
+static struct zone small_zone, large_zone, other_small_zone, other_large_zone;
 
 static int setup_group(void **state)
 {
-    small_zone = calloc(1, sizeof *small_zone);
-    large_zone = calloc(1, sizeof *large_zone);
-    other_small_zone = calloc(1, sizeof *other_small_zone);
-    other_large_zone = calloc(1, sizeof *other_large_zone);
-    zone_init(small_zone, owner, ZONE_SMALL);
-    zone_init(large_zone, owner, ZONE_LARGE);
-    zone_init(other_small_zone, other, ZONE_SMALL);
-    zone_init(other_large_zone, other, ZONE_LARGE);
-    return 0;
-}
-
-static int teardown_group(void **state)
-{
-    free(small_zone);
-    free(large_zone);
-    free(other_small_zone);
-    free(other_large_zone);
+    zone_init(&small_zone, owner, ZONE_SMALL);
+    zone_init(&large_zone, owner, ZONE_LARGE);
+    zone_init(&other_small_zone, other, ZONE_SMALL);
+    zone_init(&other_large_zone, other, ZONE_LARGE);
     return 0;
 }
 
@@ -76,8 +63,8 @@ TEST(small_blocks_are_found_by_their_start_alone)
 {
     struct chunk c;
     claim(&c, BASE, MIB(2));
-    struct block a = block(small_zone, BASE, 1024, BLOCK_LIVE);
-    struct block b = block(small_zone, BASE + 1024, KIB(512), BLOCK_LIVE);
+    struct block a = block(&small_zone, BASE, 1024, BLOCK_LIVE);
+    struct block b = block(&small_zone, BASE + 1024, KIB(512), BLOCK_LIVE);
     map_set(&a);
     map_set(&b);
     EXPECT(map_block(map_find(a.addr), a.addr) == &a, "found by its start");
@@ -100,7 +87,7 @@ TEST(small_blocks_that_cross_granules_are_found_behind_the_border)
 {
     struct chunk c;
     claim(&c, BASE, MIB(4));
-    struct block a = block(small_zone, BASE + MIB(2) - 512, MIB(1), BLOCK_LIVE);
+    struct block a = block(&small_zone, BASE + MIB(2) - 512, MIB(1), BLOCK_LIVE);
     map_set(&a);
     EXPECT(map_block_around(BASE + MIB(2) + 5, owner) == &a, "walks back over the border");
     map_clear(&a);
@@ -111,7 +98,7 @@ TEST(a_slab_is_found_by_every_address_in_it)
 {
     struct chunk c;
     claim(&c, BASE, MIB(2));
-    struct block s = block(small_zone, BASE + KIB(64), KIB(256), BLOCK_SLAB);
+    struct block s = block(&small_zone, BASE + KIB(64), KIB(256), BLOCK_SLAB);
     map_set(&s);
     for (uint64_t at = s.addr; at < block_end(&s); at += 512)
         EXPECT(map_block(map_find(at), at) == &s, "objects of a slab lead to it");
@@ -127,8 +114,8 @@ TEST(two_large_blocks_start_in_one_granule)
 {
     struct chunk c;
     claim(&c, BASE, MIB(64));
-    struct block a = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
-    struct block b = block(large_zone, BASE + MIB(1) + 512, MIB(50), BLOCK_LIVE);
+    struct block a = block(&large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
+    struct block b = block(&large_zone, BASE + MIB(1) + 512, MIB(50), BLOCK_LIVE);
     map_set(&a);
     map_set(&b);
     EXPECT(map_block(map_find(a.addr), a.addr) == &a, "the first is found");
@@ -138,7 +125,7 @@ TEST(two_large_blocks_start_in_one_granule)
            "25 granules on it is still the second");
     map_clear(&a);
     EXPECT(map_block(map_find(b.addr), b.addr) == &b, "the second stays when the first goes");
-    struct block again = block(large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
+    struct block again = block(&large_zone, BASE, MIB(1) + 512, BLOCK_LIVE);
     map_set(&again);
     EXPECT(map_block(map_find(BASE), BASE) == &again, "and found");
     map_clear(&again);
@@ -152,7 +139,7 @@ TEST(a_hole_in_the_way_ends_the_walk)
     struct chunk low, high;
     claim(&low, BASE, MIB(4));
     claim(&high, BASE + MIB(6), MIB(2));
-    struct block a = block(large_zone, BASE, MIB(4), BLOCK_LIVE);
+    struct block a = block(&large_zone, BASE, MIB(4), BLOCK_LIVE);
     map_set(&a);
     EXPECT(!map_block_around(BASE + MIB(7), owner),
            "no block reaches over memory that is not there");
@@ -167,8 +154,8 @@ TEST(a_range_is_the_later_pools_whenever_the_earlier_one_forgets)
 {
     struct chunk ended, later;
     claim(&ended, BASE, MIB(8));
-    struct block large = block(large_zone, BASE, MIB(3), BLOCK_LIVE);
-    struct block small = block(small_zone, BASE + MIB(4), KIB(300), BLOCK_LIVE);
+    struct block large = block(&large_zone, BASE, MIB(3), BLOCK_LIVE);
+    struct block small = block(&small_zone, BASE + MIB(4), KIB(300), BLOCK_LIVE);
     map_set(&large);
     map_set(&small);
     later = (struct chunk){.addr = BASE + MIB(2), .size_bytes = MIB(4)};
@@ -176,19 +163,19 @@ TEST(a_range_is_the_later_pools_whenever_the_earlier_one_forgets)
     EXPECT(!map_block(map_find(small.addr), small.addr), "what was there is not found");
     EXPECT(!map_chunk(small.addr, owner) && map_chunk(BASE, owner) == &ended, "nor its memory");
     map_claim(&later, other);
-    struct block now = block(other_large_zone, BASE + MIB(4), MIB(1) + 512, BLOCK_LIVE);
-    struct block behind = block(other_large_zone, BASE + MIB(5) + 512, MIB(1) - 512, BLOCK_LIVE);
-    struct block small_now = block(other_small_zone, BASE + MIB(2), KIB(32), BLOCK_LIVE);
+    struct block now = block(&other_large_zone, BASE + MIB(4), MIB(1) + 512, BLOCK_LIVE);
+    struct block behind = block(&other_large_zone, BASE + MIB(5) + 512, MIB(1) - 512, BLOCK_LIVE);
+    struct block small_now = block(&other_small_zone, BASE + MIB(2), KIB(32), BLOCK_LIVE);
     struct block small_behind =
-        block(other_small_zone, BASE + MIB(2) + KIB(32), KIB(40), BLOCK_LIVE);
+        block(&other_small_zone, BASE + MIB(2) + KIB(32), KIB(40), BLOCK_LIVE);
     map_set(&now);
     map_set(&behind);
     map_set(&small_now);
     map_set(&small_behind);
     EXPECT(map_block(map_find(now.addr), now.addr) == &now, "what is there is");
     EXPECT(!map_chunk(now.addr, owner) && map_chunk(now.addr, other) == &later, "for its pool");
-    struct block old = block(small_zone, BASE + MIB(2), KIB(300), BLOCK_LIVE);
-    struct block old_large = block(large_zone, BASE + MIB(4), MIB(1) + 512, BLOCK_LIVE);
+    struct block old = block(&small_zone, BASE + MIB(2), KIB(300), BLOCK_LIVE);
+    struct block old_large = block(&large_zone, BASE + MIB(4), MIB(1) + 512, BLOCK_LIVE);
     map_clear(&old_large);
     map_clear(&old);
     EXPECT(map_block(map_find(now.addr), now.addr) == &now &&
@@ -214,5 +201,5 @@ TEST(a_range_is_the_later_pools_whenever_the_earlier_one_forgets)
 
 int main(void)
 {
-    return play_tests(setup_group, teardown_group);
+    return play_tests(setup_group, NULL);
 }

@@ -18,21 +18,11 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
     return rc;
 }
 
-static int count_descriptors(void)
-{
-    int count = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d))
-        count++;
-    closedir(d);
-    return count;
-}
-
 CASE(the_neighbour_with_most_idle_memory_is_asked_first)
 {
     struct fake *few = add(REPLIES, 64 * MIB), *most = add(REPLIES, 512 * MIB);
     struct neighbour_wish w = wish(600 * MIB);
-    int descriptors = count_descriptors();
+    int descriptors = count_fds();
     errno = 77;
     assert_int_equal(ask(&w), NEIGHBOUR_GAVE);
     assert_int_equal(given, 512 * MIB);
@@ -44,7 +34,7 @@ CASE(the_neighbour_with_most_idle_memory_is_asked_first)
     assert_int_equal(given, 64 * MIB);
     assert_int_equal(ask(&w), NEIGHBOUR_NONE);
     assert_int_equal(errno, 77);
-    assert_int_equal(count_descriptors(), descriptors);
+    assert_int_equal(count_fds(), descriptors);
     /* In the next series it may have some again. */
     w = wish(MIB);
     most->has_bytes = 2 * MIB;
@@ -284,7 +274,7 @@ CASE(twenty_threads_ask_one_after_the_other)
     add(REPLIES, 20 * MIB);
     for (int i = 0; i < 20; i++) {
         askers[i].gave = &gave;
-        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask_once, &askers[i]), 0);
+        askers[i].thread = started(ask_once, &askers[i]);
     }
     for (int i = 0; i < 20; i++)
         pthread_join(askers[i].thread, NULL);

@@ -119,16 +119,13 @@ CASE(a_neighbour_whose_slots_stay_taken_counts_as_gone)
     assert_int_equal(read(ready[0], &c, 1), 1);
     struct neighbour_wish w = wish(MIB);
     assert_int_equal(ask(&w), NEIGHBOUR_BUSY);
-    int rounds = 0;
     enum neighbour_answer answer;
     while ((answer = ask(&w)) == NEIGHBOUR_BUSY)
-        rounds++;
+        ;
     assert_int_equal(answer, NEIGHBOUR_GONE);
     assert_true(clock_now_ns() < w.until_ns + 5000 * MS_NS);
     assert_int_equal(write(done[1], "x", 1), 1);
-    int status;
-    waitpid(child, &status, 0);
-    assert_int_equal(status, 0);
+    assert_int_equal(child_status(child), 0);
     assert_int_equal(atomic_load(&f->asked), 0);
     for (int i = 0; i < 2; i++) {
         close(ready[i]);
@@ -151,11 +148,10 @@ static void *ask_long(void *arg)
 /* How many slots another process finds locked. */
 static int locked_slots(const struct fake *f)
 {
-    int status;
     pid_t child = fork();
     if (child == 0)
         _exit(lock_slots(f));
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
 }
@@ -166,9 +162,8 @@ CASE(a_slot_stays_locked_while_the_own_process_looks_for_stale_pages)
 {
     struct fake *f = add(HANGS, 512 * MIB);
     struct long_question q = {.w = wish(64 * MIB)};
-    pthread_t thread;
     bool asked = false;
-    assert_int_equal(pthread_create(&thread, NULL, ask_long, &q), 0);
+    pthread_t thread = started(ask_long, &q);
     for (int n = 0; !asked && n < 20000; n++, usleep(100))
         for (int i = 0; i < PAGE_SLOTS; i++)
             asked = asked || __atomic_load_n(&f->page->slots[i].ask_sequence, __ATOMIC_SEQ_CST);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* shim/park/node.c: the processors near a GPU, by the kernel's files. */
 #include "shim/park/node.h"
-#include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
 
 static const struct node_place place = {0, 0x3b, 0};

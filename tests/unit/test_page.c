@@ -123,16 +123,7 @@ static bool forbid_copies(void)
 static void *live_on_without_first(void *arg)
 {
     struct page_state s = state_of("{\"a\":1}");
-    char path[64], stat[512], *state = NULL;
-    while (!state || state[2] != 'Z') {
-        snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());
-        int fd = open(path, O_RDONLY);
-        ssize_t n = read(fd, stat, sizeof stat - 1);
-        close(fd);
-        REQUIRE(n > 0);
-        stat[n] = '\0';
-        state = strrchr(stat, ')');
-    }
+    REQUIRE(await_task_state(getpid(), getpid(), 'Z'));
     REQUIRE(arg || make(dir));
     REQUIRE(page_publish(&s));
     struct page *p = map_page();
@@ -188,14 +179,13 @@ CASE(a_file_that_somebody_removed_comes_back_with_its_directory)
 /* Another program of the process may have a page of its own there. */
 CASE(another_file_under_the_name_of_the_page_stays_at_the_end)
 {
-    char path[PATH_MAX], other[PATH_MAX];
+    char other[PATH_MAX];
     REQUIRE(make(dir));
-    snprintf(path, sizeof path, "%s/%s", dir, own_name());
     snprintf(other, sizeof other, "%s/other", dir);
     int fd = open(other, O_CREAT | O_WRONLY, 0600);
-    REQUIRE(fd >= 0 && !close(fd) && !rename(other, path));
+    REQUIRE(fd >= 0 && !close(fd) && !rename(other, path_of(own_name())));
     page_remove();
-    REQUIRE(entries_of(dir) == 1 && !access(path, F_OK));
+    REQUIRE(entries_of(dir) == 1 && !access(path_of(own_name()), F_OK));
 }
 
 /* Nobody can wake the doorbell's thread there. */

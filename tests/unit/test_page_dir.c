@@ -88,9 +88,7 @@ static unsigned char boot[16]; /* of the pages that touch makes */
 
 static void touch(const char *name, uint64_t published_unix_ns)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    int fd = open(path, O_CREAT | O_RDWR, 0600);
+    int fd = open(path_of(name), O_CREAT | O_RDWR, 0600);
     REQUIRE(fd >= 0 && !ftruncate(fd, sizeof(struct page)));
     REQUIRE(pwrite(fd, boot, sizeof boot, offsetof(struct page, boot_id)) == sizeof boot);
     REQUIRE(pwrite(fd, &published_unix_ns, 8, offsetof(struct page, published_unix_ns)) == 8);
@@ -99,9 +97,7 @@ static void touch(const char *name, uint64_t published_unix_ns)
 
 static bool is_there(const char *name)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return !access(path, F_OK);
+    return !access(path_of(name), F_OK);
 }
 
 static atomic_int waiter;
@@ -114,25 +110,10 @@ static void *wait_at_doorbell(void *doorbell)
     return NULL;
 }
 
-/* Until the kernel says that the thread sleeps. */
-static void await_waiter(void)
-{
-    char path[64], text[256];
-    bool sleeps = false;
-    for (int i = 0; !sleeps && i < 20000; i++, usleep(1000)) {
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&waiter));
-        FILE *file = atomic_load(&waiter) ? fopen(path, "r") : NULL;
-        sleeps = file && fgets(text, sizeof text, file) && strstr(text, ") S ");
-        if (file)
-            fclose(file);
-    }
-    REQUIRE(sleeps);
-}
-
 CASE(stale_pages_are_removed_and_no_others)
 {
     char here[PAGE_NAME_MAX], gone[PAGE_NAME_MAX], reused[PAGE_NAME_MAX], waits[PAGE_NAME_MAX];
-    char unfinished[PAGE_NAME_MAX + 8], path[PATH_MAX];
+    char unfinished[PAGE_NAME_MAX + 8];
     struct page_id self, id;
     uint64_t now_ns = (uint64_t)time(NULL) * 1000000000u, day_ns = UINT64_C(86400) * 1000000000u;
     pthread_t thread;
@@ -160,12 +141,13 @@ CASE(stale_pages_are_removed_and_no_others)
     touch("1-2-4.page", now_ns - day_ns - UINT64_C(1000000000));
     touch("1-2-5.pages", 0);
     touch("1-2.page", 0);
-    snprintf(path, sizeof path, "%s/%s", dir, waits);
-    int fd = open(path, O_RDWR);
+    int fd = open(path_of(waits), O_RDWR);
     char *at = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     REQUIRE(fd >= 0 && at != MAP_FAILED);
     REQUIRE(!pthread_create(&thread, NULL, wait_at_doorbell, at + offsetof(struct page, doorbell)));
-    await_waiter();
+    while (!atomic_load(&waiter))
+        usleep(1000);
+    REQUIRE(await_task_state(getpid(), atomic_load(&waiter), 'S'));
     REQUIRE(make(dir));
     REQUIRE(!is_there(gone) && !is_there(unfinished) && !is_there(reused) && !is_there(here));
     REQUIRE(is_there(waits) && is_there("1-2-3.page") && !is_there("1-2-4.page"));
@@ -176,7 +158,7 @@ CASE(stale_pages_are_removed_and_no_others)
  * of zeroes is one that a process there makes at this moment. */
 CASE(pages_of_another_machine_are_removed_after_a_day)
 {
-    char name[PAGE_NAME_MAX], old[PAGE_NAME_MAX], made[PAGE_NAME_MAX + 8], late[PATH_MAX];
+    char name[PAGE_NAME_MAX], old[PAGE_NAME_MAX], made[PAGE_NAME_MAX + 8];
     uint64_t now_ns = (uint64_t)time(NULL) * 1000000000u, day_ns = UINT64_C(86400) * 1000000000u;
     struct page_id id;
     REQUIRE(page_id_self(&id) && page_boot_id(boot) && !mkdir(dir, 0700));
@@ -194,9 +176,8 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
     touch(made, 0);
     touch("1-2-6.page", 0);
     touch("1-2-7.page", 0);
-    snprintf(late, sizeof late, "%s/1-2-7.page", dir);
     const struct timespec ago = {.tv_sec = time(NULL) - 86402}, then[2] = {ago, ago};
-    REQUIRE(!utimensat(AT_FDCWD, late, then, 0));
+    REQUIRE(!utimensat(AT_FDCWD, path_of("1-2-7.page"), then, 0));
     REQUIRE(make(dir));
     REQUIRE(is_there(name) && !is_there(old) && is_there(made) && is_there("1-2-6.page"));
     REQUIRE(!is_there("1-2-7.page"));
@@ -204,14 +185,12 @@ CASE(pages_of_another_machine_are_removed_after_a_day)
 
 CASE(a_stale_page_of_another_user_stays)
 {
-    char path[PATH_MAX];
     if (geteuid())
         _exit(SKIP);
     REQUIRE(!mkdir(dir, 0700));
     touch("1-2-8.page", 1);
     touch("1-2-9.page", 1);
-    snprintf(path, sizeof path, "%s/1-2-8.page", dir);
-    REQUIRE(!chown(path, NOBODY, NOBODY));
+    REQUIRE(!chown(path_of("1-2-8.page"), NOBODY, NOBODY));
     REQUIRE(make(dir) && is_there("1-2-8.page") && !is_there("1-2-9.page"));
 }
 

@@ -264,8 +264,7 @@ CASE(what_another_thread_moves_is_not_held)
     rig_alloc_all(r, a, 10, MIB(8));
     rig_free_every(r, a, 0, 10, 2);
     rig_settle(r);
-    r->model->hook = hold_beside;
-    r->model->hook_arg = r->pool;
+    rig_hook(r, hold_beside, r->pool);
     uint64_t big = rig_alloc(r, MIB(32));
     r->model->hook = NULL;
     EXPECT(big && rig_stats(r).num_chunk_moves >= 4, "chunks have moved");

@@ -110,13 +110,12 @@ RIG_TEST(threads_allocate_free_and_ask_beside_parks, expect_arena(state))
 {
     enum { WORKERS = 3 };
     static struct worker workers[WORKERS];
-    pthread_t asker;
     r->model->late_allowed = true;
     for (uint32_t i = 0; i < WORKERS; i++) {
         workers[i] = (struct worker){.pool = r->pool, .seed = i + 1};
         pthread_create(&workers[i].thread, NULL, allocate_and_free, &workers[i]);
     }
-    pthread_create(&asker, NULL, ask_and_trim, r->pool);
+    pthread_t asker = started(ask_and_trim, r->pool);
     uint64_t gone = 0;
     for (int cycle = 0; cycle < 300 / FEWER_ROUNDS / FEWER_ROUNDS; cycle++) {
         uint64_t held = pool_park_hold(r->pool, 0, cycle % 3 ? 0 : MIB(8));

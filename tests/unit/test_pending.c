@@ -6,8 +6,7 @@
 
 static struct rig *slow(void **state)
 {
-    struct rig *r = expect_reuse(state, REUSE_READY);
-    return r;
+    return expect_reuse(state, REUSE_READY);
 }
 
 RIG_TEST(pending_memory_is_counted_until_it_is_retired, slow(state))
@@ -43,9 +42,8 @@ RIG_TEST(memory_is_retired_in_the_order_of_its_frees, slow(state))
 
 static uint64_t found(struct rig *r, struct zone *z, uint64_t size_bytes)
 {
-    state_lock(r->pool);
-    uint64_t epoch = pending_find(r->pool, z, size_bytes);
-    state_unlock(r->pool);
+    uint64_t epoch;
+    LOCKED(r->pool, epoch = pending_find(r->pool, z, size_bytes));
     return epoch;
 }
 
@@ -129,20 +127,6 @@ RIG_TEST(a_request_retires_until_it_is_served, slow(state))
     model_drain(r->model);
     EXPECT_EQ(rig_alloc(r, MIB(64)), large, "it is ready, behind all the objects");
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved_bytes, "nothing was taken for it");
-}
-
-RIG_TEST(a_trim_retires_all_that_is_ready, slow(state))
-{
-    enum { OBJECTS = 3000 };
-    rig_alloc_all(r, NULL, OBJECTS, 512);
-    rig_launch(r, 1, MS(10), r->blocks[0].addr);
-    rig_free_all(r);
-    rig_empty_magazines(r);
-    EXPECT_EQ(rig_stats(r).pending_bytes, OBJECTS * 512, "several batches");
-    rig_launch(r, 1, 0, 0);
-    model_drain(r->model);
-    rig_trim(r, GIB(1), false);
-    EXPECT_EQ(rig_stats(r).pending_bytes, 0, "none is left");
 }
 
 RIG_TEST(how_much_may_be_pending_depends_on_the_peak, slow(state))

@@ -7,9 +7,7 @@
 #include "shim/trace/fast.h"
 #include "shim/trace/objects.h"
 
-#include <time.h>
-
-#include "tests/unit/cases.h"
+#include "tests/unit/proc.h"
 
 enum { NO_PATH = 1, NO_OBJECT = 2, NO_NAME = 4, NO_COMMAND = 8, NO_RIGHTS = 16, NO_END = 32 };
 
@@ -21,26 +19,13 @@ static void count_object(const struct trace_object *o, const char *line)
     num_objects++;
 }
 
-static bool first_thread_has_ended(void)
-{
-    char path[PROC_TEXT_PATH_BYTES], text[PROC_TEXT_BYTES];
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
-    for (int ms = 0; ms < 10000; ms++) {
-        const char *state = proc_text_read(path, text) ? proc_text_stat_field(text, 3) : NULL;
-        if (state && *state == 'Z')
-            return true;
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    return false;
-}
-
 static void *look(void *unused)
 {
     static struct trace_header h;
     char path[PROC_TEXT_PATH_BYTES], name[PROGRAM_PATH_MAX], made[64];
     const char *why;
     struct stat st;
-    int faults = first_thread_has_ended() ? 0 : NO_END;
+    int faults = await_task_state(getpid(), getpid(), 'Z') ? 0 : NO_END;
     proc_text_own_path(path, "maps");
     faults |= kernel_fstatat(AT_FDCWD, path, &st, 0) ? NO_PATH : 0;
     trace_objects_each(count_object);
@@ -60,14 +45,13 @@ TEST(a_process_reads_of_itself_when_its_first_thread_has_ended)
 {
     pthread_t thread;
     char made[64];
-    int status = 0;
     assert_non_null(mkdtemp(folder));
     pid_t child = fork();
     if (!child) {
         pthread_create(&thread, NULL, look, NULL);
         syscall(SYS_exit, 0);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     snprintf(made, sizeof made, "%s/made", folder);
     rmdir(made);
     rmdir(folder);

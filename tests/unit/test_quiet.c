@@ -240,15 +240,13 @@ static void *look_alone(void *unused)
 CASE(so_it_does_where_the_first_thread_has_ended)
 {
     pthread_t other;
-    int status = -1;
     world.link = "/dev/infiniband/uverbs3";
     pid_t child = fork();
     if (!child) {
         pthread_create(&other, NULL, look_alone, NULL);
         pthread_exit(NULL);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(child_status(child), 0);
 }
 
 CASE(contexts_that_cannot_be_parked_refuse)

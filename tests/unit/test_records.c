@@ -44,10 +44,9 @@ RIG_TEST(each_free_has_a_fence_where_one_stream_follows, expect_arena(state))
            "later work may be ordered behind each at once");
 }
 
-RIG_TEST(each_free_has_a_fence_where_memory_is_scarce, *state)
+RIG_TEST(each_free_has_a_fence_where_memory_is_scarce,
+         EXPECT_WITH(state, config.max_reserved_bytes, MIB(100)))
 {
-    r->config.max_reserved_bytes = MIB(100);
-    rig_start(r);
     EXPECT(fences_of_a_hundred(r, 2, KIB(300)) >= 99, "any of them may be waited for");
 }
 

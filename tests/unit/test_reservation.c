@@ -131,9 +131,8 @@ static void *change(void *unused)
 
 TEST(threads_ask_while_another_one_changes)
 {
-    pthread_t thread;
     create(BASE + 16 * PAGE, PAGE);
-    assert_int_equal(pthread_create(&thread, NULL, change, NULL), 0);
+    pthread_t thread = started(change, NULL);
     while (!atomic_load(&done)) {
         assert_true(reservation_covers(BASE + 16 * PAGE, 1));
         assert_false(reservation_covers(BASE + 4 * PAGE, 1));

@@ -150,16 +150,12 @@ static void record_again(struct model *m, enum model_row row)
     m->hook = NULL;
     w->happened = true;
     model_advance(m, MS(6));
-    state_lock(p);
-    EXPECT(fence_poll(p), "the fence is done");
-    state_unlock(p);
+    LOCKED(p, EXPECT(fence_poll(p), "the fence is done"));
     model_capture_begin(m);
     rig_free(w->rig, w->addr);
     rig_launch(w->rig, 2, MODEL_FOREVER, 0);
     model_capture_end(m);
-    state_lock(p);
-    fence_seal(p);
-    state_unlock(p);
+    LOCKED(p, fence_seal(p));
 }
 
 /* The model blames who waits for the kernel. */
@@ -175,15 +171,12 @@ TEST(an_event_in_use_is_not_recorded_again)
         uint64_t a = rig_alloc(r, MIB(4));
         w.addr = rig_alloc(r, MIB(6));
         rig_free_behind(r, 1, MS(5), a);
-        r->model->hook_arg = &w;
-        r->model->hook = record_again;
+        rig_hook(r, record_again, &w);
         EXPECT(rig_alloc(r, MIB(4)), "behind its own work alone, or elsewhere");
         EXPECT(w.happened, "the driver was inside");
         EXPECT(fence_is_running(&r->pool->fences), "the later fence is under way");
         EXPECT_SOUND(r);
-        const char *words = rig_destroy(r);
-        if (words)
-            fail_msg("order %u: %s", order, words);
+        EXPECT_ENDS(r);
     }
 }
 

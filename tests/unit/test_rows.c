@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/magazine.c: sizes that share a row of a magazine, and limits that lie across one. What comes
  * out of it is what was asked for, whatever was freed into it before. */
-#include "pool/magazine.h"
 #include "pool/map.h"
-#include "pool/state.h"
-#include "tests/unit/expect.h"
+#include "tests/unit/magazine.h"
 
 static unsigned row_of(uint64_t addr)
 {
     return map_block(map_find(addr), addr)->item.row;
-}
-
-static struct rig *start(void **state)
-{
-    struct rig *r = expect_single(state);
-    rig_free(r, rig_alloc(r, 512));
-    return r;
 }
 
 /* The rig blames each block that is too small. */
@@ -86,11 +77,9 @@ TEST(what_the_limits_leave_to_the_driver_comes_out_of_no_magazine)
     };
     for (unsigned way = 0; way < 4; way++)
         for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
-            struct rig *r = rig_create(RIG_BYTES);
+            struct rig *r = rig_in(RIG_BYTES, way & 2, way & 1);
             uint64_t addrs[3], addr;
             int code;
-            r->model->backend.single_stream = way & 1;
-            r->config.backing = way & 2 ? BACKING_SEGMENT : BACKING_ARENA;
             r->config.min_block_bytes = cases[i].min_bytes;
             r->config.max_block_bytes = cases[i].max_bytes;
             rig_start(r);

@@ -116,10 +116,8 @@ static void run(struct rig *r)
 /* false: the shortage did not come about. */
 static bool run_once(unsigned way, unsigned from, unsigned to)
 {
-    struct rig *r = rig_create(way & 4 ? MIB(300) : MIB(2000));
-    r->config.backing = way & 1 ? BACKING_SEGMENT : BACKING_ARENA;
+    struct rig *r = rig_in(way & 4 ? MIB(300) : MIB(2000), way & 1, way & 2);
     r->config.max_idle_bytes = MIB(200);
-    r->model->backend.single_stream = way & 2;
     r->model->late_allowed = true;
     r->model->hook = count_calls;
     shortage.calls = 0;
@@ -243,8 +241,7 @@ TEST(a_block_is_split_only_if_there_are_records_for_the_parts)
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t left = 0, refused = 0;
         for (bool last = false; !last && left < MOST; left++) {
-            struct rig *r = rig_create(GIB(1));
-            r->model->backend.single_stream = true;
+            struct rig *r = rig_in(GIB(1), false, true);
             cases[i].prepare(r);
             last = serve_with(r, left, cases[i].size_bytes);
             refused += !last;

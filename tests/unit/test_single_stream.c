@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/single_stream.c: what must not be handed out while the single-stream mode ends, what its end
  * waits for, and when it may not come again. */
-#include "pool/magazine.h"
 #include "pool/single_stream.h"
-#include "pool/state.h"
-#include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
-
-static struct magazine *magazine(struct rig *r)
-{
-    return list_entry(r->pool->magazines.next, struct magazine, link);
-}
+#include "tests/unit/magazine.h"
 
 /* A step of another thread of the program, at the first call of a row while the stream is left. */
 struct meanwhile {
@@ -37,16 +30,14 @@ TEST(what_is_freed_while_the_stream_is_left_waits_for_its_fence)
     static const enum model_row rows[] = {MODEL_ROW_fence_create, MODEL_ROW_fence_record,
                                           MODEL_ROW_fence_query, MODEL_ROW_fence_order};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct rig *r = rig_create(RIG_BYTES);
-        r->model->backend.single_stream = true;
+        struct rig *r = rig_in(RIG_BYTES, false, true);
         rig_start(r);
         rig_free(r, rig_alloc(r, 512));
         struct meanwhile w = {.rig = r, .row = rows[i], .addr = rig_alloc(r, KIB(64))};
         uint64_t b = rig_alloc(r, KIB(128));
         rig_launch(r, 0, MS(20), w.addr);
         rig_free(r, b);
-        r->model->hook_arg = &w;
-        r->model->hook = free_and_take;
+        rig_hook(r, free_and_take, &w);
         rig_launch(r, 1, MS(1), 0); /* leaves */
         EXPECT(w.happened, "it was freed meanwhile");
         EXPECT_EQ(w.taken, 0, "the fence of its free is to come");
@@ -142,8 +133,7 @@ RIG_TEST(one_stream_is_not_enough_while_a_record_is_under_way, expect_single(sta
     model_drain(r->model);
     EXPECT(pool_passed(r->pool, e.mark), "the other stream's work is complete");
     rig_free(r, b);
-    r->model->hook_arg = &e;
-    r->model->hook = enter_meanwhile;
+    rig_hook(r, enter_meanwhile, &e);
     pool_seal(r->pool);
     EXPECT(e.asked && !e.entered, "the record may be late: work may have come since the frees");
     EXPECT(rig_enter_single(r), "once it is over one stream is enough");

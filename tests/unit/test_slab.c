@@ -99,16 +99,6 @@ RIG_TEST(slots_are_found_from_addresses, expect_single(state))
     EXPECT_EQ(pool_lookup(end, &b), POOL_INVALID, "nor is anything found there");
 }
 
-RIG_TEST(an_exposed_object_is_not_given_again, expect_single(state))
-{
-    uint64_t a = rig_alloc(r, 1000);
-    rig_expose(r, a);
-    rig_free(r, a);
-    for (int i = 0; i < 200; i++)
-        EXPECT(rig_alloc(r, 1000) != a, "what was shared is never reissued");
-    EXPECT_EQ(rig_stats(r).num_exposed, 1, "it is counted");
-}
-
 RIG_TEST(a_slab_with_nothing_but_dead_and_free_goes_back, expect_single(state))
 {
     uint64_t addr[10];

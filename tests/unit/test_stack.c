@@ -265,9 +265,8 @@ TEST(a_cancelled_thread_leaves_nothing)
     skip(); /* the sanitizer does not see that a cancelled thread's frames are gone */
 #endif
     for (int i = 0; i < 20; i++) {
-        pthread_t thread;
         void *result;
-        pthread_create(&thread, NULL, ends_in_a_chain, NULL);
+        pthread_t thread = started(ends_in_a_chain, NULL);
         pthread_join(thread, &result);
         assert_ptr_equal(result, PTHREAD_CANCELED);
     }

@@ -21,9 +21,7 @@ struct sealer {
 static void *seal(void *arg)
 {
     struct sealer *s = arg;
-    state_lock(s->rig->pool);
-    fence_seal(s->rig->pool);
-    state_unlock(s->rig->pool);
+    LOCKED(s->rig->pool, fence_seal(s->rig->pool));
     return NULL;
 }
 
@@ -36,6 +34,17 @@ static void stop_in_record(struct model *m, enum model_row row)
     sem_wait(&s->go_on);
 }
 
+/* Starts it. It is inside its record then. */
+static void sealer_begin(struct sealer *s, struct rig *r)
+{
+    s->rig = r;
+    sem_init(&s->recording, 0, 0);
+    sem_init(&s->go_on, 0, 0);
+    rig_hook(r, stop_in_record, s);
+    s->thread = started(seal, s);
+    sem_wait(&s->recording);
+}
+
 static void finish_the_record(void *arg)
 {
     struct sealer *s = arg;
@@ -44,38 +53,32 @@ static void finish_the_record(void *arg)
     s->joined = true;
     sem_post(&s->go_on);
     pthread_join(s->thread, NULL);
+    s->rig->model->hook = NULL;
+    sem_destroy(&s->recording);
+    sem_destroy(&s->go_on);
 }
 
 /* False: there is no moment number `at` in it. */
 static bool submit_while_a_record_is_refused(unsigned at)
 {
     struct rig *r = rig_create(RIG_BYTES);
-    struct sealer s = {.rig = r};
+    struct sealer s = {.joined = false};
     rig_start(r);
     struct fences *f = &r->pool->fences;
-    sem_init(&s.recording, 0, 0);
-    sem_init(&s.go_on, 0, 0);
     uint64_t a = rig_alloc(r, MIB(4));
     model_capture_begin(r->model);
     rig_free(r, a);
-    r->model->hook_arg = &s;
-    r->model->hook = stop_in_record;
-    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
-    sem_wait(&s.recording);
-
+    sealer_begin(&s, r);
     struct steps steps = {.step = finish_the_record, .arg = &s, .at = at};
     steps_mine = &steps;
     bool passed = fence_may_submit(f, 1);
     steps_mine = NULL;
     bool happened = s.joined;
     finish_the_record(&s);
-    r->model->hook = NULL;
     EXPECT(fence_is_unsealed(f), "the record was refused");
     EXPECT(!passed || !fence_open_is_on_time(f),
            "the submission is known to have come after the free");
     model_capture_end(r->model);
-    sem_destroy(&s.recording);
-    sem_destroy(&s.go_on);
     EXPECT_ENDS(r);
     return happened;
 }
@@ -91,23 +94,15 @@ TEST(a_submission_beside_a_refused_record_is_known)
 /* Its fence may capture that work. */
 RIG_TEST(a_record_that_is_not_waited_for_is_late, expect_arena(state))
 {
-    struct sealer s = {.rig = r};
+    struct sealer s = {.joined = false};
     const struct fences *f = &r->pool->fences;
-    sem_init(&s.recording, 0, 0);
-    sem_init(&s.go_on, 0, 0);
     rig_free(r, rig_alloc(r, MIB(4)));
-    r->model->hook_arg = &s;
-    r->model->hook = stop_in_record;
-    EXPECT_EQ(pthread_create(&s.thread, NULL, seal, &s), 0, "a thread is made");
-    sem_wait(&s.recording);
+    sealer_begin(&s, r);
     pool_submit(r->pool, 1); /* goes on after a while */
     finish_the_record(&s);
-    r->model->hook = NULL;
     EXPECT_EQ(f->ring.count, 1, "it was recorded");
     EXPECT(f->ring.at[0].late, "work may have come before it");
     EXPECT_EQ(f->late_epoch, f->ring.at[0].epoch, "which is known");
-    sem_destroy(&s.recording);
-    sem_destroy(&s.go_on);
 }
 
 PLAY_TESTS

@@ -20,9 +20,7 @@ static void *free_it(void *arg)
 
 static void free_elsewhere(void *arg)
 {
-    pthread_t thread;
-    pthread_create(&thread, NULL, free_it, arg);
-    pthread_join(thread, NULL);
+    pthread_join(started(free_it, arg), NULL);
 }
 
 RIG_TEST(one_of_two_frees_at_the_same_time_is_refused, expect_single(state))
@@ -90,9 +88,7 @@ static void *give_away_elsewhere(void *arg)
 
 static void move_elsewhere(void *arg)
 {
-    pthread_t thread;
-    pthread_create(&thread, NULL, give_away_elsewhere, arg);
-    pthread_join(thread, NULL);
+    pthread_join(started(give_away_elsewhere, arg), NULL);
 }
 
 RIG_TEST(what_went_to_another_pool_comes_into_no_magazine_of_this_one, *state)

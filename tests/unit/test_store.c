@@ -6,9 +6,8 @@
 
 #include <sys/mman.h>
 
-#include "tests/unit/cases.h"
 #include "tests/unit/made_root.h"
-#include "tests/unit/resident.h"
+#include "tests/unit/proc.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -262,11 +261,10 @@ CASE(rows_of_what_stays_are_dropped)
 
 static bool child_has(char *bytes)
 {
-    int status;
     pid_t child = fork();
     if (!child)
         _exit(is_resident(bytes));
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     return status != 0;
 }
 

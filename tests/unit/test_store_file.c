@@ -4,7 +4,6 @@
 #include "shim/park/store.h"
 #include "shim/park/store_file.h"
 
-#include <dirent.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -13,8 +12,7 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 
-#include "tests/unit/cases.h"
-#include "tests/unit/resident.h"
+#include "tests/unit/proc.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -40,12 +38,11 @@ int __wrap_unlinkat(int dir, const char *path, int flags);
 
 /* The first thread's, with the one that counts, if it counts its own. */
 static unsigned program_descriptors;
-static unsigned entries(const char *path);
 
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
 {
     if (number == SYS_fallocate)
-        program_descriptors = entries("/proc/self/fd");
+        program_descriptors = entries_of("/proc/self/fd");
     if (number == SYS_fallocate && no_fallocate) {
         errno = EOPNOTSUPP;
         return -1;
@@ -87,17 +84,6 @@ int __wrap_msync(void *at, size_t size, int flags)
     return -1;
 }
 
-static unsigned entries(const char *path)
-{
-    unsigned count = 0;
-    DIR *dir = opendir(path);
-    assert_non_null(dir);
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count - 2;
-}
-
 static int make_folder(void **state)
 {
     no_fallocate = no_tmpfile = no_unlink = no_writes = false;
@@ -134,20 +120,20 @@ static void expect_bytes_come_back(void)
 
 TEST_WITH(bytes_are_in_a_file_without_a_name, make_folder, remove_folder)
 {
-    unsigned descriptors = entries("/proc/self/fd");
+    unsigned descriptors = entries_of("/proc/self/fd");
     assert_true(begin(BYTES));
-    assert_int_equal(entries("/proc/self/fd"), descriptors);
+    assert_int_equal(entries_of("/proc/self/fd"), descriptors);
     assert_int_equal(program_descriptors, descriptors - 1);
-    assert_int_equal(entries(folder), 0);
+    assert_int_equal(entries_of(folder), 0);
     expect_bytes_come_back();
-    assert_int_equal(entries(folder), 0);
+    assert_int_equal(entries_of(folder), 0);
 }
 
 TEST_WITH(a_file_system_may_lack_what_makes_it_simple, make_folder, remove_folder)
 {
     no_tmpfile = true;
     assert_true(begin(BYTES));
-    assert_int_equal(entries(folder), 0);
+    assert_int_equal(entries_of(folder), 0);
     expect_bytes_come_back();
     store_free(&s);
     no_fallocate = true;
@@ -180,7 +166,7 @@ TEST_WITH(a_use_stops_the_filling_of_a_file, make_folder, remove_folder)
     assert_string_equal(why, "the program used the GPU meanwhile");
     assert_int_equal(asked, 3);
     assert_int_equal(s.usable_bytes, 0);
-    assert_int_equal(entries(folder), 0);
+    assert_int_equal(entries_of(folder), 0);
 }
 
 /* The limit on the size of files stands for a disk that is full at any megabyte. */
@@ -197,7 +183,7 @@ TEST_WITH(too_little_room_is_refused_and_nothing_is_left, make_folder, remove_fo
             setrlimit(RLIMIT_FSIZE, &before);
             assert_non_null(strstr(why, "may not write a file of 0.00 GiB"));
             assert_int_equal(s.usable_bytes, 0);
-            assert_int_equal(entries(folder), 0);
+            assert_int_equal(entries_of(folder), 0);
         }
         less.rlim_cur = 8 * MIB;
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &less), 0);
@@ -231,7 +217,7 @@ static int on_small_disks(void)
         if (made != (mib >= 8) || (!made && !strstr(why, "has no room for 0.00 GiB")))
             return 2;
         store_free(&s);
-        if (free_blocks() != before || entries(folder))
+        if (free_blocks() != before || entries_of(folder))
             return 3;
         umount(folder);
     }
@@ -240,11 +226,10 @@ static int on_small_disks(void)
 
 TEST_WITH(a_full_disk_is_refused_at_every_megabyte, make_folder, remove_folder)
 {
-    int status;
     pid_t child = fork();
     if (!child)
         _exit(on_small_disks());
-    assert_int_equal(waitpid(child, &status, 0), child);
+    int status = child_status(child);
     if (status == 1 << 8)
         skip();
     assert_int_equal(status, 0);
@@ -370,14 +355,12 @@ TEST_WITH(a_locked_process_keeps_no_bytes_in_memory, make_folder, remove_folder)
 
 TEST_WITH(a_child_has_no_mapping_of_it, make_folder, remove_folder)
 {
-    int status;
     assert_true(begin(BYTES));
     expect_bytes_come_back();
     pid_t child = fork();
     if (!child)
         _exit(store_file_get(back, s.bytes, 4096));
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    assert_int_equal(child_status(child), 0);
 }
 
 int main(void)

@@ -171,8 +171,7 @@ static void run_rounds(struct rig *r, bool single, uint64_t seed)
             bool many = !single || (round == ROUNDS / 3 && i == 3) || round > ROUNDS / 3;
             workers[i].streams = many ? MODEL_STREAMS : 1;
             workers[i].state = seed * 1000 + (uint64_t)round * THREADS + i;
-            EXPECT_EQ(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0,
-                      "threads are made");
+            workers[i].thread = started(work, &workers[i]);
         }
         for (unsigned i = 0; i < THREADS; i++)
             pthread_join(workers[i].thread, NULL);
@@ -201,8 +200,7 @@ POOL_TEST_IS(threads_leave_the_single_stream, run_rounds(expect_single(state), t
 TEST(threads_on_a_device_that_is_too_small)
 {
     for (int segments = 0; segments < 2; segments++) {
-        struct rig *r = rig_create(MIB(96));
-        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        struct rig *r = rig_in(MIB(96), segments, false);
         rig_start(r);
         run_rounds(r, false, 4 + (uint64_t)segments);
         EXPECT_ENDS(r);
@@ -248,12 +246,10 @@ static void *change_config(void *arg)
 TEST(threads_under_limits_that_change)
 {
     for (int segments = 0; segments < 2; segments++) {
-        struct rig *r = rig_create(MIB(256));
-        pthread_t changer;
-        r->config.backing = segments ? BACKING_SEGMENT : BACKING_ARENA;
+        struct rig *r = rig_in(MIB(256), segments, false);
         rig_start(r);
         atomic_store(&changes_over, false);
-        EXPECT_EQ(pthread_create(&changer, NULL, change_config, r), 0, "threads are made");
+        pthread_t changer = started(change_config, r);
         run_rounds(r, false, 9 + (uint64_t)segments);
         atomic_store(&changes_over, true);
         pthread_join(changer, NULL);
@@ -269,10 +265,8 @@ RIG_TEST(threads_without_order, *state)
     run_rounds(r, true, 7);
 }
 
-RIG_TEST(threads_that_wait_in_every_free, *state)
+RIG_TEST(threads_that_wait_in_every_free, EXPECT_WITH(state, config.sync_free, true))
 {
-    r->config.sync_free = true;
-    rig_start(r);
     run_rounds(r, false, 8);
 }
 
@@ -301,7 +295,7 @@ POOL_TEST(submissions_are_told_of_a_free_whose_epoch_another_thread_marked)
     pthread_t threads[THREADS];
     shared.rig = expect_single(state);
     for (int i = 0; i < THREADS; i++)
-        EXPECT_EQ(pthread_create(&threads[i], NULL, free_and_look, NULL), 0, "threads are made");
+        threads[i] = started(free_and_look, NULL);
     uintptr_t missed = 0;
     for (int i = 0; i < THREADS; i++) {
         void *result;

@@ -106,14 +106,8 @@ TEST(one_slow_growth_excuses_little)
     EXPECT(!time_budget_is_left(&e, MS(5)), "as if it had taken 20 ms");
 }
 
-/* A rig with room to grow. */
-static int roomy(void **state)
-{
-    *state = rig_create(GIB(16));
-    return 0;
-}
-
-#define ROOMY_TEST(name, start) RIG_TEST_WITH(name, start, roomy)
+/* With room to grow. */
+#define ROOMY_TEST(name, start) RIG_TEST(name, start(expect_capacity(state, GIB(16))))
 
 /* Granting access takes long, as on a busy GPU. */
 static void allow_slowly(struct model *m, enum model_row row)
@@ -138,7 +132,7 @@ static void overdraw(struct rig *r, uint64_t a[64])
     rig_settle(r);
 }
 
-ROOMY_TEST(memory_is_spent_where_moves_take_too_long, expect_single(state))
+ROOMY_TEST(memory_is_spent_where_moves_take_too_long, expect_single)
 {
     uint64_t a[64], created;
     overdraw(r, a);
@@ -161,7 +155,7 @@ ROOMY_TEST(memory_is_spent_where_moves_take_too_long, expect_single(state))
     EXPECT(rig_stats(r).num_chunk_moves > moved, "what is idle moves again");
 }
 
-ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth, expect_single(state))
+ROOMY_TEST(at_a_new_peak_moves_cost_no_more_than_growth, expect_single)
 {
     uint64_t a[64];
     r->model->hook = allow_slowly;
@@ -183,7 +177,7 @@ static void use_two_streams(struct rig *r)
         rig_pending(r, 1 + i % 2, MS(1), KIB(600));
 }
 
-ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes, expect_single(state))
+ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes, expect_single)
 {
     r->model->hook = allow_slowly;
     rig_alloc_all(r, NULL, 64, MIB(4));
@@ -198,7 +192,7 @@ ROOMY_TEST(growth_that_fails_does_not_tell_what_growth_takes, expect_single(stat
 /* Much is idle, and the time budget used up, when the program uses two streams for a moment. */
 static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
 {
-    struct rig *r = *state;
+    struct rig *r = *expect_capacity(state, GIB(16));
     uint64_t a[64];
     r->config.reuse = reuse;
     rig_start(r);
@@ -209,7 +203,7 @@ static struct rig *overdrawn_on_two_streams(void **state, enum pool_reuse reuse)
     return r;
 }
 
-ROOMY_TEST(with_several_streams_more_memory_is_spent, overdrawn_on_two_streams(state, REUSE_AUTO))
+RIG_TEST(with_several_streams_more_memory_is_spent, overdrawn_on_two_streams(state, REUSE_AUTO))
 {
     uint64_t moved = rig_stats(r).num_chunk_moves, reserved = rig_stats(r).reserved_bytes;
     rig_alloc(r, MIB(64));
@@ -217,8 +211,8 @@ ROOMY_TEST(with_several_streams_more_memory_is_spent, overdrawn_on_two_streams(s
     EXPECT_EQ(rig_stats(r).reserved_bytes, reserved + MIB(64), "more than a 32nd");
 }
 
-ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory,
-           overdrawn_on_two_streams(state, REUSE_AUTO))
+RIG_TEST(streams_of_long_ago_are_no_reason_to_spend_memory,
+         overdrawn_on_two_streams(state, REUSE_AUTO))
 {
     uint64_t moved = rig_stats(r).num_chunk_moves;
     struct fences *f = &r->pool->fences;
@@ -228,8 +222,8 @@ ROOMY_TEST(streams_of_long_ago_are_no_reason_to_spend_memory,
     EXPECT(rig_stats(r).num_chunk_moves > moved, "a 32nd is enough");
 }
 
-ROOMY_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not,
-           overdrawn_on_two_streams(state, REUSE_ORDER))
+RIG_TEST(where_pending_memory_is_not_spent_on_overlap_idle_memory_is_not,
+         overdrawn_on_two_streams(state, REUSE_ORDER))
 {
     uint64_t moved = rig_stats(r).num_chunk_moves;
     rig_alloc(r, MIB(64));
@@ -253,7 +247,7 @@ static void scatter(struct rig *r, uint64_t a[64], int idle)
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1024), "no more than that");
 }
 
-ROOMY_TEST(chunks_are_the_finest_until_time_is_spent, expect_single(state))
+ROOMY_TEST(chunks_are_the_finest_until_time_is_spent, expect_single)
 {
     uint64_t a[64], created;
     scatter(r, a, 8);
@@ -295,7 +289,7 @@ static struct rig *with_pending_memory(void **state)
     return r;
 }
 
-ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak, with_pending_memory(state))
+ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak, with_pending_memory)
 {
     model_advance(r->model, MS(10000)); /* the budget is full again */
     rig_alloc(r, MIB(64));
@@ -304,7 +298,7 @@ ROOMY_TEST(memory_that_waits_for_work_counts_for_a_new_peak, with_pending_memory
     EXPECT(r->pool->time_budget.left_ns > 0, "20 of 30 ms are those of a growth");
 }
 
-ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent, with_pending_memory(state))
+ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent, with_pending_memory)
 {
     use_up(r);
     rig_alloc(r, MIB(64));
@@ -312,7 +306,7 @@ ROOMY_TEST(memory_that_waits_for_work_counts_for_what_may_be_spent, with_pending
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(1088), "is more than that");
 }
 
-ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent, expect_single(state))
+ROOMY_TEST(the_request_itself_counts_for_what_may_be_spent, expect_single)
 {
     uint64_t a[64];
     scatter(r, a, 8);
@@ -331,13 +325,12 @@ static void request_beside(struct model *m, enum model_row row)
     rig_alloc(m->hook_arg, MIB(24));
 }
 
-ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent, expect_single(state))
+ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent, expect_single)
 {
     uint64_t a[64];
     scatter(r, a, 32);
     use_up(r);
-    r->model->hook_arg = r;
-    r->model->hook = request_beside;
+    rig_hook(r, request_beside, r);
     rig_alloc(r, MIB(24));
     EXPECT(!r->model->hook, "there was one beside it");
     EXPECT(rig_stats(r).num_chunk_moves > 0, "both would be more than a 32nd");
@@ -345,7 +338,7 @@ ROOMY_TEST(what_another_thread_is_taking_counts_for_what_may_be_spent, expect_si
 }
 
 /* With several streams a quarter of the peak may be pending, or idle. */
-ROOMY_TEST(memory_is_spent_on_overlap_once, expect_arena(state))
+ROOMY_TEST(memory_is_spent_on_overlap_once, expect_arena)
 {
     uint64_t a[64], b[2];
     scatter(r, a, 64);
@@ -364,7 +357,7 @@ ROOMY_TEST(memory_is_spent_on_overlap_once, expect_arena(state))
     EXPECT(rig_stats(r).reserved_bytes < MIB(1280), "no more than a quarter in all");
 }
 
-ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full, *state)
+RIG_TEST(no_memory_is_spent_where_the_device_is_half_full, *expect_capacity(state, GIB(16)))
 {
     r->model->backend.total_bytes = GIB(2);
     r->model->backend.single_stream = true;
@@ -379,9 +372,8 @@ ROOMY_TEST(no_memory_is_spent_where_the_device_is_half_full, *state)
 TEST(where_there_is_no_memory_to_spend_idle_memory_moves)
 {
     for (int limit = 0; limit < 2; limit++) {
-        struct rig *r = rig_create(GIB(4));
+        struct rig *r = rig_in(GIB(4), false, true);
         uint64_t a[64];
-        r->model->backend.single_stream = true;
         r->config.max_reserved_bytes = limit ? MIB(1024) : UINT64_MAX;
         rig_start(r);
         overdraw(r, a);

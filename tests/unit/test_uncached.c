@@ -14,7 +14,6 @@ TEST(each_byte_is_copied_and_none_beside)
     for (size_t at = 0; at < LINE; at++)
         for (size_t size = 0; size <= SIZE_MOST; size++) {
             size_t source = size % LINE;
-
             memset(to, 0, ROOM);
             memset(expected, 0, ROOM);
             memcpy(expected + at, from + source, size);

@@ -5,6 +5,7 @@
 #include "pool/state.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/leaver.h"
+#include "tests/unit/proc.h"
 
 #include <semaphore.h>
 #include <sys/syscall.h>
@@ -60,18 +61,6 @@ static void *request(void *arg)
     return NULL;
 }
 
-/* Does it sleep, as the kernel says? */
-static bool comer_sleeps(void)
-{
-    char path[64], text[256] = "";
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&comer_tid));
-    FILE *file = atomic_load(&comer_tid) ? fopen(path, "r") : NULL;
-    bool sleeps = file && fgets(text, sizeof text, file) && strstr(text, ") S ");
-    if (file)
-        fclose(file);
-    return sleeps;
-}
-
 /* Does the comer wait, or is it through? Then the giver goes on, and both end. */
 static bool waits(struct scene *s, void *(*come)(void *arg))
 {
@@ -79,12 +68,12 @@ static bool waits(struct scene *s, void *(*come)(void *arg))
     sem_init(&s->go_on, 0, 0);
     s->rig->model->hook_arg = s;
     s->rig->model->hook_unmap = stop;
-    EXPECT_EQ(pthread_create(&s->giver, NULL, give_back, s), 0, "a thread is made");
+    s->giver = started(give_back, s);
     sem_wait(&s->there);
     atomic_store(&comer_tid, 0);
-    EXPECT_EQ(pthread_create(&s->comer, NULL, come, s), 0, "a thread is made");
+    s->comer = started(come, s);
     for (int seen = 0; seen < 5 && !atomic_load(&s->is_through); pause_ms(1))
-        seen = comer_sleeps() ? seen + 1 : 0;
+        seen = task_state(getpid(), atomic_load(&comer_tid)) == 'S' ? seen + 1 : 0;
     bool waiting = !atomic_load(&s->is_through);
     sem_post(&s->go_on);
     pthread_join(s->giver, NULL);
@@ -139,8 +128,7 @@ POOL_TEST(as_long_as_memory_comes_back_a_request_tries_again)
     struct late l = {.rig = r, .left = 4};
     for (int i = 0; i < 4; i++)
         rig_expose(r, l.exposed[i] = rig_alloc(r, MIB(8)));
-    r->model->hook_arg = &l;
-    r->model->hook = free_too_late;
+    rig_hook(r, free_too_late, &l);
     EXPECT(rig_alloc(r, MIB(16)), "at last it is there");
     EXPECT_EQ(l.left, 0, "after four refusals");
     r->model->hook = NULL;
@@ -158,7 +146,7 @@ static void leave_too(struct model *m, enum model_row row)
     if (row != MODEL_ROW_fence_order || l->asked)
         return;
     l->asked = true;
-    EXPECT_EQ(pthread_create(&l->second.thread, NULL, leave, &l->second), 0, "a thread is made");
+    l->second.thread = started(leave, &l->second);
     for (int turn = 0; turn < 30 && !atomic_load(&l->second.is_through); turn++)
         pause_ms(1);
     l->was_through = atomic_load(&l->second.is_through);
@@ -168,8 +156,7 @@ RIG_TEST(leaving_waits_for_a_thread_that_leaves, expect_single(state))
 {
     struct leaving l = {.second.pool = r->pool};
     rig_pending(r, 0, MS(20), MIB(4));
-    r->model->hook_arg = &l;
-    r->model->hook = leave_too;
+    rig_hook(r, leave_too, &l);
     pool_leave_single_stream(r->pool);
     EXPECT(l.asked, "the first thread orders later work");
     pthread_join(l.second.thread, NULL);
@@ -193,8 +180,7 @@ RIG_TEST(a_submission_waits_for_a_record_under_way, expect_arena(state))
     rig_launch(r, 1, MS(1), a);
     rig_free_behind(r, 2, MS(1), a);
     unsigned before = atomic_load(&turns_waited);
-    r->model->hook_arg = r;
-    r->model->hook = submit_meanwhile;
+    rig_hook(r, submit_meanwhile, r);
     pool_seal(r->pool);
     EXPECT(!r->model->hook, "a record was under way");
     EXPECT_EQ(atomic_load(&turns_waited) - before, FENCE_SUBMIT_TURNS,

@@ -64,13 +64,12 @@ static void recycle(struct rig *r, unsigned round)
 
 static void recycle_beside_wrong_frees(struct rig *r)
 {
-    pthread_t thread;
     shared.rig = r;
     atomic_store(&shared.around, 0);
     atomic_store(&shared.done, false);
     atomic_store(&shared.wrong, 0);
     atomic_store(&shared.frees, 0);
-    EXPECT_EQ(pthread_create(&thread, NULL, free_wrongly, NULL), 0, "a thread is made");
+    pthread_t thread = started(free_wrongly, NULL);
     uint64_t until_ns = clock_now_ns() + LENGTH_NS;
     for (unsigned round = 0;
          round < ROUNDS || atomic_load(&shared.frees) < FREES || clock_now_ns() < until_ns; round++)
@@ -120,8 +119,7 @@ RIG_TEST(a_free_that_waited_frees_nothing_of_another_pool, *state)
     rig_launch(r, 1, MS(1), w.addr);
     r->count = 0;
     model_note_free(r->model);
-    r->model->hook_arg = &w;
-    r->model->hook = free_and_give_away;
+    rig_hook(r, free_and_give_away, &w);
     EXPECT_EQ(pool_free(w.addr), POOL_INVALID, "it was freed before");
     EXPECT(w.again, "meanwhile");
     EXPECT(!pool_check(r->pool), pool_check(r->pool));

@@ -45,15 +45,11 @@ static cudaError_t make_current(int device)
 {
     CUcontext context = NULL;
     unsigned resets = 0;
-    cudaError_t error = retain(device, &context, &resets);
-    if (error != cudaSuccess)
-        return error;
-    error = CALL(cuCtxSetCurrent, 4000, context);
-    if (error == cudaSuccess) {
-        thread_context = context;
-        thread_resets = resets;
-    }
-    return error;
+    TRY(retain(device, &context, &resets));
+    TRY(CALL(cuCtxSetCurrent, 4000, context));
+    thread_context = context;
+    thread_resets = resets;
+    return cudaSuccess;
 }
 
 /* Older runtimes make the primary context current as it is. The next call that needs it brings it
@@ -74,13 +70,9 @@ static cudaError_t make_current_later(int device)
 
 static cudaError_t enter(void)
 {
-    cudaError_t error = driver_load();
-    if (error != cudaSuccess)
-        return error;
+    TRY(driver_load());
     CUcontext current = NULL;
-    error = CALL(cuCtxGetCurrent, 4000, &current);
-    if (error != cudaSuccess)
-        return error;
+    TRY(CALL(cuCtxGetCurrent, 4000, &current));
     /* A reset destroys the primary context under every thread that has it current. */
     bool stale = current == thread_context && thread_context != NULL &&
                  thread_resets != resets_of(thread_device);
@@ -110,9 +102,7 @@ int context_device(void)
 cudaError_t context_select(int device)
 {
     int count = 0;
-    cudaError_t error = CALL(cuDeviceGetCount, 2000, &count);
-    if (error != cudaSuccess)
-        return error;
+    TRY(CALL(cuDeviceGetCount, 2000, &count));
     if (device < 0 || device >= count)
         return cudaErrorInvalidDevice;
     thread_device = device;

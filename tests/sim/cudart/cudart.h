@@ -76,6 +76,14 @@ cudaError_t driver_lookup(const char *symbol, void **pfn, int version, cuuint64_
         return name##_flavour(true, TWIN_UNPACK args);                                             \
     }
 
+/* For functions that answer a cudaError_t: the answer is that of the call if it fails. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        cudaError_t tried = (call);                                                                \
+        if (tried != cudaSuccess)                                                                  \
+            return tried;                                                                          \
+    } while (0)
+
 /* The runtime's code for a driver result. */
 cudaError_t error_of(CUresult result);
 

@@ -33,18 +33,16 @@ cudaError_t error_record(cudaError_t error)
 /* Without a usable driver both functions return that error for ever. */
 cudaError_t cudaGetLastError(void)
 {
-    cudaError_t error = driver_load();
-    if (error != cudaSuccess)
-        return error;
-    error = last_error;
+    TRY(driver_load());
+    cudaError_t error = last_error;
     last_error = cudaSuccess;
     return error;
 }
 
 cudaError_t cudaPeekAtLastError(void)
 {
-    cudaError_t error = driver_load();
-    return error != cudaSuccess ? error : last_error;
+    TRY(driver_load());
+    return last_error;
 }
 
 const char *cudaGetErrorName(cudaError_t error)

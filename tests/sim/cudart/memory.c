@@ -70,10 +70,8 @@ static cudaError_t pointer_attributes(struct cudaPointerAttributes *attributes, 
         CU_POINTER_ATTRIBUTE_HOST_POINTER,
     };
     void *answers[] = {&type, &managed, &ordinal, &device, &host};
-    cudaError_t error = CALL(cuPointerGetAttributes, 7000, sizeof asked / sizeof *asked, asked,
-                             answers, device_pointer(pointer));
-    if (error != cudaSuccess)
-        return error;
+    TRY(CALL(cuPointerGetAttributes, 7000, sizeof asked / sizeof *asked, asked, answers,
+             device_pointer(pointer)));
     memset(attributes, 0, sizeof *attributes);
     attributes->type = cudaMemoryTypeUnregistered;
     if (managed)

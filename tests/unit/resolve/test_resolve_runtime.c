@@ -89,8 +89,7 @@ static void *unload_past_us(void *unused)
 
 TEST(a_runtime_that_was_unloaded_past_us_is_not_called)
 {
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, unload_past_us, NULL), 0);
+    pthread_t thread = started(unload_past_us, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 

@@ -56,15 +56,6 @@ static bool found_in_another_thread(void)
     return is_found;
 }
 
-/* Of the child: its status, or the signal that ended it. */
-static int status_of(pid_t child)
-{
-    int status = -1;
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    return status;
-}
-
 TEST(the_list_is_walked_in_other_threads_only)
 {
     assert_false(look_as_callers_do());
@@ -73,17 +64,16 @@ TEST(the_list_is_walked_in_other_threads_only)
 
 TEST(a_forked_childs_threads_wait_for_no_thread_of_the_parent)
 {
-    pthread_t holder;
     sem_init(&is_held, 0, 0);
     sem_init(&let_go, 0, 0);
-    assert_int_equal(pthread_create(&holder, NULL, hold_the_list, NULL), 0);
+    pthread_t holder = started(hold_the_list, NULL);
     sem_wait(&is_held);
     pid_t child = fork();
     if (child == 0) {
         alarm(10);
         _exit(look_as_callers_do() || found_in_another_thread());
     }
-    int status = status_of(child);
+    int status = child_status(child);
     sem_post(&let_go);
     pthread_join(holder, NULL);
     assert_int_equal(status, 0);
@@ -97,7 +87,7 @@ TEST(a_child_that_calls_exec_walks_again)
         execl("/proc/self/exe", "test_scope", "after exec", (char *)NULL);
         _exit(127);
     }
-    assert_int_equal(status_of(child), 0);
+    assert_int_equal(child_status(child), 0);
 }
 
 int main(int argc, char **argv)
