@@ -3,7 +3,8 @@
 """A process leaves the GPU as a whole, by the driver's checkpoint, and comes back when it makes a
 call. Any call of the driver in a checkpointed process ends it here (SIM_CHECKPOINTED=abort).
 
-test_whole.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY FOLDER_OF_NVML [CLASS ..]"""
+test_whole.py LIBRARY FOLDERS_OF_THE_SIMULATED_DRIVER PARKER TABLES.PY
+FOLDER_OF_NVML LIBRARY_THAT_FORKS [CLASS ..]"""
 import os
 import shutil
 import signal
@@ -14,9 +15,10 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import parking as parks  # noqa: E402
+import programs  # noqa: E402
 from parking import DONE, MIB, PARTLY, REFUSED  # noqa: E402
 
-NVML = sys.argv[5]
+NVML, FORKS = sys.argv[5:7]
 CONTEXT_MIB = 300
 
 
@@ -115,6 +117,21 @@ class Whole(Base):
 
     def uuid(self, p):
         return p.state()["pools"][0]["uuid"]
+
+    def test_a_thread_that_calls_nvml_waits(self):
+        p = self.start()
+        p.do("make 4 4")
+        self.leave(p)
+        p.do("nvml")
+        time.sleep(0.1)
+        self.assertEqual([p.do("told"), p.do("check")], ["waits", "right"])
+        self.wait_for(lambda: p.do("told") == "0", "it does not go on")
+
+    def test_a_fork_does_not_wait_for_the_loader(self):
+        p = self.start()
+        self.say(p, "load " + FORKS)
+        self.leave(p)
+        self.assertEqual(self.hear(p), "done")
 
     def test_many_times_beside_working_threads(self):
         p = self.start()
@@ -250,6 +267,14 @@ class Ends(Base):
                           "it is not done")
         self.leave(p)
         self.assertEqual(p.do("check"), "right")
+
+    def test_an_exit_beside_the_start_of_nvml(self):
+        p = self.start(SIM_NVML_MS="1000")
+        p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: "gpucache-nvml" in programs.threads(p.pid), "NVML does not start")
+        self.say(p, "exit")
+        self.assertEqual(p.talker.process.wait(30), 0)
 
     def test_a_reset_wakes_it(self):
         p = self.start()
@@ -471,4 +496,4 @@ class Slow(Base):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1] + sys.argv[6:])
+    unittest.main(argv=sys.argv[:1] + sys.argv[7:])
