@@ -180,10 +180,11 @@ def used_bytes(suite, pid):
 
 def alone(suite, name, shared, mib):
     """The driver's checkpoint of such memory, without the library, by another process."""
-    with ending(Talker([program(suite)], dict(suite.bare_env, **shared), "started", START_S)) as (p,):
+    env = dict(suite.bare_env, **shared)
+    with ending(Talker([program(suite)], env, "started", START_S)) as (p,):
         p.do(f"fill {mib}", START_S)
         done = suite.run([sys.executable, "-c", CHECKPOINT, str(p.process.pid)],
-                         dict(suite.bare_env, **shared), 60)
+                         env, 60)
         steps = [line.split() for line in done.out.splitlines()]
         for step in steps:
             suite.log(f"    {' '.join(step)}")
@@ -401,8 +402,8 @@ def whole(suite):
         case("two at once", two, start)
         case("an exit while it is out", exits, start)
         case("much memory", large, lambda: start(mib=size // MIB), observer)
-        case("the driver alone, much memory", alone, f"the driver alone, {size / GIB:g} GiB", options,
-             size // MIB)
+        case("the driver alone, much memory", alone, f"the driver alone, {size / GIB:g} GiB",
+             options, size // MIB)
         case(TRAINED, trained, folder)
         case("first calls", first_calls, lambda: start(suite.compile(
             "park_whole", ["park_whole.c"], static_cudart=True)), end)
