@@ -256,7 +256,8 @@ def _add_park(add):
     add("--whole", action="store_true",
         help="take the process off the GPU as a whole, by the driver's checkpoint (since 570): "
         "contexts and code, too. It then wakes by itself only at calls of the library's tables. "
-        "Refused beside managed memory, memory of other processes, MPS, MIG and graphics")
+        "Refused beside managed memory, memory of other processes, MPS, MIG and graphics, and "
+        "without NVML or with a C library older than 2.34")
     add("--no-frameworks", action="store_true",
         help="leave the caches of Python frameworks as they are: what they keep goes to "
         "the host as live memory")

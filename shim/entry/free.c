@@ -124,10 +124,9 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
 {
     struct pool_block block;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (!state_is_on() || !hooks_present(HOOK_cuStreamIsCapturing))
+    if (!state_is_on() || pool_lookup(dptr, &block) == POOL_FOREIGN)
         return false;
-    enum pool_status found = pool_lookup(dptr, &block);
-    if (found == POOL_FOREIGN)
+    if (!hooks_present(HOOK_cuStreamIsCapturing))
         return false;
     *rc = real.cuStreamIsCapturing(stream, &status);
     if (*rc != CUDA_SUCCESS && !is_good_stream(dptr, stream, rc))

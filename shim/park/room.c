@@ -8,9 +8,17 @@
  *     in 0.7 ms, started in 15, asked in 0.02.
  *  2. That NVML brings a C library of its own, with which no object of the program has to do. It
  *     makes no thread, and takes no memory of the program's C library.
- *  3. Before 2.34 the thread library was an object of its own, and its start in a second namespace
+ *  3. That C library has set itself up for the thread that loaded it alone. On another thread its
+ *     isdigit and sscanf read through a null pointer (glibc before 2.42), and it does not learn of
+ *     the thread's end, and keeps its memory. So one thread loads it and makes all calls.
+ *  4. Before 2.34 the thread library was an object of its own, and its start in a second namespace
  *     put the calling thread into a list of its own: at that thread's end the first one's list
  *     would have been wrong. So this wants 2.34.
+ *  5. A thread of the program's may hold the loader's lock for long, and the first call of NVML
+ *     looks at all GPUs. So the park thread waits for a call for CALL_NS at most. A late one goes
+ *     on, and no other begins before its end.
+ *  6. At exit NVML takes itself down. So the exit waits for the call under way, as long as in 5,
+ *     and none begins after it.
  */
 #include "shim/park/room.h"
 
@@ -28,13 +36,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define START_NS (5 * SEC_NS)
+#define CALL_NS (5 * SEC_NS)
 #define STACK_BYTES (512 * 1024)
 
 struct nvml_memory {
     unsigned long long total, free, used;
 };
 
+/* The NVML thread's. */
 static struct {
     bool is_loaded, is_on;
     int (*init)(void);
@@ -42,10 +51,52 @@ static struct {
     int (*by_uuid)(const char *uuid, void **device);
     int (*memory)(void *device, struct nvml_memory *out);
 } nvml;
-
 static void *devices[DEVICES_MAX];
+
+/* What it is to do. The park thread writes and reads this while calls_due is 0. */
+static struct {
+    void (*run)(void);
+    int count, device;
+    struct device_uuid uuids[DEVICES_MAX];
+    struct nvml_memory memory;
+    const char *why; /* NULL: it worked */
+} call;
+static _Atomic uint32_t calls_due; /* 1: a call is due or under way */
+static atomic_bool has_left;       /* step 6 */
+
 static int num_devices; /* 0: closed */
-static _Atomic uint32_t starting;
+
+static void run_calls(void)
+{
+    for (;;) {
+        while (!atomic_load(&calls_due))
+            futex_wait(&calls_due, 0, FUTEX_FOREVER, FUTEX_OF_PROCESS);
+        if (!atomic_load(&has_left))
+            call.run();
+        atomic_store(&calls_due, 0);
+        futex_wake_all(&calls_due, FUTEX_OF_PROCESS);
+    }
+}
+
+/* False: it is not over in time, and `call` is not to be touched; or there is no thread for it. */
+static bool call_nvml(void (*run)(void))
+{
+    static const struct own_thread thread = {"gpucache-nvml", STACK_BYTES, run_calls};
+    static bool started;
+    uint64_t end_ns = clock_now_ns() + CALL_NS;
+
+    futex_await_zero(&calls_due, end_ns, FUTEX_OF_PROCESS);
+    if (atomic_load(&calls_due) || !(started = started || own_thread_start(&thread)))
+        return false;
+    call.run = run;
+    call.why = "the process leaves";
+    atomic_store(&calls_due, 1);
+    futex_wake_all(&calls_due, FUTEX_OF_PROCESS);
+    futex_await_zero(&calls_due, end_ns, FUTEX_OF_PROCESS);
+    return !atomic_load(&calls_due);
+}
+
+/* --- on the NVML thread */
 
 /* ISO C has no cast from an object pointer to a function pointer. */
 static bool find(void *library, const char *name, void *slot)
@@ -56,11 +107,13 @@ static bool find(void *library, const char *name, void *slot)
     return address;
 }
 
-/* Once: a process has few namespaces. */
+/* Once: a process has few namespaces. All is bound at once: a name that is missing later would end
+ * the process. */
 static bool load_nvml(void)
 {
-    fork_gate_enter(); /* a child would find the loader's lock taken */
-    void *library = dlmopen(LM_ID_NEWLM, "libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+    symbol_lookup(RTLD_DEFAULT, "nvmlInit_v2"); /* waits for the loader's lock, and forks go on */
+    fork_gate_enter();                          /* a child would find that lock taken */
+    void *library = dlmopen(LM_ID_NEWLM, "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     bool found = library && find(library, "nvmlInit_v2", &nvml.init) &&
                  find(library, "nvmlShutdown", &nvml.shutdown) &&
                  find(library, "nvmlDeviceGetHandleByUUID", &nvml.by_uuid) &&
@@ -72,84 +125,104 @@ static bool load_nvml(void)
     return found;
 }
 
-/* On a thread of its own: a thread of the program's may hold the loader's lock for long, and the
- * first call of NVML looks at all GPUs. */
 static void start_nvml(void)
 {
     nvml.is_loaded = nvml.is_loaded || load_nvml();
-    nvml.is_on = nvml.is_loaded && !nvml.init();
-    atomic_store(&starting, 0);
-    futex_wake_all(&starting, FUTEX_OF_PROCESS);
-}
-
-static void find_devices(void *arg)
-{
-    const char **why = arg;
-    int count = 0;
-
-    *why = NULL;
-    if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS || count <= 0 || count > DEVICES_MAX)
-        *why = "the driver does not tell its devices";
-    for (int device = 0; device < count && !*why; device++) {
-        struct nvml_memory memory;
-        struct device_uuid uuid;
-
-        device_uuid(device, &uuid);
-        if (!strncmp(uuid.text, "MIG", 3))
-            *why = "the device is a part of a GPU (MIG)";
-        else if (nvml.by_uuid(uuid.text, &devices[device]))
-            *why = "libnvidia-ml.so.1 does not know the device";
-        else if (nvml.memory(devices[device], &memory))
-            *why = "libnvidia-ml.so.1 does not tell what is free";
-    }
-    num_devices = *why ? 0 : count;
+    nvml.is_on = nvml.is_on || (nvml.is_loaded && !nvml.init());
+    call.why = nvml.is_on ? NULL
+               : nvml.is_loaded
+                   ? "libnvidia-ml.so.1, which tells when there is room again, does not start"
+                   : "libnvidia-ml.so.1, which tells when there is room again, cannot be loaded";
 }
 
 static void stop_nvml(void)
 {
+    if (nvml.is_on)
+        nvml.shutdown();
     nvml.is_on = false;
-    nvml.shutdown();
+}
+
+static void find_devices(void)
+{
+    call.why = NULL;
+    for (int device = 0; device < call.count && !call.why; device++) {
+        if (nvml.by_uuid(call.uuids[device].text, &devices[device]))
+            call.why = "libnvidia-ml.so.1 does not know the device";
+        else if (nvml.memory(devices[device], &call.memory))
+            call.why = "libnvidia-ml.so.1 does not tell what is free";
+    }
+}
+
+static void ask(void)
+{
+    call.why = nvml.memory(devices[call.device], &call.memory) ? "it fails" : NULL;
+}
+
+/* --- on the park thread */
+
+static void list_devices(void *arg)
+{
+    const char **why = arg;
+
+    call.count = 0;
+    *why = NULL;
+    if (real.cuDeviceGetCount(&call.count) != CUDA_SUCCESS || call.count <= 0 ||
+        call.count > DEVICES_MAX)
+        *why = "the driver does not tell its devices";
+    for (int device = 0; device < call.count && !*why; device++) {
+        device_uuid(device, &call.uuids[device]);
+        if (!strncmp(call.uuids[device].text, "MIG", 3))
+            *why = "the device is a part of a GPU (MIG)";
+    }
+}
+
+static const char *find_all(void)
+{
+    static const char late[] = "libnvidia-ml.so.1 does not answer yet";
+    const char *why = "the process leaves";
+
+    if (!call_nvml(start_nvml))
+        return late;
+    if (call.why)
+        return call.why;
+    call_scope_run(NULL, list_devices, &why);
+    if (!why)
+        why = call_nvml(find_devices) ? call.why : late;
+    if (why)
+        call_nvml(stop_nvml);
+    return why;
 }
 
 const char *room_open(void)
 {
-    static const char lacks[] =
-        "libnvidia-ml.so.1 is missing, which tells when there is room again";
-    static const struct own_thread thread = {"gpucache-nvml", STACK_BYTES, start_nvml};
-
     if (num_devices)
         return NULL;
-    if (strverscmp(gnu_get_libc_version(), "2.34") < 0) /* step 3 */
+    if (strverscmp(gnu_get_libc_version(), "2.34") < 0) /* step 4 */
         return "the C library is older than 2.34, and would not bear a second one";
-    if (!nvml.is_on && !atomic_load(&starting)) {
-        atomic_store(&starting, 1);
-        if (!own_thread_start(&thread))
-            atomic_store(&starting, 0);
-    }
-    futex_await_zero(&starting, clock_now_ns() + START_NS, FUTEX_OF_PROCESS);
-    if (atomic_load(&starting))
-        return "libnvidia-ml.so.1 does not answer yet";
-    if (!nvml.is_on)
-        return lacks;
-    const char *why = "the process leaves";
-    call_scope_run(NULL, find_devices, &why);
-    if (why)
-        stop_nvml();
+    const char *why = find_all();
+    num_devices = why ? 0 : call.count;
     return why;
 }
 
 uint64_t room_free_bytes(int device)
 {
-    struct nvml_memory memory = {0};
-
     if (device >= num_devices)
         return UINT64_MAX;
-    return nvml.memory(devices[device], &memory) ? 0 : memory.free;
+    if (atomic_load(&calls_due))
+        return 0; /* a late one */
+    call.device = device;
+    return call_nvml(ask) && !call.why ? call.memory.free : 0;
 }
 
 void room_close(void)
 {
     if (num_devices)
-        stop_nvml();
+        call_nvml(stop_nvml);
     num_devices = 0;
+}
+
+void room_at_exit(void)
+{
+    atomic_store(&has_left, true);
+    futex_await_zero(&calls_due, clock_now_ns() + CALL_NS, FUTEX_OF_PROCESS);
 }

@@ -2,8 +2,8 @@
  *
  * How much of each device is free, asked of NVML, the driver's management library. One of our own,
  * which a checkpoint does not hold up. It is loaded at the first room_open, stays loaded, and is in
- * use from room_open to room_close; meanwhile it has its own descriptors, as the driver has. On the
- * park thread. No lock of ours.
+ * use from room_open to room_close; meanwhile it has its own descriptors, as the driver has. A
+ * thread of its own makes the calls, and stays. On the park thread. No lock of ours.
  */
 #ifndef SHIM_ROOM_H
 #define SHIM_ROOM_H
@@ -17,5 +17,8 @@ const char *room_open(void);
 /* UINT64_MAX: no such device. 0 also if NVML fails. */
 uint64_t room_free_bytes(int device);
 void room_close(void);
+/* Waits some seconds for NVML at most. From here on NVML is not called. On the thread that ends the
+ * process. */
+void room_at_exit(void);
 
 #endif

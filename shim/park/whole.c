@@ -336,6 +336,8 @@ void whole_at_exit(uint64_t end_ns)
     gate_ring();
     while (closed_is_now() && !whole_lost_code() && !whole_late_step() && clock_now_ns() < end_ns)
         clock_sleep(LEAVE_LOOK_NS);
+    if (!closed_is_now())
+        room_at_exit();
 }
 
 int whole_lost_code(void)

@@ -17,13 +17,13 @@
  *  2. A program's call of a function that no table has goes to the driver all the same. It may
  *     block until the process is woken otherwise, or end the process. So hooks.def has rows for
  *     what the CUDA runtime and other libraries call first (HOOK_WOKEN). So the park as a whole is
- *     made by request alone, never by GPUCACHE_PARK=idle or lend, and its receipt says so. The same
-     holds for the program's own calls of NVML, which the driver holds up (room.c).
+ *     made by request alone, never by GPUCACHE_PARK=idle or lend, and its receipt says so.
+ *     The program's own calls of NVML wait for a wake, too: the driver holds them up (room.c).
  *  3. Not made, with a sentence: where the driver lacks the functions, or another process has
  *     locked this one; for memory that others know, or managed memory, which the driver does not
  *     save; beside libraries of whole.def; under MPS; on parts of GPUs; where nothing tells when
- *     there is room again. What else it cannot save, such as events for other processes, the driver
- *     itself refuses.
+ *     there is room again (room.c). What else it cannot save, such as events for other processes,
+ *     the driver itself refuses.
  *  4. A restore is tried only if NVML finds room twice (step 5 of wake.h): on each device what the
  *     checkpoint freed, what is away of the arenas, and 1 GiB. A process that left less than 2 GiB
  *     of the device free wants half of that beside its own, so it can come back. The race that

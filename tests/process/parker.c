@@ -27,6 +27,8 @@
  *   step N PID       the checkpoint of a process, its own if PID is 0: 0 lock, 1 checkpoint,
  *                    2 restore, 3 unlock; prints the code
  *   load FILE        opens a library
+ *   nvml             a thread begins to call NVML,
+ *   told             "waits", or the code that it got
  *   reset, exit      the context, or the process, ends */
 #include "tests/preload/scene.h"
 
@@ -301,6 +303,25 @@ static int step(unsigned which, int pid)
     }
 }
 
+static atomic_int told;
+
+static void *call_nvml(void *unused)
+{
+    (void)unused;
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    int (*init)(void) = (int (*)(void))(uintptr_t)dlsym(library, "nvmlInit_v2");
+    atomic_store(&told, init());
+    return NULL;
+}
+
+static void start_nvml(void)
+{
+    pthread_t thread;
+    atomic_store(&told, -1);
+    REQUIRE(pthread_create(&thread, NULL, call_nvml, NULL));
+    REQUIRE(pthread_detach(thread));
+}
+
 static bool obey(const char *line)
 {
     unsigned mib, count;
@@ -359,6 +380,11 @@ static bool obey(const char *line)
         drop();
     } else if (sscanf(line, "load %s", file) == 1) {
         EXPECT(dlopen(file, RTLD_NOW));
+    } else if (!strncmp(line, "nvml", 4)) {
+        start_nvml();
+    } else if (!strncmp(line, "told", 4)) {
+        printf(atomic_load(&told) < 0 ? "waits\n" : "%d\n", atomic_load(&told));
+        return true;
     } else if (!strncmp(line, "refill", 6)) {
         refill();
     } else if (sscanf(line, "poke %zu", &offset) == 1) {

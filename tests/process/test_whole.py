@@ -9,9 +9,10 @@ import threading
 import time
 
 import parking as parks
+import programs
 from parking import DONE, MIB, PARTLY, REFUSED
 
-NVML = sys.argv[5]
+NVML, FORKS = sys.argv[5:7]
 CONTEXT_MIB = 300
 
 
@@ -110,6 +111,21 @@ class Whole(Base):
 
     def uuid(self, p):
         return p.state()["pools"][0]["uuid"]
+
+    def test_a_thread_that_calls_nvml_waits(self):
+        p = self.start(SIM_CHECKPOINTED="block")
+        p.do("make 4 4")
+        self.leave(p)
+        p.do("nvml")
+        time.sleep(0.1)
+        self.assertEqual([p.do("told"), p.do("check")], ["waits", "right"])
+        self.wait_for(lambda: p.do("told") == "0", "it does not go on")
+
+    def test_a_fork_does_not_wait_for_the_loader(self):
+        p = self.start()
+        self.say(p, "load " + FORKS)
+        self.leave(p)
+        self.assertEqual(self.hear(p), "done")
 
     def test_many_times_beside_working_threads(self):
         p = self.start()
@@ -249,6 +265,14 @@ class Ends(Base):
                           "it is not done")
         self.leave(p)
         self.assertEqual(p.do("check"), "right")
+
+    def test_an_exit_beside_the_start_of_nvml(self):
+        p = self.start(SIM_NVML_MS="1000")
+        p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: "gpucache-nvml" in programs.threads(p.pid), "NVML does not start")
+        self.say(p, "exit")
+        self.assertEqual(p.talker.process.wait(30), 0)
 
     def test_a_reset_wakes_it(self):
         p = self.start()

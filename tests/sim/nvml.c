@@ -2,11 +2,16 @@
 /* libnvidia-ml.so.1 for the simulated devices: how much of each is free for all processes, if
  * SIM_SHARED names a common capacity. While the process is locked or checkpointed each call waits,
  * but in a link namespace without the driver (H200, 580.159); with SIM_CHECKPOINTED=abort it ends
- * a process that is checkpointed. SIM_NVML_CODE: the questions fail
- * with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_EMPTY=1: it says that all is
- * free, whatever is. The types are those of NVIDIA's documentation of NVML, written here anew. */
+ * a process that is checkpointed. There the C library serves the thread that loaded it alone: to
+ * others its isdigit is a fault (glibc before 2.42), and it never gives their memory back. So a
+ * call by another thread ends the process, and so does an exit beside a call. SIM_NVML_CODE: the
+ * questions fail with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_EMPTY=1: it says
+ * that all is free, whatever is. The types are those of NVIDIA's documentation of NVML, written
+ * here anew. */
 #include <cuda.h>
 #include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,10 +35,27 @@ NVML_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 
 static char devices[100];
 
+static __thread bool has_loaded;
+static atomic_bool starts;
+
+__attribute__((constructor)) static void note_loader(void)
+{
+    has_loaded = true;
+}
+
+__attribute__((destructor)) static void look_at_end(void)
+{
+    if (atomic_load(&starts))
+        abort();
+}
+
 static void wait_for_driver(void)
 {
-    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == NULL)
+    if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) == NULL) {
+        if (!has_loaded)
+            abort();
         return;
+    }
     for (int row = shared_find(getpid()); row >= 0 && shared_state(row) != 0;) {
         if (shared_state(row) == CU_PROCESS_STATE_CHECKPOINTED && config.checkpointed != NULL &&
             strcmp(config.checkpointed, "abort") == 0)
@@ -48,8 +70,10 @@ int nvmlInit_v2(void)
     config_read();
     shared_look();
     wait_for_driver();
+    atomic_store(&starts, true);
     if (ms != NULL)
         nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000}, NULL);
+    atomic_store(&starts, false);
     return OK;
 }
 
