@@ -19,6 +19,9 @@
  *     on, and no other begins before its end.
  *  6. At exit NVML takes itself down. So the exit waits for the call under way, as long as in 5,
  *     and none begins after it.
+ *  7. A forked child that ends by exit takes its copy of NVML down, which has this process's
+ *     descriptors. So no child is forked during a call, whose locks it would find taken
+ *     (fork_gate.h), and a question that fails is asked once more of an NVML that has started anew.
  */
 #include "shim/park/room.h"
 
@@ -128,7 +131,11 @@ static bool load_nvml(void)
 static void start_nvml(void)
 {
     nvml.is_loaded = nvml.is_loaded || load_nvml();
-    nvml.is_on = nvml.is_on || (nvml.is_loaded && !nvml.init());
+    if (nvml.is_loaded && !nvml.is_on) {
+        fork_gate_enter();
+        nvml.is_on = !nvml.init();
+        fork_gate_leave();
+    }
     call.why = nvml.is_on ? NULL
                : nvml.is_loaded
                    ? "libnvidia-ml.so.1, which tells when there is room again, does not start"
@@ -137,25 +144,45 @@ static void start_nvml(void)
 
 static void stop_nvml(void)
 {
+    fork_gate_enter();
     if (nvml.is_on)
         nvml.shutdown();
     nvml.is_on = false;
+    fork_gate_leave();
 }
 
 static void find_devices(void)
 {
     call.why = NULL;
+    fork_gate_enter();
     for (int device = 0; device < call.count && !call.why; device++) {
         if (nvml.by_uuid(call.uuids[device].text, &devices[device]))
             call.why = "libnvidia-ml.so.1 does not know the device";
         else if (nvml.memory(devices[device], &call.memory))
             call.why = "libnvidia-ml.so.1 does not tell what is free";
     }
+    fork_gate_leave();
+}
+
+static bool memory_is_told(void)
+{
+    fork_gate_enter();
+    bool answered = nvml.is_on && !nvml.memory(devices[call.device], &call.memory);
+    fork_gate_leave();
+    return answered;
 }
 
 static void ask(void)
 {
-    call.why = nvml.memory(devices[call.device], &call.memory) ? "it fails" : NULL;
+    call.why = NULL;
+    if (memory_is_told())
+        return;
+    stop_nvml(); /* step 7 */
+    start_nvml();
+    if (!call.why)
+        find_devices();
+    if (!call.why && !memory_is_told())
+        call.why = "it fails";
 }
 
 /* --- on the park thread */

@@ -378,6 +378,13 @@ class Refusals(Base):
         self.wait_for(lambda: p.ask("park whole=1")[0] == DONE, "it does not leave")
         self.assertEqual(p.do("check"), "right")
 
+    def test_an_nvml_that_fails_after_some_questions_starts_anew(self):
+        p = self.start(SIM_NVML_LOSES="3")
+        p.do("make 4 4")
+        for _ in range(2):
+            self.leave(p)
+            self.assertEqual(p.do("check"), "right")
+
     def test_an_nvml_that_says_nothing(self):
         p = self.start(SIM_NVML_CODE="999")
         p.do("make 4 4")

@@ -5,9 +5,9 @@
  * a process that is checkpointed. There the C library serves the thread that loaded it alone: to
  * others its isdigit is a fault (glibc before 2.42), and it never gives their memory back. So a
  * call by another thread ends the process, and so does an exit beside a call. SIM_NVML_CODE: the
- * questions fail with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_EMPTY=1: it says
- * that all is free, whatever is. The types are those of NVIDIA's documentation of NVML, written
- * here anew. */
+ * questions fail with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_LOSES: after so
+ * many questions they fail until it starts anew. SIM_NVML_EMPTY=1: it says that all is free,
+ * whatever is. The types are those of NVIDIA's documentation of NVML, written here anew. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -22,7 +22,7 @@
 
 #define NVML_EXPORT __attribute__((visibility("default")))
 
-enum { OK, BAD_ARGUMENT = 2, NOT_FOUND = 6 };
+enum { OK, BAD_ARGUMENT = 2, NOT_FOUND = 6, UNKNOWN = 999 };
 
 struct memory {
     unsigned long long total, free, used;
@@ -34,6 +34,7 @@ NVML_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 NVML_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 
 static char devices[100];
+static int questions; /* since the start */
 
 static __thread bool has_loaded;
 static atomic_bool starts;
@@ -74,6 +75,7 @@ int nvmlInit_v2(void)
     if (ms != NULL)
         nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000}, NULL);
     atomic_store(&starts, false);
+    questions = 0;
     return OK;
 }
 
@@ -96,11 +98,13 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 {
-    const char *code = getenv("SIM_NVML_CODE");
+    const char *code = getenv("SIM_NVML_CODE"), *loses = getenv("SIM_NVML_LOSES");
     wait_for_driver();
     uint64_t used = shared_others((int)((char *)device - devices));
     if (code != NULL)
         return atoi(code);
+    if (loses != NULL && ++questions > atoi(loses))
+        return UNKNOWN;
     if (getenv("SIM_NVML_EMPTY") != NULL)
         used = 0;
     memory->total = config.capacity_bytes;
