@@ -17,8 +17,9 @@ MACHINE = {'x86_64': 'X86-64', 'aarch64': 'AArch64'}
 PLACES = ('/usr/src', '/proc/', '/sys/', '/dev/', '/tmp')
 BYTES_MAX = 1 << 20
 # What musl lacks must be a weak reference: musl ends a program at a strong one.
-NOT_IN_MUSL = {'__cxa_at_quick_exit', '__register_atfork', 'dladdr1', 'dlvsym', 'fcntl64',
-               'gnu_get_libc_version', '__memcpy_chk', '__snprintf_chk', '__vsnprintf_chk'}
+NOT_IN_MUSL = {'__cxa_at_quick_exit', '__register_atfork', 'dladdr1', 'dlmopen', 'dlvsym',
+               'fcntl64', 'gnu_get_libc_version', '__memcpy_chk', '__snprintf_chk',
+               '__vsnprintf_chk'}
 
 
 def facts_of(readelf, library, debug):

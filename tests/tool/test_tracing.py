@@ -210,7 +210,7 @@ class Tracing(Traces):
             self.assertIn("woken", marks[lender.path])
             self.assertIn("other processes were asked", marks[asks])
             self.assertEqual({mark[1] for mark in data["lanes"][paths.index(lender.path)]["marks"]},
-                             {"flush", "lend", "park"})
+                             {"lend", "park"})
             own = {mark[1] for mark in data["marks"]}
             self.assertEqual("park" in own, paths[0] == lender.path)
             self.assertIn("lend", own)
