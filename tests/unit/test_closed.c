@@ -69,7 +69,7 @@ static void begin(unsigned opens)
     real.cuCtxGetId = get_id;
     real.cuEventQuery = query;
     real.cuMemPoolCreate = create_pool;
-    real.cuThreadExchangeStreamCaptureMode = 0;
+    real.cuThreadExchangeStreamCaptureMode = (PFN_cuThreadExchangeStreamCaptureMode_v10010)0;
     waits = driver_calls = 0;
     opens_at = opens;
     await_code = CUDA_SUCCESS;
@@ -166,7 +166,7 @@ TEST(a_call_scope_waits_and_counts_as_nobody)
 TEST(one_inside_another_goes_on_and_both_are_awaited)
 {
     struct call_scope outer, inner;
-    real.cuThreadExchangeStreamCaptureMode = 0;
+    real.cuThreadExchangeStreamCaptureMode = (PFN_cuThreadExchangeStreamCaptureMode_v10010)0;
     assert_true(call_scope_begin(&outer));
     begin(0);
     assert_true(call_scope_begin(&inner));
