@@ -292,7 +292,7 @@ class Others(Base):
 
     def test_one_that_restores_it_wakes_it(self):
         p = self.start()
-        p.do("make 32 20")
+        p.do("make 4 4")
         self.leave(p)
         self.assertNotEqual(self.step(0, p), "0")  # it is locked already
         self.assertEqual(self.step(2, p), "0")
@@ -306,7 +306,7 @@ class Others(Base):
 
     def test_a_checkpoint_of_a_parked_one(self):
         p = self.start(SIM_CHECKPOINTED="block")
-        p.do("make 32 20")
+        p.do("make 4 4")
         self.park(p)
         self.assertEqual([self.step(i, p) for i in range(2)], ["0", "0"])
         self.say(p, "check")
@@ -316,7 +316,7 @@ class Others(Base):
 
     def test_a_park_of_a_locked_one_waits_and_goes_on(self):
         p = self.start(SIM_CHECKPOINTED="block")
-        p.do("make 32 20")
+        p.do("make 4 4")
         self.assertEqual(self.step(0, p), "0")
         replies = []
         asker = threading.Thread(target=lambda: replies.append(p.ask("park whole=1")))
@@ -419,7 +419,7 @@ class Faults(Base):
     def failing(self, step, code, times="1", wait="2s"):
         p = self.start(SIM_FAIL=f"cuCheckpointProcess{step}:{times}:{code}",
                        GPUCACHE_PARK_WAIT=wait)
-        p.do("make 32 20")
+        p.do("make 4 4")
         return p
 
     def test_no_lock_or_no_checkpoint(self):
@@ -475,7 +475,7 @@ class Slow(Base):
     def slow(self):
         """A process whose checkpoint takes 26 s and has begun, and where its reply will be."""
         p = self.start(SIM_CHECKPOINT_MS="26000", GPUCACHE_PARK_WAIT="1s")
-        p.do("make 32 20")
+        p.do("make 4 4")
         before, asked = self.free_mib(), p.page.put_ask("park whole=1")
         p.page.ring()
         self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
