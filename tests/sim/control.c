@@ -163,12 +163,16 @@ int simDeviceLaunch(void *exec, void *stream)
     return (int)api_leave(graph_launch(exec, stream));
 }
 
+/* By one write: a child that still ends may be read meanwhile. */
 static void print_calls(void)
 {
     const char *name = strchr(config.trace, ':');
     FILE *file = name != NULL ? fopen(name + 1, "w") : stderr;
+    static char lines[100 * FUNCTION_COUNT];
     if (file == NULL)
         return;
+    if (name != NULL)
+        setvbuf(file, lines, _IOFBF, sizeof lines);
     for (enum function i = 0; i < FUNCTION_COUNT; i++)
         if (api_calls(i) > 0)
             fprintf(file, "sim: calls: %s %llu\n", api_name(i), (unsigned long long)api_calls(i));
