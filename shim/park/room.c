@@ -22,6 +22,8 @@
  *  7. A forked child that ends by exit takes its copy of NVML down, which has this process's
  *     descriptors. So no child is forked during a call, whose locks it would find taken
  *     (fork_gate.h), and a question that fails is asked once more of an NVML that has started anew.
+ *     While a call hangs, each fork waits for FORK_GATE_PATIENCE_NS. No function here that is in
+ *     the gate calls another one that enters it.
  */
 #include "shim/park/room.h"
 
