@@ -115,19 +115,21 @@ static bool replace_oldest(struct retired now)
     return oldest.size_bytes;
 }
 
-static bool destroy_retired(void)
+/* False: there is none. */
+static bool destroy_oldest(void)
 {
     bool some = false;
-    for (int i = 0; i < RESERVATIONS_RETIRED; i++)
-        some = replace_oldest((struct retired){0}) || some;
+    for (int i = 0; i < RESERVATIONS_RETIRED && !some; i++)
+        some = replace_oldest((struct retired){0});
     return some;
 }
 
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes)
 {
-    CUresult rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, 0, 0);
-    if (rc != CUDA_SUCCESS && destroy_retired())
+    CUresult rc;
+    do
         rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, 0, 0);
+    while (rc != CUDA_SUCCESS && destroy_oldest());
     if (rc == CUDA_SUCCESS)
         record(*addr, size_bytes);
     return rc;

@@ -155,11 +155,12 @@ TEST(a_range_that_has_ended_goes_after_some_more)
         assert_int_equal(is_reserved(BASE), i < RESERVATIONS_RETIRED);
     }
     assert_int_equal(num_there, RESERVATIONS_RETIRED);
-    /* They go where the driver has no other addresses. */
+    /* Where the driver has no other addresses, the oldest goes, and no more than must. */
     most_there = RESERVATIONS_RETIRED;
     create(BASE + 64 * PAGE, PAGE);
-    assert_int_equal(num_there, 1);
-    assert_false(is_reserved(BASE + RESERVATIONS_RETIRED * PAGE));
+    assert_int_equal(num_there, RESERVATIONS_RETIRED);
+    assert_false(is_reserved(BASE + PAGE));
+    assert_true(is_reserved(BASE + 2 * PAGE));
     most_there = 1;
     CUdeviceptr none;
     assert_int_equal(reservation_create(&none, PAGE, PAGE), CUDA_ERROR_OUT_OF_MEMORY);
