@@ -2,6 +2,7 @@
 /* A process takes the GPU memory of another one, or its own, off the device and puts it back, by
  * the driver's checkpoint functions. Whatever the driver answers, it answers bare as well; and if
  * it worked, all is as it was, and goes on. */
+#include "tests/preload/asker.h"
 #include "tests/preload/ipc_peer.h"
 
 #include <sys/prctl.h>
@@ -116,6 +117,7 @@ static int be_locked(void)
     REQUIRE(cuMemAllocAsync(&ordered, MIB, NULL));
     REQUIRE(cuMemFreeAsync(ordered, NULL));
     REQUIRE(gpu_sync());
+    (void)asker_page(); /* another process asks it, through its page */
     EXPECT(write(STDOUT_FILENO, "x", 1) == 1 && read(STDIN_FILENO, &byte, 1) == 1);
     size_t wrong = scene_wrong_bytes(live, TARGET_LIVE_MIB * MIB, 42);
     for (int i = 0; i < 20; i++) {
