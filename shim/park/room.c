@@ -238,14 +238,18 @@ const char *room_open(void)
     return why;
 }
 
-uint64_t room_free_bytes(int device)
+bool room_tell(int device, uint64_t *free_bytes)
 {
+    *free_bytes = device < num_devices ? 0 : UINT64_MAX;
     if (device >= num_devices)
-        return UINT64_MAX;
-    if (atomic_load(&calls_due))
-        return 0; /* a late one */
+        return true;
+    if (atomic_load(&calls_due)) /* a late one */
+        return false;
     call.device = device;
-    return call_nvml(ask) && !call.why ? call.memory.free : 0;
+    if (!call_nvml(ask) || call.why)
+        return false;
+    *free_bytes = call.memory.free;
+    return true;
 }
 
 void room_close(void)

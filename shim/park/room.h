@@ -11,11 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Finds every device of the process. NULL: room_free_bytes works. Else why not: a static sentence
- * without a full stop. Waits some seconds for NVML at most, and calls the driver. */
+/* Finds every device of the process. NULL: room_tell works. Else why not: a static sentence without
+ * a full stop. Waits some seconds for NVML at most, and calls the driver. */
 const char *room_open(void);
-/* UINT64_MAX: no such device. 0 also if NVML fails. */
-uint64_t room_free_bytes(int device);
+/* How much of a device is free; UINT64_MAX: there is no such device. False: NVML does not tell, and
+ * *free_bytes is 0. Waits as room_open does. */
+bool room_tell(int device, uint64_t *free_bytes);
 void room_close(void);
 /* Waits some seconds for NVML at most. From here on NVML is not called. On the thread that ends the
  * process. */

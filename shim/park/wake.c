@@ -54,8 +54,10 @@ static uint64_t free_bytes(CUdevice device)
 {
     uint64_t free_now = UINT64_MAX, total;
 
-    if (closed_is_now())
-        return room_free_bytes(device);
+    if (closed_is_now()) {
+        room_tell(device, &free_now);
+        return free_now;
+    }
     FOR_EACH_CONTEXT(c) {
         struct backend *b = &c->backend.base;
 

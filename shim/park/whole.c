@@ -39,7 +39,7 @@
 #define LEAST_BYTES (512 * MIB)
 #define SPARE_BYTES (1024 * MIB)
 
-static uint64_t needs[DEVICES_MAX], free_before[DEVICES_MAX];
+static uint64_t needs[DEVICES_MAX];
 atomic_bool whole_shares;
 static _Atomic int lost_code;
 static CUprocessState known_state; /* as far as the library changed it */
@@ -192,53 +192,52 @@ static bool failed(struct park_receipt *r, const char *what, CUresult rc)
     return false;
 }
 
-/* Step 5. */
-static void undo(void)
+static bool tell_room(uint64_t free_bytes[], struct park_receipt *r)
 {
-    if (ask_state() == CU_PROCESS_STATE_LOCKED) {
-        known_state = CU_PROCESS_STATE_LOCKED;
-        if (STEP(closed_real, Unlock, NULL) != CUDA_SUCCESS)
-            return;
-    }
-    known_state = CU_PROCESS_STATE_RUNNING;
-    closed_end();
-    move_pin(true);
-    room_close();
+    for (int device = 0; device < DEVICES_MAX; device++)
+        if (!room_tell(device, &free_bytes[device])) {
+            snprintf(r->why, sizeof r->why, "libnvidia-ml.so.1 does not tell what is free");
+            return false;
+        }
+    return true;
 }
 
 /* Step 4. What others take meanwhile makes the difference smaller. */
-static uint64_t note_needs(void)
+static bool note_needs(const uint64_t free_before[], struct park_receipt *r)
 {
-    uint64_t sum = 0, arenas[DEVICES_MAX];
+    uint64_t arenas[DEVICES_MAX], free_after[DEVICES_MAX];
 
     memset(needs, 0, sizeof needs);
+    if (!tell_room(free_after, r))
+        return false;
     FOR_EACH_CONTEXT(c) {
         if (c->device >= 0 && c->device < DEVICES_MAX)
             needs[c->device] = LEAST_BYTES;
     }
     move_needs(arenas);
     for (int device = 0; device < DEVICES_MAX; device++) {
-        uint64_t before = free_before[device], after = room_free_bytes(device);
+        uint64_t before = free_before[device], after = free_after[device];
         uint64_t freed = after - min_u64(after, before);
         uint64_t beside = before - min_u64(before, arenas[device]);
         uint64_t wanted = max_u64(freed, needs[device]);
 
-        sum += freed;
+        r->whole_bytes += freed;
         needs[device] = wanted ? min_u64(wanted + SPARE_BYTES, freed + beside / 2) : 0;
     }
-    return sum;
+    return true;
 }
 
 static bool lock_and_save(struct park_receipt *r)
 {
     CUcheckpointLockArgs args = {.timeoutMs = LOCK_MS};
+    uint64_t free_before[DEVICES_MAX];
 
     if (!closed_drain(DRAIN_NS)) {
         snprintf(r->why, sizeof r->why, "the library itself is inside a call of the driver");
         return false;
     }
-    for (int device = 0; device < DEVICES_MAX; device++)
-        free_before[device] = room_free_bytes(device);
+    if (!tell_room(free_before, r))
+        return false;
     CUresult rc = STEP(closed_real, Lock, &args);
     if (rc != CUDA_SUCCESS)
         return failed(r, "lock", rc);
@@ -251,8 +250,7 @@ static bool lock_and_save(struct park_receipt *r)
     if (rc != CUDA_SUCCESS)
         return failed(r, "checkpoint", rc);
     known_state = CU_PROCESS_STATE_CHECKPOINTED;
-    r->whole_bytes = note_needs();
-    return true;
+    return note_needs(free_before, r);
 }
 
 bool whole_close(struct park_receipt *r)
@@ -266,7 +264,7 @@ bool whole_close(struct park_receipt *r)
     closed_begin(gate_arrive);
     bool saved = lock_and_save(r);
     if (!saved)
-        undo();
+        whole_open(); /* step 5 */
     ends_allow();
     atomic_store(&publish_park.whole, saved);
     return saved;
@@ -318,8 +316,10 @@ int whole_open(void)
             return note_failure(rc);
         now = known_state = CU_PROCESS_STATE_LOCKED;
     }
-    if (now == CU_PROCESS_STATE_LOCKED)
+    if (now == CU_PROCESS_STATE_LOCKED) {
+        known_state = now; /* it may be, although the call that locked it failed */
         rc = STEP(closed_real, Unlock, NULL);
+    }
     if (rc != CUDA_SUCCESS)
         return (int)rc;
     known_state = CU_PROCESS_STATE_RUNNING;

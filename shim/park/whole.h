@@ -30,7 +30,9 @@
  *     remains is a process without the library that takes more than that within the 0.3 s of the
  *     restore.
  *  5. Each fault of the way out is undone: the process is unlocked and the driver open; the arenas
- *     stay away. If the unlock fails, the driver stays closed, and the next wake tries again.
+ *     stay away. If the unlock fails, the driver stays closed, and the next wake tries again. If
+ *     NVML does not tell what the checkpoint freed, a wake could not know what it needs. So the
+ *     process is restored at once, into the memory that it has just left.
  *  6. A wake asks the driver for the state of the process first. So it goes on if another process
  *     has restored or unlocked it.
  *  7. A restore that fails is tried again as long as the driver says that the process is
@@ -75,7 +77,7 @@ const char *whole_late_step(void);
 void whole_at_exit(uint64_t end_ns);
 
 /* What a wake needs, by device; with the arenas, or only a restore. Beside closed.h's driver
- * room_free_bytes says what is free. */
+ * room_tell says what is free. */
 void whole_needs(bool with_arenas, uint64_t needs_bytes[]);
 
 #endif

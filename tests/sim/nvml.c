@@ -6,8 +6,9 @@
  * others its isdigit is a fault (glibc before 2.42), and it never gives their memory back. So a
  * call by another thread ends the process, and so does an exit beside a call. SIM_NVML_CODE: the
  * questions fail with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_LOSES: after so
- * many questions they fail until it starts anew. SIM_NVML_EMPTY=1: it says that all is free,
- * whatever is. The types are those of NVIDIA's documentation of NVML, written here anew. */
+ * many questions they fail until it starts anew. SIM_NVML_STARTS: so many starts succeed.
+ * SIM_NVML_EMPTY=1: it says that all is free, whatever is. The types are those of NVIDIA's
+ * documentation of NVML, written here anew. */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -35,6 +36,7 @@ NVML_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 
 static char devices[100];
 static int questions; /* since the start */
+static int num_starts;
 
 static __thread bool has_loaded;
 static atomic_bool starts;
@@ -67,7 +69,7 @@ static void wait_for_driver(void)
 
 int nvmlInit_v2(void)
 {
-    const char *ms = getenv("SIM_NVML_MS");
+    const char *ms = getenv("SIM_NVML_MS"), *most = getenv("SIM_NVML_STARTS");
     config_read();
     shared_look();
     wait_for_driver();
@@ -75,6 +77,8 @@ int nvmlInit_v2(void)
     if (ms != NULL)
         nanosleep(&(struct timespec){.tv_sec = atoi(ms) / 1000}, NULL);
     atomic_store(&starts, false);
+    if (most != NULL && ++num_starts > atoi(most))
+        return UNKNOWN;
     questions = 0;
     return OK;
 }

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What fails while a process leaves the GPU as a whole, or comes back, and what takes long."""
+import time
+
+from parking import PARTLY, REFUSED
+from test_whole import Base
+
+
+class Faults(Base):
+    """Each step of the driver's fails."""
+
+    def failing(self, step, code, times="1", wait="2s"):
+        p = self.start(SIM_FAIL=f"cuCheckpointProcess{step}:{times}:{code}",
+                       GPUCACHE_PARK_WAIT=wait)
+        p.do("make 4 4")
+        return p
+
+    def test_no_lock_or_no_checkpoint(self):
+        for step in "Lock", "Checkpoint":
+            with self.subTest(step):
+                p = self.failing(step, 600)
+                _, reply = self.leave(p, PARTLY)
+                self.assertIn(f"{step.lower()} the process: error 600", reply["why"])
+                self.assertGreater(p.park_fields()["away_bytes"], 0)
+                self.assertFalse(self.park_state(p).get("whole"))
+                self.assertEqual(p.do("check"), "right")
+                self.leave(p)
+                self.assertEqual(p.do("check"), "right")
+
+    def test_an_nvml_that_fails_for_good(self):
+        """Before the lock, or behind the checkpoint: what a wake needs is not known."""
+        for questions in "1", "2":
+            with self.subTest(questions):
+                p = self.start(SIM_NVML_LOSES=questions, SIM_NVML_STARTS="1",
+                               GPUCACHE_PARK_WAIT="2s")
+                p.do("make 4 4")
+                _, reply = self.leave(p, PARTLY)
+                self.assertIn("does not tell what is free", reply["why"])
+                self.assertFalse(self.park_state(p).get("whole"))
+                self.assertEqual(p.do("check"), "right")
+
+    def test_no_unlock(self):
+        p = self.failing("Unlock", 999)
+        self.leave(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_restore_that_can_be_tried_again(self):
+        p = self.failing("Restore", 2)
+        self.leave(p)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_restore_that_is_the_last(self):
+        p = self.failing("Restore", 304, "1+", "60s")
+        self.leave(p)
+        code, _, reply = p.ask("wake")
+        self.assertEqual(code, REFUSED)
+        self.assertIn("cannot restore the process: error 304", reply["why"])
+        begun = time.monotonic()
+        self.say(p, "check")
+        p.talker.process.wait(30)  # the program gives up at its first error
+        self.assertLess(time.monotonic() - begun, 10)
+
+    def test_a_restore_without_room_ends_the_wait(self):
+        """Another process took the memory after NVML was asked."""
+        p = self.start(SIM_NVML_EMPTY="1", SIM_CHECKPOINTED="block", GPUCACHE_PARK_WAIT="60s")
+        p.do("make 4 4")
+        self.leave(p)
+        self.other.do(f"take {int(self.free_mib()) - 100}")
+        code, _, reply = p.ask("wake")
+        self.assertEqual(code, REFUSED)
+        self.assertIn("cannot restore the process: error 2", reply["why"])
+        begun = time.monotonic()
+        self.say(p, "make 1 1")
+        self.assertIn("gave 2", self.hear(p))
+        self.assertLess(time.monotonic() - begun, 10)
+        p.talker.process.kill()
+
+
+class Slow(Base):
+    def slow(self):
+        """A process whose checkpoint takes 26 s and has begun, and where its reply will be."""
+        p = self.start(SIM_CHECKPOINT_MS="26000", GPUCACHE_PARK_WAIT="1s")
+        p.do("make 4 4")
+        before, asked = self.free_mib(), p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
+        return p, asked
+
+    def test_a_driver_that_takes_long(self):
+        """The request is answered. Once the driver returns, the process is off the GPU."""
+        p, asked = self.slow()
+        code, _, reply = p.page.await_reply(*asked)
+        self.assertEqual(code, PARTLY, reply)
+        self.assertIn("not return from cuCheckpointProcessCheckpoint", reply["why"])
+        self.assertFalse(self.park_state(p).get("whole"))
+        self.wait_for(lambda: self.park_state(p).get("whole"), "it stays on the GPU")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_use_beside_a_driver_that_takes_long(self):
+        """It fails, and the program, which then ends, does."""
+        p, _ = self.slow()
+        begun = time.monotonic()
+        self.say(p, "check")
+        self.assertGreater(p.talker.process.wait(60), 0)
+        self.assertLess(time.monotonic() - begun, 25)
