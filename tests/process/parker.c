@@ -181,14 +181,23 @@ static struct cut {
 } cuts[CUTS_MAX];
 static unsigned num_cuts;
 
+/* The library maps a file at one place, and then moves it to another one: what is there at two
+ * looks has come to stay. */
 static void cut_mapped(const char *folder, int empty)
 {
+    static unsigned long seen[CUTS_MAX];
+    unsigned num_seen = 0;
     char line[512];
     FILE *maps = fopen("/proc/self/maps", "r");
     EXPECT(maps);
     while (fgets(line, sizeof line, maps) && num_cuts < CUTS_MAX) {
         unsigned long from, to;
         if (!strstr(line, folder) || sscanf(line, "%lx-%lx", &from, &to) != 2)
+            continue;
+        unsigned long *before = &seen[num_seen++ % CUTS_MAX];
+        bool stays = *before == from;
+        *before = from;
+        if (!stays)
             continue;
         struct cut *c = &cuts[num_cuts++];
         *c = (struct cut){.at = (char *)from, .size_bytes = to - from};
