@@ -146,7 +146,7 @@ def options_of(suite, shared):
     if not suite.simulate:
         return {}
     folders = [suite.bare_env["LD_LIBRARY_PATH"], os.path.join(suite.simulate, "tests/sim/nvml")]
-    return {**shared, "SIM_CAPACITY": "4G", "SIM_CTX_BYTES": str(300 * MIB),
+    return {**shared, "SIM_CAPACITY": "2560M", "SIM_CTX_BYTES": str(300 * MIB),
             "SIM_CHECKPOINTED": "segv", "LD_LIBRARY_PATH": ":".join(folders)}
 
 

@@ -77,6 +77,13 @@ inline knock()
     fi
 }
 
+/* What is not read again has one value: fewer states. */
+inline forget(i)
+{
+    before[i] = 0;
+    seen[i] = 0
+}
+
 /* i: t, or N + t for the handler */
 inline arrive(i)
 {
@@ -87,11 +94,11 @@ inline arrive(i)
         seen[i] = turn;
 #endif
         if
-        :: !gate -> break
+        :: atomic { !gate -> forget(i) }; break
         :: else
         fi;
         if
-        :: failures != before[i] -> failed[i] = 1; break
+        :: atomic { failures != before[i] -> failed[i] = 1; forget(i) }; break
         :: else
         fi;
         knock();
@@ -115,11 +122,11 @@ inline arrive_in_handler(i)
     :: true ->
         seen[i] = turn;
         if
-        :: !gate -> break
+        :: atomic { !gate -> forget(i) }; break
         :: else
         fi;
         if
-        :: failures != before[i] -> failed[i] = 1; break
+        :: atomic { failures != before[i] -> failed[i] = 1; forget(i) }; break
         :: else
         fi;
         knock();

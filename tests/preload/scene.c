@@ -2,6 +2,7 @@
 /* The helpers of scene.h. */
 #include "tests/preload/scene.h"
 #include "tests/preload/observer.h"
+#include "tests/sim/words.h"
 
 #include <link.h>
 #include <linux/filter.h>
@@ -194,16 +195,6 @@ uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstr
     return errors;
 }
 
-/* Memory that only the caller knows: the thread sanitizer need not look at each byte of it. */
-__attribute__((no_sanitize("thread"))) static size_t count_wrong(const unsigned char *bytes,
-                                                                 size_t count, unsigned char byte)
-{
-    size_t wrong = 0;
-    for (size_t i = 0; i < count; i++)
-        wrong += bytes[i] != byte;
-    return wrong;
-}
-
 /* In parts: fresh memory for the whole of a large block takes longer than the copy. */
 enum { PART_BYTES = 256 * 1024 };
 
@@ -215,7 +206,7 @@ size_t scene_wrong_bytes(uint64_t ptr, size_t size_bytes, unsigned char byte)
     for (size_t at = 0; at < size_bytes; at += part_max) {
         size_t part = size_bytes - at < part_max ? size_bytes - at : part_max;
         REQUIRE(gpu_get(host, ptr + at, part));
-        wrong += count_wrong(host, part, byte);
+        wrong += bytes_differing(host, part, byte);
     }
     free(host);
     return wrong;

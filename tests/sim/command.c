@@ -10,6 +10,7 @@
 #include "tests/sim/kernel.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/mempool.h"
+#include "tests/sim/words.h"
 
 #define COPY_NS 2000u      /* the least that a copy or memset takes */
 #define BYTES_PER_NS 2000u /* what kernels and copies move */
@@ -116,7 +117,7 @@ static CUresult run_copy(const struct copy *copy)
     return CUDA_SUCCESS;
 }
 
-MEMORY_LOOP static CUresult run_set(const struct command *command, struct CUctx_st *context)
+static CUresult run_set(const struct command *command, struct CUctx_st *context)
 {
     uint64_t dst = command->set.dst;
     for (size_t left = command->set.count * command->set.element_bytes; left > 0;) {
@@ -126,8 +127,8 @@ MEMORY_LOOP static CUresult run_set(const struct command *command, struct CUctx_
         size_t now = left < room ? left : room;
         if (command->set.element_bytes == 1)
             memset(at, (int)(command->set.value & 0xff), now);
-        for (size_t i = 0; command->set.element_bytes == 4 && i + 4 <= now; i += 4)
-            memcpy(at + i, &command->set.value, 4);
+        else if (command->set.element_bytes == 4)
+            words_fill((uint32_t *)at, now / 4, command->set.value);
         left -= now;
         dst += now;
     }

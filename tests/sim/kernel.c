@@ -7,6 +7,7 @@
 #include "tests/sim/config.h"
 #include "tests/sim/memory.h"
 #include "tests/sim/page_hash.h"
+#include "tests/sim/words.h"
 
 static const struct {
     const char *name, *sizes;
@@ -92,16 +93,14 @@ uint64_t kernel_busy_ns(enum kernel kernel, const uint64_t *args)
     }
 }
 
-MEMORY_LOOP static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words,
-                                 uint32_t value)
+static CUresult fill(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value)
 {
     for (uint64_t left = words * 4; left > 0;) {
         size_t room;
         uint32_t *at = memory_at(context, ptr, true, &room);
         REFUSE(at == NULL || room < 4, ILLEGAL_ADDRESS);
         uint64_t now = (left < room ? left : room) & ~(uint64_t)3;
-        for (uint64_t i = 0; i < now / 4; i++)
-            at[i] = value;
+        words_fill(at, now / 4, value);
         left -= now;
         ptr += now;
     }
@@ -125,8 +124,8 @@ static CUresult copy(struct CUctx_st *context, uint64_t dst, uint64_t src, uint6
     return CUDA_SUCCESS;
 }
 
-MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64_t words,
-                                  uint32_t value, uint64_t errors_ptr)
+static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64_t words, uint32_t value,
+                      uint64_t errors_ptr)
 {
     size_t room;
     uint32_t errors = 0;
@@ -134,8 +133,7 @@ MEMORY_LOOP static CUresult check(struct CUctx_st *context, uint64_t ptr, uint64
         const uint32_t *at = memory_at(context, ptr, false, &room);
         REFUSE(at == NULL || room < 4, ILLEGAL_ADDRESS);
         uint64_t now = (left < room ? left : room) & ~(uint64_t)3;
-        for (uint64_t i = 0; i < now / 4; i++)
-            errors += at[i] != value;
+        errors += words_differing(at, now / 4, value);
         left -= now;
         ptr += now;
     }

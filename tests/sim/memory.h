@@ -8,10 +8,6 @@
 #include "tests/sim/physical.h"
 #include "tests/sim/range.h"
 
-/* A loop over a device's words. The driver lock orders such loops, and the hazard check finds
- * unordered work. The thread sanitizer would look at each word: most of its time goes there. */
-#define MEMORY_LOOP __attribute__((no_sanitize("thread")))
-
 /* memmove of a device's bytes. The thread sanitizer sees the first bytes of each 4 KiB: who uses a
  * block beside it uses more than that. */
 void memory_move(void *to, const void *from, size_t size);

@@ -49,25 +49,13 @@ void rig_hook(struct rig *r, void (*hook)(struct model *m, enum model_row row), 
     r->model->hook = hook;
 }
 
-/* The first live block that has an address in the range; NULL: none has. The thread that has the
- * rig reads its own notes here: the thread sanitizer would spend half of its time on them. */
-__attribute__((no_sanitize("thread"))) static struct rig_block *
-find_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
-{
-    for (uint32_t i = 0; i < r->count; i++)
-        if (r->blocks[i].addr < addr + size_bytes &&
-            addr < r->blocks[i].addr + r->blocks[i].size_bytes)
-            return &r->blocks[i];
-    return NULL;
-}
-
 static void add_block(struct rig *r, uint64_t addr, uint64_t size_bytes)
 {
     if (r->count == r->room) {
         r->room = r->room ? r->room * 2 : 64;
         r->blocks = realloc(r->blocks, r->room * sizeof *r->blocks);
     }
-    if (find_block(r, addr, size_bytes))
+    if (rig_find(r, addr, size_bytes))
         blame(r, "live blocks do not overlap");
     r->blocks[r->count++] =
         (struct rig_block){.addr = addr, .size_bytes = size_bytes, .owner = ++r->owners};
@@ -104,7 +92,7 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
 
 static struct rig_block *block_at(struct rig *r, uint64_t addr)
 {
-    struct rig_block *b = find_block(r, addr, 1);
+    struct rig_block *b = rig_find(r, addr, 1);
     if (b && b->addr == addr)
         return b;
     blame(r, "the test frees and uses what is live");
@@ -157,7 +145,7 @@ static bool wake_for(struct rig *r, uint64_t addr)
         return true;
     if (rig_wake(r))
         return false;
-    b = addr ? find_block(r, addr, 1) : NULL;
+    b = addr ? rig_find(r, addr, 1) : NULL;
     return !addr || (b && b->owner == owner);
 }
 

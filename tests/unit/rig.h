@@ -64,6 +64,9 @@ void rig_hook(struct rig *r, void (*hook)(struct model *m, enum model_row row), 
  * any step, or that something is left. */
 const char *rig_destroy(struct rig *r);
 
+/* The first live block that has an address in the range; NULL: none has. */
+struct rig_block *rig_find(struct rig *r, uint64_t addr, uint64_t size_bytes);
+
 /* 0: status and code tell why not. */
 uint64_t rig_alloc(struct rig *r, uint64_t size_bytes);
 /* So many blocks of a size. addrs: gets their addresses; may be NULL. */

@@ -4,6 +4,8 @@
 #include "pool/state.h"
 #include "tests/unit/ends.h"
 
+#include <unistd.h>
+
 /* The context ends at call number `at` of a row that no thread is waited for in. */
 struct end {
     struct pool *pool;
@@ -314,10 +316,13 @@ TEST(threads_may_be_inside_a_pool_that_ends)
 
 static atomic_bool looked_enough;
 
+/* With pauses: a pool is revived while nobody is inside, and unoptimized a look is long. */
 static void *look(void *arg)
 {
-    while (!atomic_load(&looked_enough))
+    while (!atomic_load(&looked_enough)) {
         pool_for_each_range(arg, ignore, NULL);
+        usleep(20);
+    }
     return NULL;
 }
 

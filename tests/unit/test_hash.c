@@ -6,6 +6,10 @@
 #include "tests/sim/page_hash.h"
 #include "tests/unit/cases.h"
 
+#ifndef FEWER_ROUNDS
+#define FEWER_ROUNDS 1
+#endif
+
 static uint32_t page[HASH_PAGE_BYTES / 4], key[HASH_KEY_BYTES / 4];
 
 static void fill(uint32_t *words, size_t bytes, uint64_t seed)
@@ -69,7 +73,7 @@ static void expect_all_differ(const struct hash *a, const struct hash *b)
 TEST(each_byte_of_a_page_counts)
 {
     struct hash before = hash_page(page, key);
-    for (size_t i = 0; i < 200; i++) {
+    for (size_t i = 0; i < 200; i += FEWER_ROUNDS) {
         size_t at = i < 100 ? i * 20963 : HASH_PAGE_BYTES - 1 - (i - 100) * 5;
         ((uint8_t *)page)[at] ^= (uint8_t)(1u << i % 8);
         struct hash after = hash_page(page, key);
