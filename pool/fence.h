@@ -76,8 +76,8 @@ struct pool;
 #define FENCE_READY_ALL (UINT64_MAX - 1)
 #define FENCE_READY_NEVER UINT64_MAX /* later than that */
 
-/* UNSEALED: the open epoch has frees. NO_WAIT: work was submitted since the latest of them, so the
- * fence will be late. */
+/* UNSEALED: the open epoch has frees. FOLLOWED: work was submitted since the latest of them, so
+ * the fence will be late. */
 enum { FENCE_WORK_FOLLOWED = 1, FENCE_UNSEALED = 2 };
 
 enum fence_mode { FENCE_SINGLE, FENCE_LEAVING, FENCE_MULTI };

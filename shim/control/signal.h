@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The signal that makes a duty due (GPUCACHE_SIGNAL). The program's own handler for it runs too.
- * The library starts on one thread, and a forked child has one; so no lock.
+ * The signal that makes a duty of flush.c due (GPUCACHE_SIGNAL). The program's own handler for it
+ * runs too. The library starts on one thread, and a forked child has one; so no lock.
  */
 #ifndef SHIM_SIGNAL_H
 #define SHIM_SIGNAL_H

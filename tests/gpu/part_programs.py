@@ -14,7 +14,8 @@ import time
 import suite as base
 
 # Programs that fill the device or look at how full it is see their neighbours.
-ALONE = re.compile(r"oom|capacity|leak|mem_?info|flush|observe|hostile|reset|primary|contexts|timing")
+ALONE = re.compile("oom|capacity|leak|mem_?info|flush|observe|hostile|reset|primary|contexts|"
+                   "timing")
 
 
 def nvcc(suite):
