@@ -150,7 +150,9 @@ def report_is_judged():
     return part_report.missing({"libc10_cuda.so"}, ["libc10_cuda|libtorch"]) == [] and \
         part_report.missing({"libc10_cuda.so"}, ["libcublas"]) == ["libcublas"] and \
         part_report.lost(some) == "FAIL: 3 events lost" and part_report.lost("").startswith("FAIL")\
-        and part_report.lost("PID 1, 20 events, none lost\n") == ""
+        and part_report.lost("PID 1, 20 events, none lost\n") == "" \
+        and [part_report.judge(share, 0.1, 1) for share in (-1, 0.8, 0.95, 1.2)] == \
+        ["met", "met", "not told apart", "MISSED"]
 
 
 def main():

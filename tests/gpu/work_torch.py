@@ -102,7 +102,7 @@ def recorded_by(peer, path):
             yield
 
 
-def pair_ns(batches=15, pairs=400):
+def pair_ns(batches=60, pairs=100):
     """The least that a tensor took from birth to death, on average of a batch."""
     least = float("inf")
     for _ in range(batches):
