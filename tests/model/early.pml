@@ -49,7 +49,9 @@
    */
 byte used, used_before, near, near_before;
 byte block_state, users;
+#ifdef ALONE
 bit freed = 1; /* since the last full kernel went to the driver, or none did */
+#endif
 
 /* pool/fence.c, pool/single_stream.c */
 #define SINGLE 0
@@ -82,12 +84,14 @@ inline hand_out()
 inline lock() { atomic { !pool_lock -> pool_lock = 1 } }
 inline unlock() { pool_lock = 0 }
 
-/* fence_mark_unsealed: who finds the mark finds it counted. */
+/* fence_mark_unsealed, which has looked at the mark: who finds the mark finds it counted. */
 inline arm()
 {
+#ifdef ALONE
     freed = 1;
+#endif
     if
-    :: !unsealed ->
+    :: !marked ->
 #ifndef WITH_LATE_COUNT
         watch++;
 #endif
@@ -100,7 +104,7 @@ inline arm()
 #endif
         :: atomic { else -> marked = 0 }
         fi
-    :: unsealed
+    :: atomic { else -> marked = 0 }
     fi
 }
 
@@ -151,8 +155,10 @@ inline drive()
         if
         :: !early ->
             near = near & ~(1 << s);
-            near_before = near_before & ~(1 << s);
-            freed = 0
+#ifdef ALONE
+            freed = 0;
+#endif
+            near_before = near_before & ~(1 << s)
         :: else
         fi;
         if
@@ -164,18 +170,6 @@ inline drive()
         :: else
         fi
     }
-}
-
-inline cover()
-{
-#ifndef WITHOUT_COVER
-    if
-    :: mark > covered -> covered = mark
-    :: mark <= covered
-    fi
-#else
-    skip
-#endif
 }
 
 /* A profiler's kernel inside the driver's call for another one; it is refused. */
@@ -191,13 +185,36 @@ inline nested()
 #endif
 }
 
+/* A launch's first load is one step with the choice of it: fewer states. */
+inline begin()
+{
+#ifdef WITH_EARLY_LOAD
+    mark = seals + 1
+#else
+    looks = watch > 0
+#endif
+}
+
+/* Its end is one step with the last load, as it only permits others more. */
+inline end()
+{
+    record[self] = IDLE;
+    users = users - uses;
+    mark = 0;
+    seen = 0;
+    looks = 0;
+    early = 0;
+    elsewhere = 0;
+    uses = 0;
+    s = 0
+}
+
 /* submission_begin, the driver's call, submission_end. */
 inline launch()
 {
 #ifdef WITH_EARLY_LOAD
-    mark = seals + 1;
-#endif
     looks = watch > 0;
+#endif
     atomic {
 #ifdef ENTERS
         record[self] = s;
@@ -256,7 +273,10 @@ inline launch()
     };
 #endif
 #ifdef WITH_EARLY_COVER
-    cover();
+    if
+    :: mark > covered -> covered = mark
+    :: mark <= covered
+    fi;
 #endif
     if
     :: elsewhere
@@ -274,8 +294,14 @@ inline launch()
 #ifdef WITH_LATE_SEALS
     mark = (mark > 0 -> seals + 1 : 0);
 #endif
-    cover();
-    atomic { record[self] = IDLE; mark = 0; seen = 0; looks = 0 }
+#ifndef WITHOUT_COVER
+    if
+    :: mark > covered -> atomic { covered = mark; end() }
+    :: atomic { mark <= covered -> end() }
+    fi
+#else
+    atomic { end() }
+#endif
 }
 
 /* A program frees nothing while a launch on it is on its way. */
@@ -297,11 +323,11 @@ proctype Program(byte self, acts)
             if
             :: s = 0
             :: s = 1
-            fi
+            fi;
 #endif
+            begin()
         };
-        launch();
-        atomic { users--; early = 0; s = 0; uses = 0 }
+        launch()
     :: atomic {
             acts > 0 && RUNS ->
             acts--;
@@ -313,18 +339,19 @@ proctype Program(byte self, acts)
 #else
             :: elsewhere = 1
 #endif
-            fi
+            fi;
+            begin()
         };
-        launch();
-        atomic { early = 0; elsewhere = 0; s = 0 }
+        launch()
     :: atomic {
             acts > 0 && OWNS && block_state == LIVE && users == 0 ->
             acts--;
-            block_state = MOVING
+            block_state = MOVING;
+            marked = unsealed
         };
         arm();
         block_state = FREE
-    :: atomic { acts > 0 && RUNS -> acts-- };
+    :: atomic { acts > 0 && RUNS -> acts--; marked = unsealed };
         arm()
     :: atomic {
         acts > 0 && OWNS && block_state == FREE && pool_mode != LEAVING ->
@@ -335,7 +362,7 @@ proctype Program(byte self, acts)
         fi;
         hand_out()
     }
-    :: break
+    :: acts == 0 -> break
     od
 }
 

@@ -93,7 +93,7 @@ inline seal()
             refused = capture_open;
             if
 #ifndef WITH_EARLY_RECORD
-            :: !refused -> captured[e] = submitted
+            :: !refused -> captured[e] = submitted & (15 ^ safe)
 #endif
             :: else
             fi
@@ -131,7 +131,7 @@ inline pass()
 #else
     passes = 1;
 #endif
-#ifndef WITH_LATE_REFUSALS
+#if defined(CAPTURES) && !defined(WITH_LATE_REFUSALS)
     before = refusals;
 #endif
     atomic { seen = unsealed; was_late = late };
@@ -162,21 +162,24 @@ inline pass()
     }
 }
 
+/* The call begins, in one step with its first load. */
+inline begin(work)
+{
+    if
+    :: frees_under_way == 0 -> needs_free = needs_free | (work & (15 ^ safe))
+    :: else
+    fi
+}
+
 /* submission_begin's part of this, fence_submit, and the driver's call. */
 inline submit(work)
 {
-    atomic {
-        if
-        :: frees_under_way == 0 -> needs_free = needs_free | work
-        :: else
-        fi
-    };
     if
 #ifdef WITHOUT_LOOK
-    :: watch > 0 -> passes = 1
+    :: atomic { watch > 0 -> begin(work); passes = 1 }
 #endif
-    :: watch > 0 -> pass()
-    :: atomic { watch == 0 -> passes = 1 }
+    :: atomic { watch > 0 -> begin(work) }; pass()
+    :: atomic { watch == 0 -> begin(work); passes = 1 }
     fi;
     if
     :: atomic { !passes -> lock() };
@@ -205,7 +208,7 @@ inline submit(work)
         fi
     :: passes
     fi;
-    atomic { passes = 0; submitted = submitted | work }
+    atomic { passes = 0; submitted = submitted | (work & (15 ^ safe)) }
 }
 
 /* A free into a magazine. */
@@ -250,15 +253,29 @@ inline free_block(b)
     }
 }
 
-/* What is found out about a fence covers every earlier one. */
+/* What is found out about a fence covers every earlier one. Of work that is safe nothing is read
+   again: it has one value, for fewer states. */
 inline learn(e)
 {
-    safe = safe | captured[e]
+    safe = safe | captured[e];
+    forget()
 }
 
+inline forget()
+{
+    submitted = submitted & (15 ^ safe);
+    needs_free = needs_free & (15 ^ safe);
+    i = 0;
+    do
+    :: i < EPOCHS -> captured[i] = captured[i] & (15 ^ safe); i++
+    :: else -> break
+    od;
+    i = 0
+}
+
+/* With the lock. After the last try no work is looked at. */
 inline allocate(b)
 {
-    lock();
     seal();
     if
     :: skip
@@ -294,6 +311,10 @@ inline allocate(b)
             freed_in[b] = 0
         :: else
         fi;
+        if
+        :: tries == 0 -> safe = 15; forget()
+        :: else
+        fi;
         e = 0;
         unlock()
     }
@@ -315,15 +336,18 @@ proctype Program(byte b)
 #endif
 }
 
+/* It waits for the others rather than end early: fewer states, and they do the same. */
 proctype Allocator()
 {
-    byte e;
+    byte e, i;
     bit refused, was_late;
     byte tries = 2;
     do
-    :: tries > 0 && freed_in[0] > 0 -> tries--; allocate(0)
-    :: tries > 0 && freed_in[1] > 0 -> tries--; allocate(1)
-    :: break
+    :: atomic { tries > 0 && freed_in[0] > 0 && !pool_lock -> tries--; pool_lock = 1 };
+        allocate(0)
+    :: atomic { tries > 0 && freed_in[1] > 0 && !pool_lock -> tries--; pool_lock = 1 };
+        allocate(1)
+    :: _nr_pr == 2 -> break
     od
 }
 
@@ -337,9 +361,9 @@ proctype Capturer()
 
 init {
     atomic {
+        run Allocator();
         run Program(0);
         run Program(1);
-        run Allocator();
 #ifdef CAPTURES
         run Capturer()
 #endif

@@ -316,7 +316,8 @@ inline follow(name)
     fi
 }
 
-/* submission_begin, the driver's call, submission_end. */
+/* submission_begin, the driver's call, submission_end. With the last step the stream may be
+   destroyed: a step of its own for that would only add states. */
 inline submit(s, uses)
 {
     if
@@ -370,7 +371,7 @@ inline submit(s, uses)
         :: else
         fi
     };
-    record[self] = IDLE
+    atomic { record[self] = IDLE; on_way[s]--; s = 0 }
 }
 
 inline settle(epoch)
@@ -505,12 +506,7 @@ inline give_up()
 /* The first stream, whichever has its handle. It lives while work is on its way to it. */
 inline begin_first()
 {
-    atomic { !destroying -> s = current; on_way[s]++ }
-}
-
-inline end_submission()
-{
-    atomic { on_way[s]--; s = 0 }
+    !destroying -> s = current; on_way[s]++
 }
 
 /* Work that has nothing to do with the block. */
@@ -520,15 +516,16 @@ proctype Runner(byte self)
     bit complete, entered, quits, refused;
     byte left = RUNS;
     do
-    :: atomic { left > 0 -> left-- };
-        if
-        :: begin_first()
+    :: atomic {
+            left > 0 -> left--;
+            if
+            :: begin_first()
 #ifdef RUNNER_STRAYS
-        :: atomic { skip -> s = 1; on_way[1]++ }
+            :: s = 1; on_way[1]++
 #endif
-        fi;
-        submit(s, false);
-        end_submission()
+            fi
+        };
+        submit(s, false)
     :: left == 0 -> break
     od
 }
@@ -540,13 +537,14 @@ proctype Worker(byte self)
     bit complete, entered, quits, refused;
     byte left = LIVES;
     do
-    :: atomic { left > 0 && block_state == LIVE -> left-- };
-        if
-        :: begin_first()
-        :: atomic { skip -> s = 1; on_way[1]++ }
-        fi;
+    :: atomic {
+            left > 0 && block_state == LIVE -> left--;
+            if
+            :: begin_first()
+            :: s = 1; on_way[1]++
+            fi
+        };
         submit(s, true);
-        end_submission();
         if
         :: left > 0 ->
             block_state = FREEING;

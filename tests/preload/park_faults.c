@@ -8,7 +8,7 @@
 
 #include <stdarg.h>
 
-enum { WORDS = 256 * 1024, BLOCKS = 3, MOST = 40 };
+enum { WORDS = 128 * 1024, BLOCKS = 3, MOST = 40 };
 
 /* Symbols whose failure is one of the library's steps. */
 static const char *const symbols[] = {

@@ -322,13 +322,20 @@ class Full(Base):
         self.assertGreaterEqual(value, 128 * MIB)
         self.assertEqual(p.do("check"), "right")
 
+
+class Turns(Base):
+    """A device that has the memory of one of two programs."""
+
+    def capacity(self):
+        return {"SIM_CAPACITY": "144M"}
+
     def two_that_lend(self, park):
         """The second one has what the first one lent in its sleep."""
         options = {"GPUCACHE_PARK": park, "GPUCACHE_SHARE": "20s"}
         first, second = self.start(**options), self.start(**options)
-        first.do("make 16 70")
+        first.do("make 4 70")
         self.wait_for(lambda: first.page.get("asleep_since_ns"), "it does not sleep")
-        self.assertEqual(second.do("make 16 70", "check"), "right")
+        self.assertEqual(second.do("make 4 70", "check"), "right")
         return first, second
 
     def test_two_take_turns(self):

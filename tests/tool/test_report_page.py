@@ -130,7 +130,7 @@ class Figures(Pages):
         self.assertIn("<td class=\"n\">702 MiB</td>", page.partition('id="map"')[2])
 
     def test_many_call_sites(self):
-        page, data, its = self.page("large:100000")
+        page, data, its = self.page("large:40000")
         self.check(data, its.usage)
         self.assertGreater(len(its.usage.sites), site.SITES_MOST)
         self.assertGreater(its.usage.at_peak[trace.OTHERS], max(
@@ -144,7 +144,7 @@ class Figures(Pages):
 
     def test_time_and_size_grow_slowly_with_the_events(self):
         """What an event takes is told in steps of a simple loop, on this machine and now."""
-        number, least = 200_000, math.inf
+        number, least = 100_000, math.inf
         path = os.path.join(self.folder, "timed")
         subprocess.run([WRITER, f"large:{number}", path + ".gct"], timeout=100, check=True)
         for _ in range(3):

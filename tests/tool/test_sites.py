@@ -14,7 +14,7 @@ from gpucache import block_map, report, report_page, site, trace, usage
 
 MIB = 1 << 20
 LINES_MOST = 120  # of Python, for an event: some 90 are
-PAGE_MOST = 20 * MIB
+PAGE_MOST = 5 * MIB
 
 
 class Sites(Scratch):
@@ -104,7 +104,7 @@ class Sites(Scratch):
                      if each.start <= address < each.end), None))
 
     def test_a_page_of_many_call_sites_in_many_libraries_is_small(self):
-        for events in gct.turns(20_000, 250), gct.site_events(20_000, 2):
+        for events in gct.turns(5_000, 250), gct.site_events(5_000, 2):
             gct.write_sites(self.path, events, 4000)
             done = tool("report", self.path, "-o", self.path + ".html")
             self.assertEqual((done.status, done.err.count("\n")), (0, 1), done.err)
