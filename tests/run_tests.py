@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Runs the tests of a file, or its main() where it has one.
 
-run_tests.py FILE ARGUMENTS_OF_THE_FILE.. [CLASS[.TEST]..]: of these classes alone"""
+run_tests.py FILE ARGUMENTS_OF_THE_FILE.. [CLASS[.TEST]..]: of these classes alone
+TEST_FAILFAST in the environment: the first failure ends it"""
 import importlib
 import os
 import sys
@@ -15,4 +16,5 @@ if hasattr(module, "main"):
     sys.exit(module.main())
 chosen = [word for word in sys.argv[1:]
           if isinstance(getattr(module, word.split(".")[0], None), type)]
-unittest.main(module, argv=[name, *chosen])
+unittest.main(module, argv=[name, *chosen],
+              failfast="TEST_FAILFAST" in os.environ)

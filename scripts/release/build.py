@@ -20,11 +20,13 @@ LIBDIR = "lib64"
 SOURCES, HEADERS = "/usr/src/libgpucache", "/usr/src/cuda"
 
 # Meson has the compiler read standard input. Zig hands that to clang with the target as it stands,
-# and clang knows no versions of the C library.
+# and clang knows no versions of the C library. Without optimization Zig adds a sanitizer, whose
+# runtime it would build for nothing but Meson's own questions.
 COMPILER = """#!/bin/sh
 target={arch}-linux-gnu.{glibc}
 for word in "$@"; do [ "$word" != - ] || target={arch}-linux-gnu; done
-exec '{zig}' cc -target $target -ffile-prefix-map='{root}'={sources} \\
+exec '{zig}' cc -target $target -fno-sanitize=undefined \\
+    -ffile-prefix-map='{root}'={sources} \\
     -ffile-prefix-map='{work}'={sources}/build -ffile-prefix-map='{cuda}'={headers} \\
     -ffile-prefix-map='{packages}'=/usr/src -ffile-prefix-map='{relative}'={sources} "$@"
 """
