@@ -227,7 +227,7 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
     r->ns = clock_now_ns() - start_ns;
     if (code)
         say_what_is_missing(r, code);
-    r->is_whole = closed_is_now() && !r->why[0];
+    r->is_whole = !code && atomic_load(&publish_park.whole);
     if (was_whole && !gone && !code)
         say_refused(r, "it is waking");
     count(r, gone);

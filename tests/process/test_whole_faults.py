@@ -70,14 +70,15 @@ class Faults(Base):
         p.talker.process.kill()
 
     def test_a_restore_that_fails_without_nvml(self):
-        """What the page says is what is."""
+        """What the page and the receipt say is what is."""
         p = self.start(SIM_NVML_LOSES="2", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="1s",
                        SIM_FAIL="cuCheckpointProcessRestore:1:999")
         p.do("make 4 4")
         before = self.free_mib()
-        self.leave(p, PARTLY)
+        _, reply = self.park(p, "park whole=1", PARTLY)
         self.assertGreater(self.free_mib(), before + CONTEXT_MIB)
-        self.assertTrue(self.park_state(p)["whole"])
+        self.assertTrue(reply["whole"] and self.park_state(p)["whole"])
+        self.assertIn("does not tell what is free", reply["why"])
         p.talker.process.kill()
 
     def test_a_process_that_another_one_has_locked(self):
