@@ -43,7 +43,8 @@
  *     next. It waits for room as a use does. After GPUCACHE_PARK_WAIT the handlers come all the
  *     same, and the park thread tries on beside them. A process that is killed needs nothing.
  *  9. After GPUCACHE_PARK_WAIT a call gets the error that the driver has no memory, whatever it
- *     asks. The calls that the same call of the runtime's makes next do not wait again (closed.h).
+ *     asks. Where NVML hangs that is some 5 s later, in a park that the call met and in its wake.
+ *     The calls that the same call of the runtime's makes next do not wait again (closed.h).
  * 10. No call of the driver's has a bound but the lock. One that takes 20 s is late: the log has a
  *     warning, requests are answered, and an exit waits no longer. Calls that wait get an error
  *     each GPUCACHE_PARK_WAIT, but not before 20 s. The park thread stays in the call. If that

@@ -166,3 +166,17 @@ class Slow(Base):
         self.say(p, "check")
         self.assertGreater(p.talker.process.wait(60), 0)
         self.assertLess(time.monotonic() - begun, 25)
+
+    def test_a_use_beside_an_nvml_that_hangs(self):
+        """It starts in 9 s, and anew in the park: the use waits 5 s for it, and no more."""
+        p = self.start(SIM_NVML_LOSES="1", SIM_NVML_MS="9000", GPUCACHE_PARK_WAIT="1s")
+        p.do("make 4 4")
+        self.leave(p, REFUSED)
+        time.sleep(5)
+        before = self.free_mib()
+        p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
+        begun = time.monotonic()
+        self.assertEqual(p.do("check"), "right")
+        self.assertLess(time.monotonic() - begun, 7.5)
