@@ -2,8 +2,7 @@
  *
  * See reservation.h. One table for the process, in no order, because it is short. If host memory is
  * short a range is not recorded, and the program may free it or map memory there. A mutex orders
- * the threads that change the table or the places of retired ranges. It is not held over a driver
- * call.
+ * the threads that change the table or the retired ranges. It is not held over a driver call.
  *
  * A thread that asks takes no lock, because programs ask about each pointer that they pass on:
  * 1. `changes` is odd while the table changes. A thread that asks looks again unless `changes` was
@@ -18,8 +17,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { PART_RANGES = 63 };
+enum { PART_RANGES = 63, AWAIT_TURNS = 1000 };
 
 struct reserved_range {
     _Atomic CUdeviceptr addr;
@@ -96,40 +96,72 @@ static void forget_range(CUdeviceptr addr)
     change_ends();
 }
 
-/* The next place is that of the oldest range. The lock protects it. */
-static struct retired {
+struct retired {
     CUdeviceptr addr;
-    size_t size_bytes; /* 0: none */
-} retired[RESERVATIONS_RETIRED];
-static unsigned next_retired;
+    size_t size_bytes;
+};
 
-/* Puts a range into the next place. True: another one was there, which goes. */
-static bool replace_oldest(struct retired now)
+/* The oldest first. And how many of them are on their way to the driver, and how many were. The
+ * lock protects all. */
+static struct retired retired[RESERVATIONS_RETIRED];
+static unsigned num_retired, num_going, num_gone;
+
+/* Lock held; destroy_retired follows. */
+static struct retired take_retired(void)
 {
-    pthread_mutex_lock(&lock);
-    struct retired *place = &retired[next_retired++ % RESERVATIONS_RETIRED], oldest = *place;
-    *place = now;
-    pthread_mutex_unlock(&lock);
-    if (oldest.size_bytes)
-        reservation_destroy(oldest.addr, oldest.size_bytes);
-    return oldest.size_bytes;
+    struct retired oldest = retired[0];
+    num_retired--;
+    num_going++;
+    memmove(retired, retired + 1, num_retired * sizeof retired[0]);
+    return oldest;
 }
 
-/* False: there is none. */
-static bool destroy_oldest(void)
+static void destroy_retired(struct retired r)
 {
-    bool some = false;
-    for (int i = 0; i < RESERVATIONS_RETIRED && !some; i++)
-        some = replace_oldest((struct retired){0});
-    return some;
+    reservation_destroy(r.addr, r.size_bytes);
+    pthread_mutex_lock(&lock);
+    num_going--;
+    num_gone++;
+    pthread_mutex_unlock(&lock);
+}
+
+static unsigned count_gone(void)
+{
+    pthread_mutex_lock(&lock);
+    unsigned gone = num_gone;
+    pthread_mutex_unlock(&lock);
+    return gone;
+}
+
+/* After a call that failed. gone: count_gone before it. False: no range has gone since, and there
+ * is none. One that is going is waited for: its thread needs no other, but this may be a signal
+ * handler in that thread. */
+static bool make_room(unsigned gone)
+{
+    for (unsigned turn = 0;; turn++) {
+        struct retired oldest = {0};
+        pthread_mutex_lock(&lock);
+        bool waits = num_gone == gone && num_going && turn < AWAIT_TURNS;
+        bool some = num_gone != gone, takes = !some && !waits && num_retired;
+        if (takes)
+            oldest = take_retired();
+        pthread_mutex_unlock(&lock);
+        if (takes)
+            destroy_retired(oldest);
+        if (!waits)
+            return some || takes;
+        spin_pause(turn);
+    }
 }
 
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes)
 {
     CUresult rc;
-    do
+    unsigned gone;
+    do {
+        gone = count_gone();
         rc = real.cuMemAddressReserve(addr, size_bytes, align_bytes, 0, 0);
-    while (rc != CUDA_SUCCESS && destroy_oldest());
+    } while (rc != CUDA_SUCCESS && make_room(gone));
     if (rc == CUDA_SUCCESS)
         record(*addr, size_bytes);
     return rc;
@@ -143,7 +175,15 @@ void reservation_destroy(CUdeviceptr addr, size_t size_bytes)
 
 void reservation_retire(CUdeviceptr addr, size_t size_bytes)
 {
-    replace_oldest((struct retired){addr, size_bytes});
+    struct retired oldest = {0};
+    pthread_mutex_lock(&lock);
+    bool takes = num_retired == RESERVATIONS_RETIRED;
+    if (takes)
+        oldest = take_retired();
+    retired[num_retired++] = (struct retired){addr, size_bytes};
+    pthread_mutex_unlock(&lock);
+    if (takes)
+        destroy_retired(oldest);
 }
 
 static bool meets(const struct reserved_range *r, CUdeviceptr addr, size_t size_bytes)

@@ -23,7 +23,8 @@ enum { RESERVATIONS_RETIRED = 4 };
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes);
 void reservation_destroy(CUdeviceptr addr, size_t size_bytes);
 /* The same for an arena that has ended, later. Where addresses are short, a reservation_create that
- * fails destroys such ranges, the oldest first, until it succeeds. */
+ * fails destroys such ranges, the oldest first, until it succeeds. It awaits those that another
+ * thread destroys. */
 void reservation_retire(CUdeviceptr addr, size_t size_bytes);
 
 /* Is addr, or any byte of [addr, addr + size_bytes), reserved so? Takes no lock, but a forked child

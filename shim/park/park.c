@@ -201,17 +201,34 @@ static void count(const struct park_receipt *r, bool gone)
     TRACE(PARK, .a = bytes, .b = r->ns);
 }
 
+static void say_what_is_missing(struct park_receipt *r, int code)
+{
+    if (whole_lost_code())
+        snprintf(r->why, sizeof r->why, "the driver cannot restore the process: error %d",
+                 whole_lost_code());
+    else if (code == CUDA_ERROR_OPERATING_SYSTEM)
+        snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
+    else if (code != CUDA_ERROR_OUT_OF_MEMORY)
+        snprintf(r->why, sizeof r->why, "the driver gives error %d", code);
+    else
+        snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
+                 text_fixed(wake_needs_bytes(), GIB, 2).text);
+}
+
 static void run_park(const struct park_wish *w, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
+    int code = whole_settle();
     bool was_whole = closed_is_now(); /* then all is away */
-    bool gone = was_whole ? gate_state() == GATE_PARKED : try_park(w, r);
+    bool gone = was_whole ? !code && gate_state() == GATE_PARKED : try_park(w, r);
 
     if (!closed_is_now())
         room_close();
     r->ns = clock_now_ns() - start_ns;
-    r->is_whole = closed_is_now() && !r->why[0];
-    if (was_whole && !gone)
+    if (code)
+        say_what_is_missing(r, code);
+    r->is_whole = !code && atomic_load(&publish_park.whole);
+    if (was_whole && !gone && !code)
         say_refused(r, "it is waking");
     count(r, gone);
     receipt_tell(r->is_whole ? NULL : w, r);
@@ -286,20 +303,6 @@ static void end_job(void)
 
 static bool asked_only;
 
-static void say_what_is_missing(struct park_receipt *r, int code)
-{
-    if (whole_lost_code())
-        snprintf(r->why, sizeof r->why, "the driver cannot restore the process: error %d",
-                 whole_lost_code());
-    else if (code == CUDA_ERROR_OPERATING_SYSTEM)
-        snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
-    else if (code != CUDA_ERROR_OUT_OF_MEMORY)
-        snprintf(r->why, sizeof r->why, "the driver gives error %d", code);
-    else
-        snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
-                 text_fixed(wake_needs_bytes(), GIB, 2).text);
-}
-
 /* Ends a job that came while a use waits for memory: step 14. The control thread writes the job
  * while there is none. */
 static void refuse_job(void)
@@ -363,6 +366,7 @@ static int run_wake(bool is_asked)
     TRACE(WAKE, .a = bytes, .b = ns); /* who sees the gate open sees both */
     gate_open();
     move_finish();
+    room_close();
     log_info("woke in %s ms: %s GiB are on the device again", text_fixed(ns, MS_NS, 1).text,
              text_fixed(bytes, GIB, 2).text);
     publish_soon();

@@ -16,7 +16,8 @@
  *     would have been wrong. So this wants 2.34.
  *  5. A thread of the program's may hold the loader's lock for long, and the first call of NVML
  *     looks at all GPUs. So the park thread waits for a call for CALL_NS at most. A late one goes
- *     on, and no other begins before its end.
+ *     on, and no other begins before its end. room_close leaves NVML on then, for the next
+ *     room_open: a use may wait for the park thread already.
  *  6. At exit NVML takes itself down. So the exit waits for the call under way, as long as in 5,
  *     and none begins after it.
  *  7. A forked child that ends by exit takes its copy of NVML down, which has this process's
@@ -254,7 +255,7 @@ bool room_tell(int device, uint64_t *free_bytes)
 
 void room_close(void)
 {
-    if (num_devices)
+    if (num_devices && !atomic_load(&calls_due))
         call_nvml(stop_nvml);
     num_devices = 0;
 }

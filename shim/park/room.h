@@ -17,6 +17,7 @@ const char *room_open(void);
 /* How much of a device is free; UINT64_MAX: there is no such device. False: NVML does not tell, and
  * *free_bytes is 0. Waits as room_open does. */
 bool room_tell(int device, uint64_t *free_bytes);
+/* Where NVML hangs it stays on, and nothing is waited for. */
 void room_close(void);
 /* Waits some seconds for NVML at most. From here on NVML is not called. On the thread that ends the
  * process. */

@@ -43,6 +43,7 @@ static uint64_t needs[DEVICES_MAX];
 atomic_bool whole_shares;
 static _Atomic int lost_code;
 static CUprocessState known_state; /* as far as the library changed it */
+static bool is_ours;               /* step 5 */
 
 /* Step 10. */
 static const char *_Atomic step_name;
@@ -208,12 +209,12 @@ static bool note_needs(const uint64_t free_before[], struct park_receipt *r)
     uint64_t arenas[DEVICES_MAX], free_after[DEVICES_MAX];
 
     memset(needs, 0, sizeof needs);
-    if (!tell_room(free_after, r))
-        return false;
     FOR_EACH_CONTEXT(c) {
         if (c->device >= 0 && c->device < DEVICES_MAX)
             needs[c->device] = LEAST_BYTES;
     }
+    if (!tell_room(free_after, r))
+        return false;
     move_needs(arenas);
     for (int device = 0; device < DEVICES_MAX; device++) {
         uint64_t before = free_before[device], after = free_after[device];
@@ -239,6 +240,7 @@ static bool lock_and_save(struct park_receipt *r)
     if (!tell_room(free_before, r))
         return false;
     CUresult rc = STEP(closed_real, Lock, &args);
+    is_ours = rc != CUDA_ERROR_ILLEGAL_STATE;
     if (rc != CUDA_SUCCESS)
         return failed(r, "lock", rc);
     known_state = CU_PROCESS_STATE_LOCKED;
@@ -260,13 +262,15 @@ bool whole_close(struct park_receipt *r)
         return false;
     }
     known_state = CU_PROCESS_STATE_RUNNING;
+    is_ours = false;
     move_pin(false);
     closed_begin(gate_arrive);
     bool saved = lock_and_save(r);
     if (!saved)
         whole_open(); /* step 5 */
     ends_allow();
-    atomic_store(&publish_park.whole, saved);
+    atomic_store(&publish_park.whole,
+                 closed_is_now() && known_state == CU_PROCESS_STATE_CHECKPOINTED);
     return saved;
 }
 
@@ -307,7 +311,7 @@ int whole_open(void)
         return 0;
     if (whole_lost_code())
         return whole_lost_code();
-    CUprocessState now = ask_state();
+    CUprocessState now = known_state = is_ours ? ask_state() : CU_PROCESS_STATE_RUNNING;
     if (now == CU_PROCESS_STATE_FAILED)
         return note_failure(CUDA_ERROR_OPERATING_SYSTEM);
     if (now == CU_PROCESS_STATE_CHECKPOINTED) {
@@ -316,19 +320,23 @@ int whole_open(void)
             return note_failure(rc);
         now = known_state = CU_PROCESS_STATE_LOCKED;
     }
-    if (now == CU_PROCESS_STATE_LOCKED) {
-        known_state = now; /* it may be, although the call that locked it failed */
+    if (now == CU_PROCESS_STATE_LOCKED)
         rc = STEP(closed_real, Unlock, NULL);
-    }
     if (rc != CUDA_SUCCESS)
         return (int)rc;
     known_state = CU_PROCESS_STATE_RUNNING;
     memset(needs, 0, sizeof needs);
     closed_end();
     move_pin(true);
-    room_close();
     atomic_store(&publish_park.whole, false);
     return 0;
+}
+
+int whole_settle(void)
+{
+    bool waits_for_room = closed_is_now() && ask_state() == CU_PROCESS_STATE_CHECKPOINTED;
+
+    return waits_for_room ? 0 : whole_open();
 }
 
 void whole_at_exit(uint64_t end_ns)
@@ -351,7 +359,7 @@ void whole_needs(bool with_arenas, uint64_t needs_bytes[])
         move_needs(needs_bytes);
     else
         memset(needs_bytes, 0, DEVICES_MAX * sizeof needs_bytes[0]);
-    if (!closed_is_now() || ask_state() != CU_PROCESS_STATE_CHECKPOINTED)
+    if (whole_settle() || !closed_is_now())
         return;
     for (int device = 0; device < DEVICES_MAX; device++)
         needs_bytes[device] += needs[device];

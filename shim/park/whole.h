@@ -30,18 +30,21 @@
  *     remains is a process without the library that takes more than that within the 0.3 s of the
  *     restore.
  *  5. Each fault of the way out is undone: the process is unlocked and the driver open; the arenas
- *     stay away. If the unlock fails, the driver stays closed, and the next wake tries again. If
- *     NVML does not tell what the checkpoint freed, a wake could not know what it needs. So the
- *     process is restored at once, into the memory that it has just left.
- *  6. A wake asks the driver for the state of the process first. So it goes on if another process
- *     has restored or unlocked it.
+ *     stay away. If the unlock fails, the driver stays closed, and the next wake or park tries
+ *     again, without a look at NVML. If NVML does not tell what the checkpoint freed, a wake could
+ *     not know what it needs. So the process is restored at once, into the memory that it has just
+ *     left. A lock that fails with CUDA_ERROR_ILLEGAL_STATE met another process's lock, which stays
+ *     as it is: that process restores and unlocks.
+ *  6. A wake and a park ask the driver for the state of the process first. So they go on if another
+ *     process has restored or unlocked it.
  *  7. A restore that fails is tried again as long as the driver says that the process is
  *     checkpointed. Else all calls get its error, and a warning says that the process is lost.
  *  8. At exit the process is restored, without its arenas, because the driver's own handlers come
  *     next. It waits for room as a use does. After GPUCACHE_PARK_WAIT the handlers come all the
  *     same, and the park thread tries on beside them. A process that is killed needs nothing.
  *  9. After GPUCACHE_PARK_WAIT a call gets the error that the driver has no memory, whatever it
- *     asks. The calls that the same call of the runtime's makes next do not wait again (closed.h).
+ *     asks. Where NVML hangs that is some 5 s later, in a park that the call met and in its wake.
+ *     The calls that the same call of the runtime's makes next do not wait again (closed.h).
  * 10. No call of the driver's has a bound but the lock. One that takes 20 s is late: the log has a
  *     warning, requests are answered, and an exit waits no longer. Calls that wait get an error
  *     each GPUCACHE_PARK_WAIT, but not before 20 s. The park thread stays in the call. If that
@@ -69,6 +72,9 @@ const char *whole_refusal(char why[PARK_WHY_BYTES]);
 bool whole_close(struct park_receipt *r);
 /* Restores and unlocks. There is room: step 4. 0, or the driver's code. */
 int whole_open(void);
+/* Unlocks, unless the process waits for room: steps 5 and 6. 0, and if the driver is closed, the
+ * process is checkpointed; or the driver's code. */
+int whole_settle(void);
 /* Step 7: the code that all calls get; 0: it is not so. */
 int whole_lost_code(void);
 /* Step 10. NULL; or the end of the function's name. Any thread. */
@@ -76,8 +82,8 @@ const char *whole_late_step(void);
 /* Step 8. On the thread that ends the process. */
 void whole_at_exit(uint64_t end_ns);
 
-/* What a wake needs, by device; with the arenas, or only a restore. Beside closed.h's driver
- * room_tell says what is free. */
+/* What a wake needs, by device, after whole_settle; with the arenas, or only a restore. Beside
+ * closed.h's driver room_tell says what is free. */
 void whole_needs(bool with_arenas, uint64_t needs_bytes[]);
 
 #endif

@@ -3,7 +3,7 @@
 import time
 
 from parking import PARTLY, REFUSED
-from test_whole import Base
+from test_whole import CONTEXT_MIB, Base
 
 
 class Faults(Base):
@@ -38,6 +38,69 @@ class Faults(Base):
                 self.assertIn("does not tell what is free", reply["why"])
                 self.assertFalse(self.park_state(p).get("whole"))
                 self.assertEqual(p.do("check"), "right")
+
+    def test_no_unlock_and_no_nvml(self):
+        """It is locked and on the GPU: nothing has to tell that there is room."""
+        p = self.start(SIM_NVML_LOSES="2", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="2s",
+                       SIM_FAIL="cuCheckpointProcessUnlock:1:999")
+        p.do("make 4 4")
+        self.leave(p, PARTLY)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_no_checkpoint_and_no_unlock(self):
+        """The next park does not take a process that is locked for one that is off the GPU."""
+        p = self.start(SIM_FAIL="cuCheckpointProcessCheckpoint:1:600,"
+                                "cuCheckpointProcessUnlock:1:999")
+        p.do("make 4 4")
+        self.leave(p, PARTLY)
+        self.assertFalse(self.park_state(p)["whole"])
+        before = self.free_mib()
+        self.leave(p)
+        self.assertGreaterEqual(self.free_mib(), before + CONTEXT_MIB)
+        self.assertEqual(p.do("check"), "right")
+
+    def test_an_unlock_that_fails_for_good(self):
+        p = self.failing("Checkpoint", "600,cuCheckpointProcessUnlock:1+:999")
+        self.leave(p, PARTLY)
+        for words in "park whole=1", "park", "wake":
+            code, _, reply = p.ask(words)
+            self.assertEqual(code, REFUSED, reply)
+            self.assertIn("error 999", reply["why"])
+        self.assertFalse(self.park_state(p)["whole"])
+        p.talker.process.kill()
+
+    def test_a_restore_that_fails_without_nvml(self):
+        """What the page and the receipt say is what is."""
+        p = self.start(SIM_NVML_LOSES="2", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="1s",
+                       SIM_FAIL="cuCheckpointProcessRestore:1:999")
+        p.do("make 4 4")
+        before = self.free_mib()
+        _, reply = self.park(p, "park whole=1", PARTLY)
+        self.assertGreater(self.free_mib(), before + CONTEXT_MIB)
+        self.assertTrue(reply["whole"] and self.park_state(p)["whole"])
+        self.assertIn("does not tell what is free", reply["why"])
+        p.talker.process.kill()
+
+    def test_a_process_that_another_one_has_locked(self):
+        """While NVML starts anew before the lock, or where its failure forbids the lock."""
+        for questions, devices, steps in ("3", "2", 1), ("1", "1", 1), ("1", "1", 2):
+            with self.subTest(questions=questions, steps=steps):
+                p = self.start(SIM_NVML_LOSES=questions, SIM_NVML_MS="1000", SIM_DEVICES=devices,
+                               SIM_CHECKPOINTED="block")
+                p.do("make 4 4")
+                before, asked = self.free_mib(), p.page.put_ask("park whole=1")
+                p.page.ring()
+                self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
+                codes = [self.step(i, p) for i in range(steps)]
+                time.sleep(1.5)
+                codes += [self.step(i, p) for i in range(steps, 4)]
+                self.assertEqual(codes, ["0"] * 4)
+                code, _, reply = p.page.await_reply(*asked)
+                self.assertEqual(code, PARTLY, reply)
+                self.assertEqual(p.do("check"), "right")
+
+    def step(self, which, p):
+        return self.other.do(f"step {which} {p.pid}")
 
     def test_no_unlock(self):
         p = self.failing("Unlock", 999)
@@ -103,3 +166,17 @@ class Slow(Base):
         self.say(p, "check")
         self.assertGreater(p.talker.process.wait(60), 0)
         self.assertLess(time.monotonic() - begun, 25)
+
+    def test_a_use_beside_an_nvml_that_hangs(self):
+        """It starts in 9 s, and anew in the park: the use waits 5 s for it, and no more."""
+        p = self.start(SIM_NVML_LOSES="1", SIM_NVML_MS="9000", GPUCACHE_PARK_WAIT="1s")
+        p.do("make 4 4")
+        self.leave(p, REFUSED)
+        time.sleep(5)
+        before = self.free_mib()
+        p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: self.free_mib() > before, "the arenas stay")
+        begun = time.monotonic()
+        self.assertEqual(p.do("check"), "right")
+        self.assertLess(time.monotonic() - begun, 7.5)

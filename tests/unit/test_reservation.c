@@ -17,12 +17,16 @@ enum { MANY = 3 * PART_RANGES, ROUNDS = 20000 };
 static CUdeviceptr next;
 static atomic_int num_there; /* ranges */
 static int most_there = INT_MAX;
+static atomic_int num_refused;
+static void (*going)(void); /* while a range goes, and is there yet */
 
 static CUresult reserve(CUdeviceptr *addr, size_t size, size_t align, CUdeviceptr hint,
                         unsigned long long flags)
 {
-    if (num_there >= most_there)
+    if (num_there >= most_there) {
+        num_refused++;
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     num_there++;
     *addr = next;
     return CUDA_SUCCESS;
@@ -30,6 +34,8 @@ static CUresult reserve(CUdeviceptr *addr, size_t size, size_t align, CUdevicept
 
 static CUresult unreserve(CUdeviceptr addr, size_t size)
 {
+    if (going)
+        going();
     num_there--;
     return CUDA_SUCCESS;
 }
@@ -165,6 +171,71 @@ TEST(a_range_that_has_ended_goes_after_some_more)
     CUdeviceptr none;
     assert_int_equal(reservation_create(&none, PAGE, PAGE), CUDA_ERROR_OUT_OF_MEMORY);
     most_there = INT_MAX;
+    reservation_destroy(BASE + 64 * PAGE, PAGE);
+    assert_int_equal(num_there, 0);
+}
+
+static void all_retired_go(void)
+{
+    CUdeviceptr none;
+    most_there = 0;
+    assert_int_equal(reservation_create(&none, PAGE, PAGE), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(num_there, 0);
+    most_there = INT_MAX;
+}
+
+TEST(a_range_that_went_early_leaves_its_place_to_the_next)
+{
+    for (size_t i = 0; i < 2; i++) {
+        create(BASE + i * PAGE, PAGE);
+        reservation_retire(BASE + i * PAGE, PAGE);
+    }
+    most_there = 2;
+    create(BASE + 64 * PAGE, PAGE); /* the first one goes */
+    most_there = INT_MAX;
+    for (size_t i = 2; i <= RESERVATIONS_RETIRED; i++) {
+        create(BASE + i * PAGE, PAGE);
+        reservation_retire(BASE + i * PAGE, PAGE);
+        assert_false(is_reserved(BASE));
+        assert_true(is_reserved(BASE + PAGE));
+    }
+    reservation_destroy(BASE + 64 * PAGE, PAGE);
+    all_retired_go();
+}
+
+static pthread_t other;
+
+static void *create_another(void *unused)
+{
+    CUdeviceptr got;
+    return reservation_create(&got, PAGE, PAGE) == CUDA_SUCCESS ? &other : NULL;
+}
+
+/* As long as two: room for both threads. */
+static void another_finds_no_room(void)
+{
+    int before = num_refused;
+    going = NULL;
+    other = started(create_another, NULL);
+    while (num_refused == before)
+        usleep(100);
+    usleep(20000);
+    num_there--;
+}
+
+TEST(a_range_that_is_going_is_waited_for)
+{
+    void *created;
+    create(BASE, 2 * PAGE);
+    reservation_retire(BASE, 2 * PAGE);
+    num_there = most_there = 2;
+    going = another_finds_no_room;
+    create(BASE + 64 * PAGE, PAGE);
+    assert_int_equal(pthread_join(other, &created), 0);
+    assert_non_null(created);
+    assert_int_equal(num_there, 2);
+    most_there = INT_MAX;
+    reservation_destroy(BASE + 64 * PAGE, PAGE);
     reservation_destroy(BASE + 64 * PAGE, PAGE);
 }
 
