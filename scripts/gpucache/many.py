@@ -101,7 +101,8 @@ def each(verb, targets, args):
                 result.set_result(one(verb, target, args))
             except BaseException as error:  # pylint: disable=broad-except # the main thread has it
                 result.set_exception(error)
-    for _ in targets[:_at_once()]:
+    one_by_one = getattr(args, "whole", False)  # each looks at what its own checkpoint frees
+    for _ in targets[:1 if one_by_one else _at_once()]:
         start_thread(work)
     for result in results:
         yield result.result()

@@ -25,7 +25,8 @@ static struct {
     int device;
     uint64_t bytes;
     struct neighbour_needs others;
-    int code; /* the driver's, although the device seems to have the memory; 0: it has not */
+    bool untold; /* by NVML */
+    int code;    /* the driver's, although the device seems to have the memory; 0: it has not */
 } waiting;
 
 static uint64_t tell_of_wait(uint64_t now_ns)
@@ -37,6 +38,11 @@ static uint64_t tell_of_wait(uint64_t now_ns)
     if (waiting.code)
         log_warn("the program waits for its device memory: the driver gives error %d",
                  waiting.code);
+    else if (waiting.untold)
+        log_warn(
+            "the program waits: libnvidia-ml.so.1 does not tell what is free on device %d; see "
+            "whether nvidia-smi tells it",
+            waiting.device);
     else if (waiting.others.most_pid)
         log_warn("the program waits for %s GiB of device %d, whose memory is full: PID %llu holds "
                  "%s GiB",
@@ -54,10 +60,9 @@ static uint64_t free_bytes(CUdevice device)
 {
     uint64_t free_now = UINT64_MAX, total;
 
-    if (closed_is_now()) {
-        room_tell(device, &free_now);
+    waiting.untold = closed_is_now() && !room_tell(device, &free_now);
+    if (closed_is_now())
         return free_now;
-    }
     FOR_EACH_CONTEXT(c) {
         struct backend *b = &c->backend.base;
 

@@ -28,7 +28,8 @@
  *     checkpoint freed, what is away of the arenas, and 1 GiB. A process that left less than 2 GiB
  *     of the device free wants half of that beside its own, so it can come back. The race that
  *     remains is a process without the library that takes more than that within the 0.3 s of the
- *     restore.
+ *     restore. What others free during the checkpoint counts as freed by it: so `gpucache park`
+ *     asks one process after another.
  *  5. Each fault of the way out is undone: the process is unlocked and the driver open; the arenas
  *     stay away. If the unlock fails, the driver stays closed, and the next wake or park tries
  *     again, without a look at NVML. If NVML does not tell what the checkpoint freed, a wake could

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What fails while a process leaves the GPU as a whole, or comes back, and what takes long."""
+import os
 import time
 
+import programs
 from parking import PARTLY, REFUSED
 from test_whole import CONTEXT_MIB, Base
 
@@ -180,3 +182,13 @@ class Slow(Base):
         begun = time.monotonic()
         self.assertEqual(p.do("check"), "right")
         self.assertLess(time.monotonic() - begun, 7.5)
+
+    def test_who_waits_for_nvml_is_told_so(self):
+        """The device is not full."""
+        log = os.path.join(os.path.dirname(self.pages), "log")
+        p = self.start(SIM_NVML_LOSES="3", SIM_NVML_STARTS="1", GPUCACHE_LOG="warn:" + log)
+        p.do("make 4 4")
+        self.leave(p)
+        self.say(p, "check")
+        self.wait_for(lambda: "does not tell what is free" in programs.read(log), "not a word")
+        self.assertNotIn("full", programs.read(log))

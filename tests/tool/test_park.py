@@ -6,7 +6,7 @@ import os
 import time
 import types
 
-from fake import MIB, UUID, UUID_B, body, pool, tool
+from fake import MIB, UUID, UUID_B, body, map_page, pool, tool
 from test_page import USER, Case
 
 from gpucache import picture, tables, top
@@ -97,6 +97,27 @@ class Asked(Case):
         why = "the driver does not lock the process: error 600"
         self.assertEqual(self.told("park", PARTLY, {**parked(), "why": why}, 188 * MIB)[2],
                          f"gpucache: {ME}: not all is parked: {why}\n")
+
+    def test_whole_processes_go_one_after_another(self):
+        """Each looks at what is free before and behind its checkpoint."""
+        under_way, most = [], 0
+
+        def answer(_):
+            nonlocal most
+            under_way.append(1)
+            most = max(most, len(under_way))
+            time.sleep(0.1)
+            under_way.pop()
+            return DONE, 188 * MIB, parked()
+        pids = []
+        for _ in range(3):
+            child, its = self.sleeper()
+            map_page(child, self.page(answer=answer, **its))
+            pids.append(child.pid)
+        for options, at_once in ((["--whole"], 1), ([], 3)):
+            most = 0
+            self.assertEqual(tool("park", *pids, *options).status, 0)
+            self.assertEqual(most, at_once, options)
 
     def test_a_whole_process_without_memory_in_arenas_is_parked(self):
         page = self.serve(DONE, {"ns": 1, "state": "woken"}, text=sleeper())
