@@ -7,6 +7,7 @@ SCENES_BARE, if there is one, the outcomes of bare runs are kept for tests of th
 Exit status: 0 the pair is equal, 1 it is not, 77 the program skips."""
 # Hundreds of tests start this. What takes long to import is imported where few of them need it, or
 # done without (argparse, json, re, subprocess).
+import fcntl
 import marshal
 import os
 import select
@@ -43,6 +44,7 @@ def read_calls(path):
     """The simulated driver's call counts, {function: calls}; empty without a simulated driver."""
     try:
         with open(path, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # a child may still end
             return {words[-2]: int(words[-1]) for words in map(str.split, file)}
     except FileNotFoundError:
         return {}

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "tests/sim/api.h"
@@ -163,16 +164,15 @@ int simDeviceLaunch(void *exec, void *stream)
     return (int)api_leave(graph_launch(exec, stream));
 }
 
-/* By one write: a child that still ends may be read meanwhile. */
+/* The process that ends last has the file. A lock keeps the others out meanwhile, and readers. */
 static void print_calls(void)
 {
     const char *name = strchr(config.trace, ':');
-    FILE *file = name != NULL ? fopen(name + 1, "w") : stderr;
-    static char lines[100 * FUNCTION_COUNT];
+    FILE *file = name != NULL ? fopen(name + 1, "a") : stderr;
     if (file == NULL)
         return;
-    if (name != NULL)
-        setvbuf(file, lines, _IOFBF, sizeof lines);
+    if (name != NULL && flock(fileno(file), LOCK_EX) == 0)
+        (void)!ftruncate(fileno(file), 0); /* a terminal has nothing to cut off */
     for (enum function i = 0; i < FUNCTION_COUNT; i++)
         if (api_calls(i) > 0)
             fprintf(file, "sim: calls: %s %llu\n", api_name(i), (unsigned long long)api_calls(i));
