@@ -182,27 +182,29 @@ static struct cut {
 static unsigned num_cuts;
 
 /* The library maps a file at one place, and then moves it to another one: what is there at two
- * looks has come to stay. */
-static void cut_mapped(const char *folder, int empty)
+ * looks has come to stay. seen: where they were at the last look. */
+static void cut_mapped(const char *folder, int empty, unsigned long seen[CUTS_MAX])
 {
-    static unsigned long seen[CUTS_MAX];
     unsigned num_seen = 0;
     char line[512];
     FILE *maps = fopen("/proc/self/maps", "r");
     EXPECT(maps);
     while (fgets(line, sizeof line, maps) && num_cuts < CUTS_MAX) {
         unsigned long from, to;
-        if (!strstr(line, folder) || sscanf(line, "%lx-%lx", &from, &to) != 2)
+        if (!strstr(line, folder) || !strstr(line, " rw-s ") ||
+            sscanf(line, "%lx-%lx", &from, &to) != 2)
             continue;
         unsigned long *before = &seen[num_seen++ % CUTS_MAX];
         bool stays = *before == from;
         *before = from;
         if (!stays)
             continue;
-        struct cut *c = &cuts[num_cuts++];
+        struct cut *c = &cuts[num_cuts];
         *c = (struct cut){.at = (char *)from, .size_bytes = to - from};
         c->own = mremap(c->at, 0, c->size_bytes, MREMAP_MAYMOVE);
-        EXPECT(c->own != MAP_FAILED);
+        if (c->own == MAP_FAILED)
+            continue; /* it has moved all the same */
+        num_cuts++;
         EXPECT(mmap(c->at, c->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, empty,
                     0) == c->at);
     }
@@ -211,10 +213,11 @@ static void cut_mapped(const char *folder, int empty)
 
 static void cut(const char *folder)
 {
+    unsigned long seen[CUTS_MAX] = {0};
     int empty = memfd_create("empty", 0);
     EXPECT(empty >= 0);
     while (!num_cuts)
-        cut_mapped(folder, empty);
+        cut_mapped(folder, empty, seen);
     close(empty);
 }
 
