@@ -19,37 +19,39 @@
 
 static uint64_t needs[DEVICES_MAX];
 
-/* What the log is to say, for the control thread: the park thread writes no log while the gate is
- * closed. */
-static struct {
+struct wait {
     int device;
     uint64_t bytes;
     struct neighbour_needs others;
     bool untold; /* by NVML */
     int code;    /* the driver's, although the device seems to have the memory; 0: it has not */
-} waiting;
+};
+
+static struct wait waiting;
+/* What the log is to say: the park thread writes no log while the gate is closed. It writes this
+ * once in a wake, WAKE_TELL_NS after its begin, and the control thread reads it in the duty that
+ * is due from then on. */
+static struct wait news;
 
 static uint64_t tell_of_wait(uint64_t now_ns)
 {
-    struct figure wants = text_fixed(waiting.bytes, UINT64_C(1) << 30, 1),
-                  has = text_fixed(waiting.others.most_bytes, UINT64_C(1) << 30, 1);
+    struct figure wants = text_fixed(news.bytes, UINT64_C(1) << 30, 1),
+                  has = text_fixed(news.others.most_bytes, UINT64_C(1) << 30, 1);
 
     (void)now_ns;
-    if (waiting.code)
-        log_warn("the program waits for its device memory: the driver gives error %d",
-                 waiting.code);
-    else if (waiting.untold)
-        log_warn(
-            "the program waits: libnvidia-ml.so.1 does not tell what is free on device %d; see "
-            "whether nvidia-smi tells it",
-            waiting.device);
-    else if (waiting.others.most_pid)
+    if (news.code)
+        log_warn("the program waits for its device memory: the driver gives error %d", news.code);
+    else if (news.untold)
+        log_warn("the program waits: libnvidia-ml.so.1 does not tell what is free on device %d; "
+                 "see whether nvidia-smi tells it",
+                 news.device);
+    else if (news.others.most_pid)
         log_warn("the program waits for %s GiB of device %d, whose memory is full: PID %llu holds "
                  "%s GiB",
-                 wants.text, waiting.device, (unsigned long long)waiting.others.most_pid, has.text);
+                 wants.text, news.device, (unsigned long long)news.others.most_pid, has.text);
     else
         log_warn("the program waits for %s GiB of device %d, whose memory is full", wants.text,
-                 waiting.device);
+                 news.device);
     return DUTY_NEVER;
 }
 
@@ -59,9 +61,10 @@ static struct duty tell = {.run = tell_of_wait, .due_ns = DUTY_NEVER};
 static uint64_t free_bytes(CUdevice device)
 {
     uint64_t free_now = UINT64_MAX, total;
+    bool closed = closed_is_now();
 
-    waiting.untold = closed_is_now() && !room_tell(device, &free_now);
-    if (closed_is_now())
+    waiting.untold = closed && !room_tell(device, &free_now);
+    if (closed)
         return free_now;
     FOR_EACH_CONTEXT(c) {
         struct backend *b = &c->backend.base;
@@ -172,7 +175,8 @@ int wake_run(bool with_arenas, wake_try *try_once, bool (*goes_on)(void), uint64
         published = true;
         if (!told && now_ns - since_ns >= WAKE_TELL_NS) {
             told = true;
-            waiting.code = device < 0 ? code : 0;
+            news = waiting;
+            news.code = device < 0 ? code : 0;
             control_due(&tell, 0);
         }
         get_memory(device, missing_bytes, &pause_ns);

@@ -42,7 +42,7 @@
 static uint64_t needs[DEVICES_MAX];
 atomic_bool whole_shares;
 static _Atomic int lost_code;
-static CUprocessState known_state; /* as far as the library changed it */
+static CUprocessState known_state; /* as the library left it, or the driver said last */
 static bool is_ours;               /* step 5 */
 
 /* Step 10. */
