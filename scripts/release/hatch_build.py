@@ -41,7 +41,10 @@ class Hook(BuildHookInterface):
         for command in (["meson", "setup", build, self.root, "--buildtype=release",
                          "-Dtests=false", "-Dprefix=/usr", "-Dlibdir=lib"],
                         ["meson", "install", "-C", build, "--destdir", stage]):
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  text=True)
+            if done.returncode:
+                sys.exit(f"{done.stdout}this failed: {' '.join(map(str, command))}")
         shutil.move(stage / "usr" / "share", stage / "share")
         wheel.unpack_tool(stage / "usr" / "bin" / "gpucache", stage)
         shutil.copyfile(stage / "usr" / "lib" / "libgpucache.so",

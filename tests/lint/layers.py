@@ -204,6 +204,8 @@ def read_symbols(build):
     found = {}
     for command in json.loads((build / 'compile_commands.json').read_text()):
         if OBJECTS.fullmatch(command['output']):
+            if not (build / command['output']).exists():
+                sys.exit(f'{build} has no object files: `ninja -C {build} quick` first')
             source = os.path.relpath(build / command['file'], lint.ROOT)
             found[source] = lint.output_of('nm', '-P', build / command['output'])
     return found
