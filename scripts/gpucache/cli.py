@@ -20,8 +20,9 @@ VERBS = {
                 "For LD_PRELOAD."),
     "run": ("run", "run a program under the library",
             "Options come as flags, or as words NAME=VALUE before the command, without their "
-            "GPUCACHE_. All are checked before anything starts. Another NAME=VALUE sets a variable "
-            "for the command. What LD_PRELOAD names already stays preloaded."),
+            "GPUCACHE_. All are checked before anything starts; file names count from here. "
+            "Another NAME=VALUE sets a variable for the command. What LD_PRELOAD names already "
+            "stays preloaded."),
     "ps": ("ps", "list GPUs, and who holds how much of which",
            "First a line for each GPU, then one for each process on it. LIVE is held by the "
            "program. CACHED is what its Python packages keep of the memory that they took. IDLE is "

@@ -46,6 +46,7 @@ PLACE_BYTES = 256
 TIMES_NS = {unit: round(seconds * 10**9) for unit, seconds in text.TIMES.items()}
 TOO_MUCH = 1 << 64
 AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z%]*)", re.IGNORECASE)
+NO_PID = "%p in the name of a folder stands for the process id: record in another folder"
 NEAR = 0.6  # a name that is less like an option's is none that was mistyped
 ROWS = {row["env"]: row for row in tables.OPTIONS}
 
@@ -210,3 +211,24 @@ def checked(name, value):
         raise Fault(f"{short(env)}={value} is not understood: it takes {ROWS[env]['allowed']}",
                     USAGE)
     return env, value
+
+
+def absolute(env, value):
+    """The value with the name of its file or folder as it is from here. The library would make it
+    absolute at the first use of the GPU, when the program may have changed its folder."""
+    kind, head, name = ROWS[env]["type"] if env in ROWS else "", "", value
+    if kind in ("STATS", "LOG"):
+        head, colon, name = value.partition(":")
+        head += colon
+    if kind not in ("PATH", "DIR", "STATS", "LOG") or os.path.isabs(name) or \
+            name.strip(BLANKS).lower() in ("", "none"):
+        return value
+    try:
+        here = os.getcwd()
+    except OSError:
+        return value
+    if head:
+        here = here.replace("%", "%%")
+    elif env == "GPUCACHE_TRACE" and "%p" in here:
+        raise Fault(f"{here}: {NO_PID}")
+    return head + os.path.join(here, name)

@@ -39,6 +39,7 @@ def environment(args):
                     "command that begins with a dash", USAGE)
     if not words:
         raise Fault("run needs a command; gpucache run --help says more", USAGE)
+    changes = {env: options.absolute(env, value) for env, value in changes.items()}
     # The loader separates by colons and by blanks.
     before = changes.get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
     others = [p for p in re.split(r"[:\s]+", before) if p]

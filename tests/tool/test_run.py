@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 import unittest.mock
 import zipfile
@@ -123,7 +124,7 @@ class Run(unittest.TestCase):
 
     def test_every_option_is_a_flag(self):
         for row in tables.OPTIONS:
-            value = row["default"] or "x"
+            value = row["default"] or "/x"
             found = self.environment(options.flag(row["env"]), value, "--", "true")
             self.assertEqual(found["environment"][row["env"]], value)
             self.assertEqual(found["command"], ["true"])
@@ -144,6 +145,30 @@ class Run(unittest.TestCase):
             done = tool("run", "--json", name + "=1", "--", "true")
             self.assertEqual((done.status, done.err), (0, err))
             self.assertEqual(done.json["environment"][name], "1")
+
+    def test_names_of_files_are_from_where_run_is_called(self):
+        """The program may change its folder before the library makes them absolute."""
+        with tempfile.TemporaryDirectory() as top:
+            here = os.path.join(os.path.realpath(top), "p%p")
+            os.mkdir(here)
+            given = {"LOG": "debug:l.log", "STATS": "exit-json:s", "EMPTY_CACHE_FILE": "e",
+                     "DIR": "d", "TRACE": " none"}
+            words = [f"{name}={value}" for name, value in given.items()]
+            folder = os.getcwd()
+            self.addCleanup(os.chdir, folder)
+            os.chdir(here)
+            found = self.environment(*words, "true")["environment"]
+            refused = tool("run", "--json", "--trace", "t.gct", "true")
+            os.chdir(os.path.dirname(here))
+            trace = self.environment("--trace", "t-%p.gct", "--", "true")["environment"]
+            os.chdir(folder)
+        twice = here.replace("%", "%%")
+        self.assertEqual([found["GPUCACHE_" + name] for name in given],
+                         [f"debug:{twice}/l.log", f"exit-json:{twice}/s", f"{here}/e",
+                          f"{here}/d", " none"])
+        self.assertEqual((refused.status, refused.out), (1, ""))
+        self.assertIn("%p in the name of a folder", refused.err)
+        self.assertEqual(trace["GPUCACHE_TRACE"], f"{os.path.dirname(here)}/t-%p.gct")
 
     def test_the_commands_own_flags_stay_its_own(self):
         found = self.environment("--max-idle", "1G", "prog", "--json", "--max-idle", "3G")
