@@ -8,7 +8,7 @@ import json
 import os
 import stat
 
-from gpucache import text, trace, usage
+from gpucache import recording, text, trace, usage
 from gpucache.fault import Fault
 
 ABOUT = "Who asked for live memory is known while a trace records: start the program with " \
@@ -18,15 +18,13 @@ BEFORE = "from before the trace"
 
 def _path(process):
     """The file of the trace that is on. Faults if there is none."""
-    told = process.options()
-    name = told.get("TRACE", "").replace("%p", str(process.shown_pid()))
-    if told.get("TRACE_ON", "start") == "oom":
+    told, name = process.options(), recording.of(process)
+    if told.get("TRACE_ON") == "oom":
         raise Fault(f"PID {process.pid}: it keeps its latest events in memory, and writes them "
                     "when an allocation fails (GPUCACHE_TRACE_ON=oom). " + ABOUT)
-    if name.lower() in ("", "none"):
+    if not name:
         raise Fault(f"PID {process.pid}: it records no trace. {ABOUT}")
-    where = f"/proc/{process.pid}/root{name}" if os.path.isabs(name) else \
-        f"/proc/{process.pid}/cwd/{name}"
+    where = recording.place(process, name)
     try:
         found = os.stat(where)
         if stat.S_ISREG(found.st_mode) and found.st_uid == os.stat(f"/proc/{process.pid}").st_uid:

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache trace: records what a running process does with GPU memory, for a time."""
 import os
+import re
 import signal
 import time
 
-from gpucache import ask, gpu, setting, state, text, trace
-from gpucache.fault import DONE, Fault, complain, end_in_order, reason
+from gpucache import ask, gpu, options, recording, setting, state, text, trace
+from gpucache.fault import DONE, Fault, complain, end_in_order, hold_endings, reason
 
 STEP_S = 0.2
 LOOK_S = 1.0
+# A request takes no name with blanks, and a reply has so much of a name, without other than UTF-8.
+UNFIT, SHOWN_BYTES = re.compile("[\\s?\ufffd]"), 300
 
 
-def _path(args):
-    """Absolute: the process may have another folder."""
+def _path(args, process):
+    """Absolute: the process may have another folder. With the process id for %p."""
     name = args.output or f"gpucache-{args.pid}-{time.strftime('%H%M%S')}.gct"
-    path = os.path.abspath(name)
+    path = os.path.abspath(recording.named(process, name))
+    if "%p" in path:
+        raise Fault(f"{path}: {options.NO_PID}")
     if any(c.isspace() for c in path):
         raise Fault(f"{path}: a name with blanks cannot be given to a running process")
     if os.path.lexists(path):
@@ -31,14 +36,9 @@ def _change(process, value, name="GPUCACHE_TRACE"):
 
 
 def _others(pid, path=None):
-    """The file of a trace that is on and not in `path`; None: there is none. GPUCACHE_TRACE_ON=oom
-    is no such trace."""
-    told = state.one(pid).options()
-    name = told.get("TRACE", "none")
-    if name.lower() in ("", "none") or told.get("TRACE_ON") == "oom":
-        return None
-    is_own = path and text.printable(path).startswith(name.removesuffix("..."))
-    return None if is_own else name
+    """The file of a trace that is on and not in `path`; None: there is none."""
+    name = recording.of(state.one(pid))
+    return None if name is None or path and name == recording.shown(path) else name
 
 
 class Oom:
@@ -46,6 +46,12 @@ class Oom:
 
     def __init__(self, process):
         self.process, self.is_on = process, False
+        told = process.options()
+        name = told.get("TRACE", "none")
+        if told.get("TRACE_ON") == "oom" and (UNFIT.search(name) or
+                                              len(os.fsencode(name)) > SHOWN_BYTES):
+            raise Fault(f"PID {process.pid}: it waits for the end of memory with a file {name}, "
+                        "which could not be set again afterwards")
         # Before the other option: it would begin a trace in this file.
         self.path = str(_change(process, "none").get("old") or "none")
         try:
@@ -85,6 +91,14 @@ class Beside:
             its.add(self.rows)
 
 
+def _begin(process, path):
+    if _change(process, path).get("note"):
+        raise Fault(f"PID {process.pid}: it could not write {path}; its log says why")
+    if not os.path.exists(path):
+        raise Fault(f"PID {process.pid}: it could write {path}, but the file is not here: the "
+                    "process sees other folders")
+
+
 def _end(process, path, oom):
     """Ends the trace in `path`, and no other."""
     try:
@@ -95,25 +109,26 @@ def _end(process, path, oom):
             oom.go_on()
     except (Fault, OSError) as error:
         if not _has_ended(process.pid):
-            complain(f"PID {process.pid}: the trace goes on: {error}")
+            complain(f"PID {process.pid}: it may go on recording: {error}; gpucache set "
+                     f"{process.pid} TRACE=none ends it")
 
 
 def show(args):
-    process = state.one(args.pid, fresh=False)
+    process = state.one(args.pid)
     if process.status != "running":
         raise Fault(f"PID {args.pid}: it has ended")
-    path, other = _path(args), _others(args.pid)
+    path, other = _path(args, process), _others(args.pid)
     if other:
         raise Fault(f"PID {args.pid}: it records a trace already, in {other}: gpucache set "
                     f"{args.pid} TRACE=none ends it")
-    oom = Oom(process)
-    if _change(process, path).get("note") or not os.path.exists(path):
-        oom.go_on()
-        raise Fault(f"PID {args.pid}: it could not write {path}; its log says why")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_in_order()
-    end, beside = time.monotonic() + args.seconds, None
+    hold_endings(True)
+    oom, beside = Oom(process), None
     try:
+        _begin(process, path)
+        end = time.monotonic() + args.seconds
+        hold_endings(False)
         beside = Beside(process)
         while time.monotonic() < end and not _has_ended(args.pid):
             beside.look()
@@ -121,7 +136,9 @@ def show(args):
     except KeyboardInterrupt:
         pass  # enough was seen
     finally:
+        hold_endings(True)
         _end(process, path, oom)
+        hold_endings(False)
     try:
         if beside:
             beside.write(path)

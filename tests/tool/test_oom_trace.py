@@ -167,3 +167,14 @@ class OutOfMemory(Traces):
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
         used = usage.Usage(self.read(program.path)[0])
         self.assertEqual(used.live, 3_000_000)
+
+    def test_a_name_that_could_not_be_set_again_afterwards_is_left_as_it_is(self):
+        for name in "a b.gct", "c" * 240 + "/" + "d" * 240:
+            program = self.program("take a 1000000", GPUCACHE_TRACE=self.file(name))
+            self.await_page(program)
+            done = self.tool("trace", program.pid, "--seconds", "0.1", "-o", self.file("live.gct"))
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn("could not be set again", done.stderr)
+            told = json.loads(self.tool("stat", "--json", program.pid).stdout)["options"]
+            self.assertEqual((told["TRACE"], told["TRACE_ON"]), (self.file(name), "oom"))
+            program.end()

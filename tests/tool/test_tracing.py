@@ -293,6 +293,44 @@ class Tracing(Traces):
                           for path in (live, other)],
                          [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
 
+    def test_a_trace_whose_name_begins_like_ours_is_another(self):
+        program = Program(self, "take a 1000000")
+        self.await_page(program)
+        asker = self.asker(program, self.file("live.1.gct"))
+        for value in "none", self.file("live.1"):
+            self.assertEqual(self.tool("set", program.pid, f"TRACE={value}").returncode, 0)
+        asker.send_signal(signal.SIGINT)
+        self.assertIn("another trace took its place", asker.communicate(timeout=60)[1])
+        self.assertEqual(self.stat(program)["options"]["TRACE"], self.file("live.1"))
+        program.end()
+
+    def test_it_ends_whatever_the_name_of_its_file(self):
+        """The library writes the process id for %p. A page has U+FFFD for what is no UTF-8."""
+        program = Program(self, "take a 1000000", GPUCACHE_TRACE_ON="start")
+        self.await_page(program)
+        for name, real in (("x-%p.gct", f"x-{program.pid}.gct"),
+                           ("caf\udce9\udcff\u00e9.gct", ) * 2, ("y" * 250 + ".gct", ) * 2):
+            done = self.tool("trace", program.pid, "--seconds", "0.1", "-o", self.file(name))
+            self.assertEqual((done.returncode, done.stderr), (0, ""), name)
+            self.assertEqual(self.stat(program)["options"]["TRACE"], "none", name)
+            self.assertTrue(self.read(self.file(real))[0].ended)
+        program.end()
+
+    def test_a_trace_that_did_not_begin_leaves_nothing_behind(self):
+        program = Program(self, "take a 1000000")
+        self.await_page(program)
+        os.mkdir(self.file("p%p"))
+        for name, sentence in ((self.file("nodir/x.gct"), "it could not write"),
+                               ("x.gct", "%p in the name of a folder")):
+            done = self.tool("trace", program.pid, "-o", name, cwd=self.file("p%p"))
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(sentence, done.stderr)
+            self.assertEqual(self.stat(program)["options"]["TRACE"], "none")
+        right = self.file("right.gct")
+        done = self.tool("trace", program.pid, "--seconds", "0.1", "-o", right)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        program.end()
+
     def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
         program = Program(self, "take a 100000000")
         self.await_page(program)

@@ -134,9 +134,9 @@ class Traces(Scratch):
         """Until the tool finds the program's page, which comes soon after the first allocation."""
         self.assertTrue(wait_for(lambda: not self.tool("stat", program.pid).returncode), "no page")
 
-    def tool(self, *words):
+    def tool(self, *words, cwd=None):
         return subprocess.run([*ALONE, *map(str, words)], text=True, timeout=60, check=False,
-                              capture_output=True, env=self.outside)
+                              capture_output=True, env=self.outside, cwd=cwd)
 
     def page_of(self, *paths):
         """The page of a report."""
