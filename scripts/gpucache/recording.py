@@ -3,8 +3,11 @@
 import os
 import re
 import struct
+import time
 
 from gpucache import tables, text
+
+TICK_S = 2.5  # the library writes the time into the header each second
 
 
 def named(process, name):
@@ -51,3 +54,19 @@ def of(process):
     except OSError:
         is_there = True
     return name if is_there else None
+
+
+def goes_on(process, name):
+    """Is the file of the trace this one, and is it written to? Takes a second."""
+    mine, path = of(process), place(process, named(process, name))
+    try:
+        if not mine or mine != shown(name) and not os.path.samefile(path, place(process, mine)):
+            return False
+        before, end = _last_ns(path), time.monotonic() + TICK_S
+        while before is not None and time.monotonic() < end:
+            time.sleep(0.05)
+            if _last_ns(path) != before:
+                return True
+    except OSError:
+        pass
+    return False

@@ -2,10 +2,12 @@
 """gpucache set: changes options of running processes."""
 import json
 
-from gpucache import ask, options, process, state, tables, text
+from gpucache import ask, options, process, recording, state, tables, text
 from gpucache.fault import DONE, NOT_DONE, USAGE, Fault, complain, end_in_order
 
 PATIENCE_S = 5
+TRACES = ("GPUCACHE_TRACE", "GPUCACHE_TRACE_ON")
+ALREADY = "it records that already"
 
 
 def words_of(args):
@@ -30,9 +32,32 @@ def words_of(args):
     return list(dict.fromkeys(pids)), pairs
 
 
+def _records_already(found, env, value):
+    """The library makes the file of a trace anew at each such request: it would end the one that is
+    on, and refuse the file, which is there."""
+    if env not in TRACES or not found.pid or value.lower() in ("", "none", "oom"):
+        return False
+    now = state.one(found.pid)
+    name = recording.of(now) if env == "GPUCACHE_TRACE_ON" else value
+    return bool(name) and recording.goes_on(now, name)
+
+
 def change(found, pairs):
-    """The changes that the library of one process reports: [{"name", "old", "new"} or {"name",
-    "why"}]."""
+    """What became of each option: [{"name", "old", "new"} or {"name", "why"}]."""
+    already = [pair for pair in pairs if _records_already(found, *pair)]
+    others = [pair for pair in pairs if pair not in already]
+    return [{"name": env, "old": value, "new": value, "note": ALREADY} for env, value in already] \
+        + (_ask(found, others) if others else [])
+
+
+def is_done(entry):
+    """A trace that did not begin has a note alone."""
+    is_off = entry.get("name") in TRACES and entry.get("note") not in (None, ALREADY)
+    return not entry.get("why") and not is_off
+
+
+def _ask(found, pairs):
+    """The changes that the library of one process reports."""
     request = " ".join(["set", *(f"{options.short(env)}={value}" for env, value in pairs)])
     with ask.Line(found.page) as line:
         reply = line.ask(request, PATIENCE_S)
@@ -78,7 +103,7 @@ def show(args):
             continue
         results.append({"pid": pid, "changes": changes})
         for entry in changes:
-            done = done and not entry.get("why")
+            done = done and is_done(entry)
             if not args.json:
                 print(f"PID {pid}: {line_of(entry)}")
     if args.json:

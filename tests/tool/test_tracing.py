@@ -326,10 +326,25 @@ class Tracing(Traces):
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn(sentence, done.stderr)
             self.assertEqual(self.stat(program)["options"]["TRACE"], "none")
+        # The option of a trace that did not begin is none that records.
+        done = self.tool("set", program.pid, f"TRACE={self.file('nodir/x.gct')}")
+        self.assertEqual((done.returncode, "there is no trace" in done.stdout), (1, True))
         right = self.file("right.gct")
         done = self.tool("trace", program.pid, "--seconds", "0.1", "-o", right)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         program.end()
+
+    def test_to_ask_again_for_the_trace_that_is_on_does_not_end_it(self):
+        program = self.program("take a 1000000", GPUCACHE_TRACE="here.gct")
+        self.await_page(program)
+        for value in "TRACE=here.gct", f"TRACE={self.file('here.gct')}", "TRACE_ON=start":
+            done = self.tool("set", program.pid, value)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("it records that already", done.stdout)
+        program.do("take b 2000000")
+        self.assertEqual(program.end(), "")
+        self.assertEqual([e.b for e in self.read(self.file("here.gct"))[1]
+                          if e.kind in usage.ALLOCS], [1_000_000, 2_000_000])
 
     def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
         program = Program(self, "take a 100000000")
