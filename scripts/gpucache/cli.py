@@ -141,6 +141,29 @@ def _time(words):
     return found
 
 
+def _seconds(words):
+    try:
+        found = float(words)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{words[:50]} is no number of seconds: it takes 30 or "
+                                         "0.5")
+    return found
+
+
+def _size_of_gpu(words):
+    if not _size(words):
+        raise argparse.ArgumentTypeError(f"no GPU has {words} of memory")
+    return _size(words)
+
+
+def _gpu(words):
+    if not words.strip():
+        raise argparse.ArgumentTypeError("it takes the number of a GPU as in ps, or its UUID")
+    return words
+
+
 def _interval(words):
     found = _time(words)
     if found < 0.01:
@@ -187,7 +210,7 @@ def _add_top(add):
 
 def _add_trace(add):
     _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
-    add("--seconds", type=float, default=30.0, metavar="N",
+    add("--seconds", type=_seconds, default=30.0, metavar="N",
         help="how long (default: 30); until the process ends at most")
     add("-o", "--output", metavar="FILE",
         help="the file, which must not be there yet (default: gpucache-PID-TIME.gct)")
@@ -205,7 +228,7 @@ def _add_report(add):
 
 def _add_plan(add):
     add("files", nargs="+", metavar="FILE", help="a trace of each program")
-    add("--gpu", type=_size, metavar="SIZE",
+    add("--gpu", type=_size_of_gpu, metavar="SIZE",
         help="the memory of the GPU (default: that of the smallest GPU of the traces)")
 
 
@@ -228,7 +251,8 @@ def _add_flush(add):
     add("--all", action="store_true", help="all processes of the user under the library")
     add("--name", metavar="GLOB", help="those whose program, or the file that runs it, has a "
         "name that matches a pattern, such as 'python*'")
-    add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
+    add("--gpu", type=_gpu, metavar="N|UUID",
+        help="only memory of this GPU: its number as in ps, or UUID")
     add("--keep", type=_size, default=0, metavar="SIZE",
         help="leave up to this much idle memory, on each GPU")
     add("--wait", type=_time, default=5.0, metavar="TIME",
@@ -247,7 +271,8 @@ def _add_park(add):
     _add_processes(add)
     add("--all", action="store_true", help="all processes of the user under the library; those "
         "that used the GPU within the last 2 s are left out")
-    add("--gpu", metavar="N|UUID", help="only memory of this GPU: its number as in ps, or UUID")
+    add("--gpu", type=_gpu, metavar="N|UUID",
+        help="only memory of this GPU: its number as in ps, or UUID")
     add("--keep", type=_size, default=0, metavar="SIZE",
         help="leave up to this much memory, on each GPU")
     add("--to", type=_place, metavar="host|FOLDER",
@@ -268,7 +293,7 @@ def _add_park(add):
 def _add_wake(add):
     _add_processes(add)
     add("--all", action="store_true", help="all processes of the user that are parked")
-    add("--gpu", metavar="N|UUID",
+    add("--gpu", type=_gpu, metavar="N|UUID",
         help="only processes with memory on this GPU, which get back all")
     add("--drop", action="store_true", help="free the copies that the host retains "
         "(GPUCACHE_PARK=retain), also of processes that are not parked")

@@ -130,19 +130,19 @@ def _serve(args, client, host, port):
 
 
 def show(args):
-    if bool(args.listen) + bool(args.textfile) + args.json > 1:
+    if sum((args.listen is not None, args.textfile is not None, args.json)) > 1:
         raise Fault("metrics takes one of --listen, --textfile and --json", fault.USAGE)
     if args.json:
         found, complaints = state.running(args.all_users, gpu.Gpus())
         print(json.dumps({"processes": [p.as_json() for p in found],
                           "complaints": page.sum_up(complaints)}))
         return fault.NOT_DONE if complaints else DONE
-    address = _address(args.listen) if args.listen else None
+    address = None if args.listen is None else _address(args.listen)
     client = needed("prometheus_client", "metrics")
     page.need_right(args.all_users)  # each scrape would be refused, one by one
     if address:
         return _serve(args, client, *address)
-    if args.textfile:
+    if args.textfile is not None:
         try:
             # Written beside it first, so that a reader sees the old text or the new one.
             client.write_to_textfile(os.path.abspath(args.textfile), _registry(args))

@@ -112,6 +112,18 @@ class Values(unittest.TestCase):
                       ("flush", 1, "--keep", "9" * 5000), ("flush", 1, "--wait", "9" * 5000)):
             self.assertEqual(tool(*words).status, 2, words[:2])
 
+    def test_what_is_no_time_to_record_for_is_refused(self):
+        for words in "0", "-1", "nan", "inf", "1e400", "", "-0.0", "x", "9" * 5000:
+            done = tool("trace", 1, f"--seconds={words}")
+            self.assertEqual((done.status, done.out), (2, ""), words[:9])
+            self.assertIn("is no number of seconds", done.err)
+
+    def test_an_empty_word_is_not_an_option_left_out(self):
+        for words in (("flush", 1, "--gpu="), ("park", 1, "--gpu= "), ("wake", 1, "--gpu="),
+                      ("metrics", "--listen="), ("plan", "--gpu=0", "x")):
+            done = tool(*words)
+            self.assertEqual((done.status, done.out), (2, ""), words)
+
     def test_defaults_are_values(self):
         for row in tables.OPTIONS:
             options.checked(row["env"], row["default"])
