@@ -161,7 +161,10 @@ void dumps(const char *path)
         atomic_store(&over, number == 4);
         for (int i = 0; number == 4 && i < 4; i++)
             pthread_join(all[i], NULL);
-        if (!trace_dump_begin(number, why, sizeof why)) {
+        bool begun = false; /* the lock of the rings may be the others' all the time */
+        for (int tries = 0; !begun && tries < 50; tries++)
+            begun = trace_dump_begin(number, why, sizeof why);
+        if (!begun) {
             fprintf(stderr, "no dump: %s\n", why);
             continue;
         }
