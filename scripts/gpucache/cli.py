@@ -249,8 +249,8 @@ def _add_flush(add):
     _with_completer(add("pids", type=_pid, nargs="*", metavar="PID", help="the processes"),
                     complete_pids)
     add("--all", action="store_true", help="all processes of the user under the library")
-    add("--name", metavar="GLOB", help="those whose program, or the file that runs it, has a "
-        "name that matches a pattern, such as 'python*'")
+    add("--name", metavar="GLOB", help="those whose program, the file that runs it, or the script "
+        "that a Python runs, has a name that matches a pattern, such as 'python*' or serve.py")
     add("--gpu", type=_gpu, metavar="N|UUID",
         help="only memory of this GPU: its number as in ps, or UUID")
     add("--keep", type=_size, default=0, metavar="SIZE",
@@ -264,7 +264,8 @@ def _add_flush(add):
 
 def _add_processes(add):
     _with_completer(add("words", nargs="*", metavar="PID|NAME", help="process ids, and "
-                        "patterns of the names of programs, such as 'python*'"), complete_pids)
+                        "patterns of the names of programs, and of the scripts that a Python "
+                        "runs, such as 'python*' or serve.py"), complete_pids)
 
 
 def _add_park(add):

@@ -130,7 +130,7 @@ def _named(args, patterns, wanted, what):
     whose = "" if args.all_users else f" of {process.user_name(os.geteuid())}"
     for pattern in patterns or [None]:
         its = [p for p in found if wanted(p)
-               and (pattern is None or any(fnmatch.fnmatchcase(n, pattern) for n in p.names))
+               and (pattern is None or any(fnmatch.fnmatchcase(n, pattern) for n in p.names()))
                and (not args.gpu or any(g.answers_to(args.gpu) for g in p.gpus))]
         if not its:
             which = f"whose name matches {pattern}" if pattern else what

@@ -138,6 +138,31 @@ def command(pid):
     return words + "..." * (len(data) > COMMAND_BYTES) or name(pid)
 
 
+def script_of(words):
+    """The name of the script, or of the module, that Python runs, by the words of its command. ""
+    if it runs none."""
+    rest = iter(words[1:])
+    for word in rest:
+        if not word.startswith("-"):
+            return os.path.basename(word.rstrip("/"))
+        if word == "-":
+            return ""
+        option = re.match("-[a-zA-Z?]*?([cmWX])(.*)", word)
+        value = option and (option[2] or next(rest, ""))
+        if option and option[1] in "cm":
+            return value if option[1] == "m" else ""
+    return ""
+
+
+def script(pid):
+    """Of a process whose file is a Python. The program itself may have written something else over
+    its command."""
+    if not re.match("python|pypy", name(pid) or ""):
+        return ""
+    data = _read(pid, "cmdline", COMMAND_BYTES) or b""
+    return text.printable(script_of(data.decode(errors="replace").rstrip("\0").split("\0")))
+
+
 def environ(pid, variable):
     """The value that the process had at its start. None: unset, or not to be known."""
     head = variable.encode() + b"="

@@ -116,7 +116,7 @@ class Process:
         # runs. What the process calls itself since may be anything.
         program, file = body.get("program"), self.pid and process.name(self.pid)
         self.name = word(program) if isinstance(program, str) and program else file or "?"
-        self.names = {self.name, file or self.name}
+        self._file = file or self.name
         self.command = (self.pid and process.command(self.pid)) or \
             text.printable(str(body.get("command") or self.name))
         self.job = process.job(self.pid) if self.pid else ""
@@ -134,6 +134,11 @@ class Process:
         gpu.index = gpus.index(uuid) if gpus else None
         self.gpus.append(gpu)
         return gpu
+
+    def names(self):
+        """What a user may type for it: these, and the script that a Python runs. The last is what
+        its arguments say now."""
+        return {self.name, self._file, self.pid and process.script(self.pid) or self.name}
 
     def shown_pid(self):
         """A pid of another namespace has a mark, as it is no pid here."""

@@ -15,7 +15,7 @@ from fake import (ALONE, MIB, TOOL, UUID, UUID_B, body, flushed, pool, put_text,
 from test_page import USER, Case
 
 from gpucache import ask as ask_module
-from gpucache import tables
+from gpucache import process, tables
 
 DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 REFUSED = tables.PAGE_REPLY_REFUSED
@@ -269,6 +269,14 @@ class Flush(Case):
             self.assertEqual(tool("flush", os.getpid()).err, "")
             page.close()
 
+    def test_the_script_that_a_python_runs_is_a_name(self):
+        for words, script in (("python3 /srv/serve.py --model a", "serve.py"),
+                              ("python -X utf8 -Wd -uW ignore serve.py -m x", "serve.py"),
+                              ("python -um vllm.serve -c x", "vllm.serve"), ("python -mpip", "pip"),
+                              ("python -c pass serve.py", ""), ("python", ""), ("python -m", ""),
+                              ("python - serve.py", ""), ("python app/", "app")):
+            self.assertEqual(process.script_of(words.split()), script, words)
+
     def test_by_name_and_all_of_them(self):
         """What the process calls itself now is none of its names."""
         page = self.serve()
@@ -277,7 +285,8 @@ class Flush(Case):
         self.assertEqual(tool("flush", "--all").status, 0)
         self.assertEqual(tool("flush", "--name", file[:2] + "*").status, 0)
         self.assertEqual(tool("flush", "--name", "trainer").status, 0)
-        self.assertEqual(len(page.asked), 3)
+        self.assertEqual(tool("flush", "--name", "run_tests.p?").status, 0)  # the script
+        self.assertEqual(len(page.asked), 4)
         self.says(tool("flush", "--name", "ENGINE"), 1,
                   f"no process of {USER} whose name matches ENGINE")
         self.says(tool("flush", "--name", "nosuch*"), 1,
