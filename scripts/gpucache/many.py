@@ -146,6 +146,7 @@ def targets(args, pids, patterns, wanted=lambda _: True, what="under libgpucache
     if not args.all and not patterns:
         return chosen, []
     named, complaints = _named(args, patterns, wanted, what)
+    named = [found for found in named if found.pid not in chosen]  # each is asked once
     return list(dict.fromkeys(chosen + named)), complaints
 
 
