@@ -46,7 +46,7 @@ class Receipt(many.Receipt):
             yield f"PID {self.pid}: " + (
                 f"{text.size(self.num_bytes)} back in {text.duration(self.ns)}" if self.num_bytes
                 else "it was not parked")
-        elif not self.gpus:
+        elif not self.gpus and self.status == "done" and self.whole is not True:
             yield f"PID {self.pid}: it has no memory on a GPU"
         for its_gpu in self.gpus if self.state == "parked" else ():
             shown = names.get(str(its_gpu.get("uuid")), state.number(its_gpu.get("device")))

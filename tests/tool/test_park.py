@@ -68,6 +68,11 @@ class Asked(Case):
                  ": left out: it used the GPU within the last 2 s", ""),
                 ("park", DONE, {"state": "parked", "gpus": []}, 0, 0,
                  ": it has no memory on a GPU", ""),
+                ("park", DONE, {"state": "parked", "gpus": [], "whole": True, "whole_bytes": MIB},
+                 0, 0, ": off the GPU as a whole, 1 MiB more; it wakes by itself only at calls of "
+                 "the library's tables", ""),
+                ("park", PARTLY, {"state": "parked", "gpus": [], "why": "it is late"}, 0, 1, "",
+                 ": not all is parked: it is late"),
                 ("park", REFUSED, {"state": "refused", "why": "GPU work still runs"}, 0, 1, "",
                  ": GPU work still runs"),
                 ("park", REFUSED, {"error": "the process leaves"}, 0, 1, "",
