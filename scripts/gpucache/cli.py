@@ -280,12 +280,12 @@ def _add_park(add):
         help="to host memory, or into a file in this folder, which the process must find "
         "by this name (default: where GPUCACHE_PARK_TO of the process says)")
     add("--wait", type=_time, default=1.0, metavar="TIME",
-        help="how long to wait for GPU work that runs (default: 1s)")
+        help="how long to wait for GPU work that runs (default: 1s; at most 10s)")
     add("--whole", action="store_true",
         help="take the process off the GPU as a whole, by the driver's checkpoint (since 570): "
-        "contexts and code, too. It then wakes by itself only at calls of the library's tables. "
-        "Refused beside managed memory, memory of other processes, MPS, MIG and graphics, and "
-        "without NVML or with a C library older than 2.34")
+        "contexts and code, too; not beside --gpu or --keep. It then wakes by itself only at "
+        "calls of the library's tables. Refused beside managed memory, memory of other processes, "
+        "MPS, MIG and graphics, and without NVML or with a C library older than 2.34")
     add("--no-frameworks", action="store_true",
         help="leave the caches of Python frameworks as they are: what they keep goes to "
         "the host as live memory")

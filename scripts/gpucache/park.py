@@ -7,6 +7,8 @@ from gpucache import ask, many, state, tables, text
 from gpucache.fault import USAGE, Fault
 
 UNUSED_S = 2.0     # --all leaves out who used the GPU within this time
+LONGEST_S = 10     # the longest wait that the library takes in one request
+WATCH_S = 5.0      # of that; the library must not come to its end
 MARGIN_S = 60.0    # to copy the memory of a whole GPU, on a busy machine
 WAKE_S = 600.0     # the library's own PARK_WAIT, where the process does not tell it
 OLDER = "its library is older, and cannot park"
@@ -141,6 +143,12 @@ def _targets(args):
         raise Fault("give process ids and names, or --all: not both", USAGE)
     if not args.words and not args.all:
         raise Fault(f"{args.verb} needs process ids, names or --all", USAGE)
+    if args.verb == "park":
+        if args.whole and (args.gpu or args.keep):
+            raise Fault("--whole takes the process off each GPU with all it has: leave "
+                        f"{'--gpu' if args.gpu else '--keep'} out", USAGE)
+        if args.wait > LONGEST_S:
+            raise Fault(f"--wait is {LONGEST_S}s at most", USAGE)
     pids, patterns = many.split(args.words)
     if args.verb == "wake" and args.all:
         return many.targets(args, [], [], lambda found: args.drop or found.is_parked(),

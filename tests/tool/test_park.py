@@ -183,6 +183,11 @@ class Asked(Case):
             for verb in "park", "wake":
                 self.says(tool(verb, *words), status,
                           sentence or f"{verb} needs process ids, names or --all")
+        off = "--whole takes the process off each GPU with all it has: leave --"
+        for words, sentence in ((("--whole", "--gpu", "0"), f"{off}gpu out"),
+                                (("--whole", "--keep", "1M"), f"{off}keep out"),
+                                (("--wait", "11s"), "--wait is 10s at most")):
+            self.says(tool("park", os.getpid(), *words), 2, sentence)
         self.assertEqual(page.asked, [])
         older = body(pool())
         for name in "GPUCACHE_PARK", "GPUCACHE_PARK_WAIT":
