@@ -31,7 +31,7 @@ SILENCE_S = 2.0
 WATCH_NS = 5 * 10**9
 
 
-# Requests under way, as (line, slot); None: the tool ends, and nothing more is asked.
+# Requests under way, as (line, slot, lasts); None: the tool ends, and nothing more is asked.
 _UNDER_WAY = {"requests": set()}
 _LOCK = threading.RLock()  # a signal may come while the main thread holds it
 
@@ -177,8 +177,9 @@ class Line:
                 raise Fault(f"{tables.PAGE_SLOTS} others are asking it at present")
             time.sleep(0.01)
 
-    def ask(self, words, seconds):
-        """The Reply to a request. Faults when none came within this time."""
+    def ask(self, words, seconds, lasts=False):
+        """The Reply to a request. Faults when none came within this time. lasts: the process
+        finishes what it has begun of it, also if it is withdrawn."""
         data, end = os.fsencode(words), time.monotonic() + seconds
         if len(data) > struct.calcsize(tables.PAGE_SLOT["ask"][1]):
             raise Fault("the request is too long for one time: ask for less at once")
@@ -195,7 +196,7 @@ class Line:
             with _LOCK:
                 if _UNDER_WAY["requests"] is None:
                     raise Fault("the tool was interrupted")
-                _UNDER_WAY["requests"].add((self, start))
+                _UNDER_WAY["requests"].add((self, start, lasts))
                 self._put(tables.PAGE_SLOT, "ask_sequence", number, start)
             heard_at = time.monotonic()
             while True:
@@ -216,7 +217,7 @@ class Line:
             with _LOCK:  # until here withdraw_all may use the descriptor
                 if not replied:
                     self.withdraw(start)
-                (_UNDER_WAY["requests"] or set()).discard((self, start))
+                (_UNDER_WAY["requests"] or set()).discard((self, start, lasts))
             word.close()
             _lock(self.fd, fcntl.F_UNLCK, start)
 
@@ -253,11 +254,12 @@ class Line:
 
 def withdraw_all():
     """The tool ends while other threads wait for replies: no process does later what nobody waits
-    for."""
+    for. Returns the pages of those that finish what they have begun."""
     with _LOCK:
         requests, _UNDER_WAY["requests"] = _UNDER_WAY["requests"] or set(), None
-        for line, start in requests:
+        for line, start, _ in requests:
             line.withdraw(start)
+        return [line.page for line, _, lasts in requests if lasts]
 
 
 def has_waiter(page):

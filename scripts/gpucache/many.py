@@ -2,6 +2,7 @@
 """What verbs that ask many processes at once have in common: whom to ask, and the receipts."""
 import collections
 import concurrent.futures
+import contextlib
 import fnmatch
 import os
 import queue
@@ -101,8 +102,7 @@ def each(verb, targets, args):
                 result.set_result(one(verb, target, args))
             except BaseException as error:  # pylint: disable=broad-except # the main thread has it
                 result.set_exception(error)
-    one_by_one = getattr(args, "whole", False)  # each looks at what its own checkpoint frees
-    for _ in targets[:1 if one_by_one else _at_once()]:
+    for _ in targets[:_at_once()]:
         start_thread(work)
     for result in results:
         yield result.result()
@@ -150,6 +150,13 @@ def targets(args, pids, patterns, wanted=lambda _: True, what="under libgpucache
     return list(dict.fromkeys(chosen + named)), complaints
 
 
+def _withdraw():
+    begun = [str(page.pid or f"{page.inner_pid}*") for page in ask.withdraw_all()]
+    if begun:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            complain(f"interrupted: what PID {', '.join(begun)} has begun goes on")
+
+
 def receipts(verb, args, choose):
     """Asks those that choose(args) gives, prints and complains. Returns (receipts, exit code)."""
     end_in_order()
@@ -167,7 +174,7 @@ def receipts(verb, args, choose):
             if receipt.status in ("failed", "partly"):
                 complain(f"PID {receipt.pid}: {receipt.why}")
     except BaseException:  # ctrl-C, or the reader of the output has left
-        ask.withdraw_all()
+        _withdraw()
         raise
     if complaints or any(r.status in ("failed", "partly") for r in made):
         return made, NOT_DONE

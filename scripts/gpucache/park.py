@@ -2,13 +2,13 @@
 """gpucache park and wake: asks processes to move their device memory to the host, or to bring it
 back, and prints a receipt for each GPU."""
 import json
+import threading
 
 from gpucache import ask, many, state, tables, text
 from gpucache.fault import USAGE, Fault
 
 UNUSED_S = 2.0     # --all leaves out who used the GPU within this time
 LONGEST_S = 10     # the longest wait that the library takes in one request
-WATCH_S = 5.0      # of that; the library must not come to its end
 MARGIN_S = 60.0    # to copy the memory of a whole GPU, on a busy machine
 WAKE_S = 600.0     # the library's own PARK_WAIT, where the process does not tell it
 OLDER = "its library is older, and cannot park"
@@ -16,6 +16,8 @@ OLDER = "its library is older, and cannot park"
 STAYS = {"kept": "kept", "exposed": "known to other processes or devices",
          "segments": "in segments", "stream-ordered": "in the driver's own pools",
          "other": "in use by a thread just then"}
+# Of a process that leaves the GPU as a whole: what others free meanwhile would count as its own.
+_TURN = threading.Lock()
 
 
 class Receipt(many.Receipt):
@@ -114,7 +116,13 @@ def by_page(found, args, uuid=None):
         raise Fault(OLDER)
     words, seconds = _request(args, uuid)
     with ask.Line(found.page) as line:
-        reply = line.ask(words, seconds + (_park_wait(found) if args.verb == "wake" else 0))
+        seconds += _park_wait(found) if args.verb == "wake" else 0
+        if args.verb == "park" and args.whole:
+            line.ask("look", MARGIN_S)  # who does not answer has no turn
+            with _TURN:
+                reply = line.ask(words, seconds, lasts=True)
+        else:
+            reply = line.ask(words, seconds, lasts=True)
     if reply.code == tables.PAGE_REPLY_DONE:
         if reply.body.get("state") == "used":
             return Receipt(found, "left out", f"it used the GPU within the last {UNUSED_S:g} s",

@@ -3,10 +3,13 @@
 show of a parked process."""
 import json
 import os
+import signal
+import subprocess
+import threading
 import time
 import types
 
-from fake import MIB, UUID, UUID_B, body, map_page, pool, tool
+from fake import ALONE, MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for
 from test_page import USER, Case
 
 from gpucache import picture, tables, top
@@ -123,6 +126,36 @@ class Asked(Case):
             most = 0
             self.assertEqual(tool("park", *pids, *options).status, 0)
             self.assertEqual(most, at_once, options)
+
+    def test_one_that_hangs_costs_the_others_no_time(self):
+        held = threading.Event()
+
+        def hang(_=None):
+            return DONE, 0, parked() if held.wait(40) else {}
+        self.page(answer=hang).look = hang
+        child, its = self.sleeper()
+
+        def answer(_):
+            held.set()  # only the other's turn ends the hanging
+            return DONE, 188 * MIB, parked()
+        map_page(child, self.page(answer=answer, **its))
+        begun = time.monotonic()
+        self.assertEqual(tool("park", "--whole", os.getpid(), child.pid).status, 0)
+        self.assertLess(time.monotonic() - begun, 30)
+
+    def test_who_ends_the_tool_reads_what_goes_on(self):
+        """Of the other nothing has begun: it waits for its turn."""
+        child, its = self.sleeper()
+        pages = [self.page(answer=lambda words: None, **more) for more in (its, {})]
+        map_page(child, pages[0])
+        # pylint: disable-next=consider-using-with
+        asker = subprocess.Popen([*ALONE, "park", "--whole", *[str(p.pid) for p in pages]],
+                                 stderr=subprocess.PIPE, text=True)
+        begun = wait_for(lambda: [page.pid for page in pages if page.asked])
+        time.sleep(0.2)
+        asker.send_signal(signal.SIGINT)
+        self.assertEqual((asker.communicate(timeout=60)[1], asker.returncode), (
+            f"gpucache: interrupted: what PID {begun[0]} has begun goes on\n", 130))
 
     def test_a_whole_process_without_memory_in_arenas_is_parked(self):
         page = self.serve(DONE, {"ns": 1, "state": "woken"}, text=sleeper())
