@@ -218,7 +218,8 @@ def _add_trace(add):
 
 def _add_report(add):
     add("files", nargs="+", metavar="FILE", help="a trace")
-    add("-o", "--output", metavar="FILE", help="write to this file")
+    add("-o", "--output", metavar="FILE",
+        help="write to this file, - for stdout; an input or a trace is never written over")
     add("--snapshot", metavar="PICKLE",
         help="a snapshot of PyTorch's of the same process (torch.cuda.memory._dump_snapshot): text "
         "and html show what PyTorch keeps in its blocks, by the code that asked for it")

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from gpucache import fault, gpu, page, state, tables
+from gpucache import fault, gpu, output, page, state, tables
 from gpucache.fault import DONE, Fault, needed
 
 PREFIX = "gpucache_"
@@ -138,6 +138,8 @@ def show(args):
                           "complaints": page.sum_up(complaints)}))
         return fault.NOT_DONE if complaints else DONE
     address = None if args.listen is None else _address(args.listen)
+    if args.textfile is not None:
+        output.check(args.textfile)
     client = needed("prometheus_client", "metrics")
     page.need_right(args.all_users)  # each scrape would be refused, one by one
     if address:

@@ -7,9 +7,9 @@ import shutil
 import sys
 import textwrap
 
-from gpucache import (frame, options, replay, report_page, snapshot, symbols, tensors, text,
+from gpucache import (frame, options, output, replay, report_page, snapshot, symbols, tensors, text,
                       together, trace, usage)
-from gpucache.fault import DONE, USAGE, Fault, complain, reason
+from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
 from gpucache.trace import NAME
 
 BINARY = ("pytorch",)
@@ -437,44 +437,42 @@ def _format(args):
     return ENDINGS.get(os.path.splitext(args.output or "")[1].lower(), "text")
 
 
-def _write(path, own, first, made, what_if):
-    """path: None: stdout. own: the traces that it is made of. first: the Report of the first."""
-    out = open(path, "wb") if made in BINARY else \
-        open(path, "w", encoding="utf-8") if path else sys.stdout
-    try:
-        for number, name in enumerate(own):
-            report = Report(name, what_if=what_if) if number else first
-            try:
-                if made == "text":
-                    out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
-                else:
-                    getattr(report, made)(out)
-            finally:
-                report.close()
-    finally:
-        if path:
-            out.close()
+def _write(out, own, first, made, what_if):
+    """own: the traces that it is made of. first: the Report of the first."""
+    for number, name in enumerate(own):
+        report = Report(name, what_if=what_if) if number else first
+        try:
+            if made == "text":
+                out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
+            else:
+                getattr(report, made)(out)
+        finally:
+            report.close()
 
 
 def show(args):
-    made = _format(args)
+    made, path = _format(args), None if args.output == "-" else args.output
     if len(args.files) > 1 and made not in ("text", *TOGETHER):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
     if args.snapshot and (made not in ("text", "html") or made == "text" and len(args.files) > 1):
         raise Fault("--snapshot is for a text of one trace, or for html", USAGE)
+    if made in BINARY and not path and sys.stdout.isatty():
+        raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
+    output.check(path, [*args.files, *filter(None, [args.snapshot])])
     own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
     what_if = made in ("text", "html")
     first = Report(own[0], beside, what_if, args.snapshot)
     if first.unfit:
         complain(first.unfit)
-    if made in BINARY and not args.output:
-        raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
+    if not path:
+        _write(sys.stdout.buffer if made in BINARY else sys.stdout, own, first, made, what_if)
+        return DONE
+    end_in_order()
     try:
-        _write(args.output, own, first, made, what_if)
+        with output.written(path, made in BINARY) as out:
+            _write(out, own, first, made, what_if)
     except OSError as error:
-        if not args.output:
-            raise
-        raise Fault(f"{error.filename or args.output}: {reason(error)}") from None
-    if args.output:
-        complain(f"{args.output}: {text.size(os.path.getsize(args.output))}")
+        name = error.filename if error.filename2 is None else error.filename2
+        raise Fault(f"{name or path}: {reason(error)}") from None
+    complain(f"{path}: {text.size(os.path.getsize(path))}")
     return DONE

@@ -13,10 +13,10 @@ import tempfile
 import unittest
 import unittest.mock
 
-from fake import Scratch, tool, well
+from fake import TOOL, Scratch, tool, well
 
 import gct
-from gpucache import report, symbols, trace, usage
+from gpucache import report, report_page, symbols, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -183,7 +183,6 @@ class Program(Recorded):
         self.assertIn("weights" if self.named else os.path.basename(WRITER),
                       next(event for event in events if event["action"] == "alloc")
                       ["frames"][0]["name"])
-        self.assertEqual(tool("report", self.path, "--format", "pytorch").status, 2)
 
     def test_the_csv_is_rmms(self):
         rows = list(csv.DictReader(io.StringIO(out(self.path, "csv").decode())))
@@ -338,6 +337,58 @@ class Words(Scratch):
         done = tool("report", path)
         self.assertEqual((done.status, done.out), (1, ""))
         self.assertIn(words, done.err)
+
+    def test_no_trace_is_written_over(self):
+        """By any of its names, as an input or not."""
+        other, link, hard, plain = (os.path.join(self.folder, name) for name in "olhp")
+        for path in self.path, other:
+            gct.write(path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
+        os.symlink(self.path, link)
+        os.link(other, hard)
+        pathlib.Path(plain).write_bytes(b"a snapshot")
+        before = [pathlib.Path(path).read_bytes() for path in (self.path, other, plain)]
+        for words, why in (([self.path, "-o", self.path], "it is one of the inputs, and is not"),
+                           ([self.path, other, "-o", link], "one of the inputs"),
+                           ([self.path, other, "--format", "html", "-o", hard], "of the inputs"),
+                           ([self.path, "--format", "csv", "-o", other], "o: it is a trace, and"),
+                           ([self.path, "--snapshot", plain, "-o", plain], "one of the inputs")):
+            done = tool("report", *words)
+            self.assertEqual((done.status, done.out), (2, ""), words)
+            self.assertIn(why, done.err)
+        self.assertEqual(tool("metrics", "--textfile", other).status, 2)
+        with open(other, "ab") as stdout:
+            self.assertEqual(subprocess.run([sys.executable, TOOL, "report", other], check=False,
+                                            stdout=stdout, stderr=subprocess.PIPE).returncode, 2)
+        self.assertEqual([pathlib.Path(path).read_bytes() for path in (self.path, other, plain)],
+                         before)
+
+    def test_a_file_is_written_whole_or_not_at_all(self):
+        gct.write(self.path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
+        page = os.path.join(self.folder, "x.html")
+        for before in None, b"the old page":
+            with unittest.mock.patch.object(report_page, "write", side_effect=OSError(28, "no")):
+                self.assertEqual(tool("report", self.path, "-o", page).status, 1)
+            self.assertEqual(pathlib.Path(page).read_bytes() if before else os.path.exists(page),
+                             before or False)
+            pathlib.Path(page).write_bytes(b"the old page")
+        os.chmod(page, 0o640)
+        self.assertEqual(tool("report", self.path, "-o", page).status, 0)
+        self.assertEqual(os.stat(page).st_mode & 0o777, 0o640)
+        self.assertIn(b"</html>", pathlib.Path(page).read_bytes())
+        self.assertEqual(sorted(os.listdir(self.folder)), ["a.gct", "x.html"])
+
+    def test_a_dash_is_stdout(self):
+        gct.write(self.path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
+        for words in ["--format", "pytorch"], ["--format", "pytorch", "-o", "-"]:
+            done = subprocess.run([sys.executable, TOOL, "report", self.path, *words], check=True,
+                                  stdout=subprocess.PIPE, cwd=self.folder)
+            self.assertEqual(len(pickle.loads(done.stdout)["device_traces"]), 1)
+            leader, terminal = os.openpty()
+            self.assertEqual(subprocess.run(done.args, stdout=terminal, stderr=subprocess.DEVNULL,
+                                            cwd=self.folder, check=False).returncode, 2)
+            os.close(leader)
+            os.close(terminal)
+        self.assertEqual(os.listdir(self.folder), ["a.gct"])
 
     def test_a_machine_without_room_is_told_in_a_sentence(self):
         gct.write(self.path, [gct.GPU, (2, "ALLOC", 512, MIB)], 10)
