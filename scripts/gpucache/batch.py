@@ -85,6 +85,29 @@ def end_of_run(marks, place):
     return found.start() if found else len(marks)
 
 
+def last_ticks(data, ticks):
+    """The time of the last record of a chunk. data: its records. ticks: where it begins."""
+    words, steps = array.array("Q", data), array.array("I", data)[::4]
+    kinds, place = data[KIND_BYTE::RECORD], 0
+    marks = marked(kinds)
+    while place < len(kinds):
+        behind = end_of_run(marks, place)
+        ticks += STEP * sum(itertools.compress(steps[place:behind],
+                                               marks[place:behind].translate(IS_RECORD)))
+        place = behind
+        if place == len(kinds) or not words[2 * place + 1]:
+            break
+        size = words[2 * place] >> 32
+        behind += 1 if kinds[place] < tables.TRACE_WIDE else 2 + -(-size // RECORD)
+        if behind > len(kinds) or behind > place + 1 and size > tables.TRACE_TEXT_MAX:
+            break  # torn
+        ticks += STEP * steps[place]
+        if kinds[place] == tables.TRACE_WIDE + KIND["TIME"]:
+            ticks = words[2 * place + 2]
+        place = behind
+    return ticks
+
+
 class Run:
     """Records of frequent kinds, with those of SITE among them. steps: of the clock, of each. wide:
     place -> (aux, text, context). Not known are runs in which a site gets another address, so that

@@ -119,8 +119,10 @@ class Report:
             return self._out_of_memory()
         if not used.peak:
             return "No memory was allocated while the trace was on."
-        first = f"Live memory peaked at {text.size(used.peak)} at {seconds(used.peak_ns)}, for " \
-                f"{text.duration(used.peak_lasted_ns())}."
+        lasted = "where the trace ends" if used.peak_ns >= used.span_ns else \
+            f"for {text.duration(used.peak_lasted_ns())}"
+        first = f"Live memory peaked at {text.size(used.peak)} at {seconds(used.peak_ns)}, " \
+                f"{lasted}."
         enough = used.enough()
         if enough < 0.97 * used.peak:
             first += f" {usage.ENOUGH:.0%} of the time {text.size(enough)} was enough."

@@ -137,9 +137,19 @@ class Trace:
         self.close()
 
     def span_ns(self):
-        """From time 0 to the last time that the file tells."""
-        self._chunks()
-        return self.lead_ns + max(0, self._last[1] - self._start[1])
+        """From time 0 to the last time that the file tells: a pair of clocks or, where a killed
+        process left none, a record."""
+        last = {self._thread_of(offset): (ticks, offset) for ticks, offset in self._chunks()}
+        self._find_rate()
+        ends = [batch.last_ticks(self._data(offset), ticks) for ticks, offset in last.values()]
+        return max(self.lead_ns + max(0, self._last[1] - self._start[1]), *map(self._ns, ends), 0)
+
+    def _thread_of(self, offset):
+        """Whose record THREAD begins the chunk; 0: nobody's."""
+        head = self._bytes(offset + tables.TRACE_CHUNK_HEAD_BYTES, 3 * WORD)
+        is_thread = len(head) == 3 * WORD and \
+            head[batch.KIND_BYTE] == tables.TRACE_WIDE + KIND["THREAD"]
+        return struct.unpack_from("=Q", head, 2 * WORD)[0] if is_thread else 0
 
     def begin_at(self, lead_ns):
         """Time 0 is so long before the trace began, from the next events on."""
@@ -184,10 +194,7 @@ class Trace:
     def batches(self):
         """The same as Batches, which take the least time."""
         chunks = collections.deque(self._chunks())
-        (start, _), (last, _) = self._start, self._last
-        spent_ns = self._last[1] - self._start[1]
-        self._rate = min(RATE_MOST, spent_ns / (last - start)) \
-            if last > start and spent_ns > 0 else 1.0
+        self._find_rate()
         going = []  # [records, how many of them are taken] of the chunks that are read
         while chunks or going:
             until_ns = min((records.ns[-1] for records, _ in going), default=math.inf)
@@ -207,14 +214,23 @@ class Trace:
             going = left
             yield batch.Batch(*parts[0]) if len(parts) == 1 else batch.merged(parts)
 
+    def _find_rate(self):
+        (start, start_ns), (last, last_ns) = self._start, self._last
+        self._rate = min(RATE_MOST, (last_ns - start_ns) / (last - start)) \
+            if last > start and last_ns > start_ns else 1.0
+
     def _ns(self, ticks):
         return math.floor((ticks - self._start[0]) * self._rate) + self.lead_ns
 
-    def _records(self, ticks, offset):
-        """The records of a chunk. What is torn ends it."""
+    def _data(self, offset):
+        """Of the records of a chunk, whole ones."""
         begin = offset + tables.TRACE_CHUNK_HEAD_BYTES
         data = self._bytes(begin, self.chunk_bytes - tables.TRACE_CHUNK_HEAD_BYTES)
-        data = data[:len(data) // (2 * WORD) * 2 * WORD]
+        return data[:len(data) // (2 * WORD) * 2 * WORD]
+
+    def _records(self, ticks, offset):
+        """The records of a chunk. What is torn ends it."""
+        data = self._data(offset)
         words = array.array("Q", data)
         kinds = data[batch.KIND_BYTE::2 * WORD]
         marks, tried = batch.marked(kinds), 0

@@ -13,7 +13,6 @@ COLUMNS = 4000      # of the picture; each is its highest moment
 ENOUGH = 0.98       # of the time
 LATE_FREE_NS, LATE_MOST = 1_000_000, 8  # of one address
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
-PROGRESS = 100_000
 OUT_OF_MEMORY = 2   # CUresult
 MAPPED = {"ALLOC_FAILED": "out of memory", "FLUSH": "a flush"}  # moments with a map of the blocks
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
@@ -29,9 +28,8 @@ BESIDE = {KIND[name]: how for name, how in (
 class Usage:
     """All that is known of a trace after one pass."""
 
-    def __init__(self, its, progress=None, whole_ns=0):
-        """its: a Trace. progress: called with the number of events so far, at times. whole_ns: of
-        the picture, which may be longer than the trace."""
+    def __init__(self, its, whole_ns=0):
+        """its: a Trace. whole_ns: of the picture, which may be longer than the trace."""
         self.trace = its
         self.span_ns = max(1, its.span_ns())
         self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
@@ -77,7 +75,7 @@ class Usage:
         collects = gc.isenabled()
         gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
         try:
-            self._run(its.batches(), progress)
+            self._run(its.batches())
         finally:
             if collects:
                 gc.enable()
@@ -97,16 +95,16 @@ class Usage:
         best = max(self.columns, key=lambda column: column.live, default=None)
         self.at_peak = dict(best.held) if best else {}
 
-    def _run(self, batches, progress):
-        ns = told = 0
+    def _run(self, batches):
+        ns = 0
         for batch in batches:
             self._take_batch(batch)
             ns = batch.ns[-1]
             self.num_events += len(batch.ns)
-            if progress and self.num_events >= told + PROGRESS:
-                told = self.num_events
-                progress(told)
         self._level(ns)
+        # A trace that is recorded meanwhile has more now.
+        self.span_ns = max(self.span_ns, ns)
+        self.own_ns = max(1, self.span_ns - self.lead_ns)
 
     def _take_batch(self, batch):
         """A trace may have ten million events: what is frequent is written out here, with local

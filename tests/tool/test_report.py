@@ -406,6 +406,19 @@ class Words(Scratch):
             found = pickle.loads(out(self.path, "pickle"))
             self.assertEqual(len(found["device_traces"]), number)
 
+    def test_the_time_goes_to_the_last_event(self):
+        """The clocks' last pair is older where a process was killed."""
+        def used(*last, more=()):
+            gct.write(self.path, [gct.GPU, (2, "SEGMENT", 512, 4 * MIB), (2, "ALLOC", 512, MIB),
+                                  (4000, "ALLOC", 5120, 2 * MIB), *last], 5, more_threads=more)
+            its = usage.Usage(self.trace())
+            self.assertLessEqual(len(its.columns), usage.COLUMNS + 1)
+            return its.own_ns, its.peak_lasted_ns(), its.mean_idle(), its.mean_held()
+        self.assertEqual(used(), (4000, 0, MIB * 3 * 3998 // 4000, 4 * MIB * 3998 // 4000))
+        expected = 10000, 6000, MIB * (3 * 3998 + 6000) // 10000, 4 * MIB * 9998 // 10000
+        self.assertEqual(used((10000, "FREE", 512, 0)), expected)
+        self.assertEqual(used(more=[[(10000, "FREE", 512, 0)]]), expected)
+
     def test_an_empty_trace(self):
         subprocess.run([WRITER, "nothing", self.path], timeout=100, check=True)
         self.assertIn("No memory was allocated", tool("report", self.path).out)

@@ -181,6 +181,7 @@ class Recorder(Traces):
         its, events = self.read()
         self.assertEqual([e.a for e in events], [FIRST + i * 512 for i in range(30000)])
         self.assertFalse(its.ended)
+        self.assertAlmostEqual(its.span_ns(), events[-1].ns, delta=1)
 
     def test_a_trace_after_a_trace(self):
         self.write("again")
