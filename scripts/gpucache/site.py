@@ -2,12 +2,18 @@
 """What usage.Usage tells: of the code that asks for memory, of blocks, moments and columns."""
 import collections
 import heapq
+import itertools
+import operator
 import os
 
-from gpucache.trace import OTHERS
+from gpucache.trace import KIND, OTHERS
 
 SITES_MOST = 300    # of a column; the others count as OTHERS
 WINDOWS = 24        # for growth: the least of each is compared
+LAST, QUIET = 4, 3  # of them: in which work ends; at the end, in which nothing changes
+MOST, NEARLY_ALL = 0.5, 0.75
+ASKS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER"))
+FREES = KIND["FREE"], KIND["FREE_ASYNC"]
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
@@ -100,29 +106,116 @@ class Away:
         self.bytes, self._ns = size, max(ns, self._ns)
 
 
+def _follows(part, its):
+    """Puts part, {site: (least, live at the end)} of the sites that changed, behind its."""
+    for site, (floor, live) in part.items():
+        its[site] = min(floor, its[site][0]) if site in its else floor, live
+    return its
+
+
+class Windows:
+    """The least of each site in each window."""
+
+    def __init__(self):
+        self.found, self.now = [], {}
+
+    def close(self):
+        self.found.append(self.now)
+        self.now = {}
+
+    def halve(self):
+        """Two are one from now on."""
+        self.found = [_follows(last, first) for first, last in zip(self.found[::2],
+                                                                    self.found[1::2])]
+
+    def grows(self, part, last=0):
+        """{site: bytes} by which the least of a site rose in the last half of the windows. Only of
+        those whose least never fell there, and rose in more than this part of them, and in more
+        than half of the last ones."""
+        half, found = len(self.found) // 2, {}
+        often = collections.Counter(itertools.chain.from_iterable(self.found[half:]))
+        for site in [site for site, number in often.items()
+                     if number > part * (len(self.found) - half) and len(self.found) - half > 3]:
+            live, past = 0, []
+            for window in self.found:
+                floor, live = window.get(site, (live, live))
+                past.append(floor)
+            past = past[half:]
+            steps = [b - a for a, b in zip(past, past[1:])]
+            rises = [step > 0 for step in steps]
+            if min(steps) >= 0 and sum(rises) > part * len(past) and \
+                    2 * sum(rises[len(rises) - last:]) >= last:
+                found[site] = past[-1] - past[0]
+        return found
+
+
 class Floors:
-    """The least of each site in each window of the time."""
+    """What grows: in windows of the time, and in windows of the work, which have as many
+    allocations and frees each. A program that leaks and then is idle does so by its work alone."""
 
     def __init__(self, begin_ns, span_ns):
-        self._begin_ns, self._span_ns, self._found = begin_ns, span_ns, []
+        self._begin_ns, self._span_ns = begin_ns, span_ns
+        self._time, self._work, self._changed = Windows(), Windows(), set()
+        self._step, self._num_allocs, self._num_frees = 1, 0, [0]
+
+    def note(self, sites):
+        """They changed, or may have."""
+        self._changed.update(sites)
+
+    def _fold(self, sites):
+        part = {}
+        for site in self._changed:
+            its = sites[site]
+            part[site], its.floor = (its.floor, its.live), its.live
+        self._changed.clear()
+        _follows(part, self._time.now)
+        _follows(part, self._work.now)
 
     def take(self, ns, sites):
         """A window ends with a column, which ends at ns. sites: address -> Site."""
-        while (ns - self._begin_ns) * WINDOWS >= (len(self._found) + 1) * self._span_ns and \
-                len(self._found) < WINDOWS:
-            self._found.append({site: its.floor for site, its in sites.items() if its.floor})
-            for its in sites.values():
-                its.floor = its.live
+        number = min(WINDOWS, (ns - self._begin_ns) * WINDOWS // self._span_ns)
+        if len(self._time.found) < number:
+            self._fold(sites)
+        while len(self._time.found) < number:
+            self._time.close()
+
+    def parts(self, its):
+        """Of a Batch, each as long as a window of work. The caller says worked() of each."""
+        place = 0
+        while place < len(its.ns):
+            behind = place + self._step
+            yield its if not place and behind >= len(its.ns) else \
+                type(its)(*(column[place:behind] for column in its))
+            place = behind
+
+    def worked(self, kinds, touched, sites):
+        """touched: the sites that changed lately."""
+        self._num_allocs += sum(map(kinds.count, ASKS))
+        self._num_frees[-1] += sum(map(kinds.count, FREES))
+        if self._num_allocs + self._num_frees[-1] < self._step:
+            return
+        self.note(touched)
+        self._fold(sites)
+        self._work.close()
+        if len(self._work.found) == 2 * WINDOWS:
+            self._work.halve()
+            self._num_frees = [*map(sum, zip(self._num_frees[::2], self._num_frees[1::2]))]
+            self._step *= 2
+        self._num_allocs = 0
+        self._num_frees.append(0)
 
     def grows(self, sites):
-        """{site: bytes} by which the floor of a site rose in the last half of the time. Only of
-        those whose floor never fell there, and rose in most windows."""
-        found, floors = {}, self._found[len(self._found) // 2:]
-        for site in sites if len(floors) > 3 else ():
-            past = [floor.get(site, 0) for floor in floors]
-            rises = sum(b > a for a, b in zip(past, past[1:]))
-            if all(b >= a for a, b in zip(past, past[1:])) and 2 * rises > len(past):
-                found[site] = past[-1] - past[0]
+        """{site: bytes} by which a site grew in the last half. By work only if the end was quiet,
+        the site grew till then, and more was freed meanwhile than it got: what loads its data and
+        then waits is no leak."""
+        found, half = self._time.grows(MOST), len(self._work.found) // 2
+        quiet = sum(1 for _ in itertools.takewhile(operator.not_, reversed(self._time.found)))
+        if half < WINDOWS // 2 or quiet < QUIET:
+            return found
+        for site, size in self._work.grows(NEARLY_ALL, LAST).items():
+            its = sites[site]
+            if 2 * sum(self._num_frees[half:]) * its.bytes_total >= 3 * size * its.num_allocs:
+                found.setdefault(site, size)
         return found
 
 

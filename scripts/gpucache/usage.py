@@ -4,6 +4,7 @@ what grows, and what went on beside it. Bytes are those that the program asked f
 held for them is `reserved`."""
 import collections
 import gc
+import itertools
 
 from gpucache import beside, block_map
 from gpucache.site import Away, Block, Column, Floors, Largest, Levels, Mark, Owners, Site
@@ -97,11 +98,11 @@ class Usage:
 
     def _run(self, batches):
         ns = 0
-        for batch in batches:
-            self._take_batch(batch)
-            ns = batch.ns[-1]
-            self.num_events += len(batch.ns)
-        self._level(ns)
+        for part in itertools.chain.from_iterable(map(self._floors.parts, batches)):
+            self._take_batch(part)
+            self._floors.worked(part.kind, self._touched, self.sites)
+            ns = part.ns[-1]
+            self.num_events += len(part.ns)
         # A trace that is recorded meanwhile has more now.
         self.span_ns = max(self.span_ns, ns)
         self.own_ns = max(1, self.span_ns - self.lead_ns)
@@ -228,6 +229,7 @@ class Usage:
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be."""
         moment, touched = self._moment, self._touched
+        self._floors.note(touched)
         held = self._largest.held([(site, its.then if its.moment == moment else its.live)
                                    for site, its in touched.items()])
         self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved,
@@ -482,7 +484,7 @@ class Usage:
         return self.levels[self.peak >> 20]
 
     def grows(self):
-        """{site: bytes} by which the floor of a site rose in the last half of the time."""
+        """{site: bytes} by which what a site always has rose in the last half."""
         return self._floors.grows(self.sites)
 
     def owner(self, site):

@@ -2,8 +2,8 @@
 """Writes traces (shim/trace/format.h) whose times are known: a tick is a nanosecond."""
 import struct
 
-from gpucache import batch, tables
-from gpucache.trace import FIRST_PATH, KIND
+from gpucache import batch, tables, usage
+from gpucache.trace import FIRST_PATH, KIND, Event
 
 MIB = 1 << 20
 GPU = (0, "CONTEXT", 0, 16 << 30)
@@ -148,3 +148,12 @@ class Given:
         batch.put(found, [(its.ns, its.kind, its.a, its.b, its.site, its.context, its.tid,
                            (its.aux, its.text, its.context)) for its in self.events])
         yield found
+
+
+def used_of(*rows, span_ns=100):
+    """rows: (ns, kind, a, b, site, aux), without the last of them."""
+    events = []
+    for row in rows:
+        ns, kind, first, second, site, aux = (*row, *(0, 1, 0)[len(row) - 3:])
+        events.append(Event(ns, KIND[kind], first, second, aux, site, 1, 1, ""))
+    return usage.Usage(Given(events, span_ns))

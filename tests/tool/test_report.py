@@ -16,6 +16,7 @@ import unittest.mock
 from fake import TOOL, Scratch, tool, well
 
 import gct
+from gct import used_of
 from gpucache import report, report_page, symbols, trace, usage
 
 WRITER = sys.argv[2]
@@ -310,15 +311,6 @@ class Paths(Recorded):
                  if event["action"] == "alloc"]
         self.assertEqual((names[0][:2], names[1][:3], len(names[-1])),
                          (["middle", "loads"], ["middle", "middle", "trains"], 1))
-
-
-def used_of(*rows, span_ns=100):
-    """rows: (ns, kind, a, b, site, aux), without the last of them."""
-    events = []
-    for row in rows:
-        ns, kind, first, second, site, aux = (*row, *(0, 1, 0)[len(row) - 3:])
-        events.append(trace.Event(ns, trace.KIND[kind], first, second, aux, site, 1, 1, ""))
-    return usage.Usage(gct.Given(events, span_ns))
 
 
 class Words(Scratch):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Reports of traces with many call sites: what they take, the sums, and the size of the page; and
-where blocks lay."""
+"""Reports of traces with many call sites: what they take, the sums, and the size of the page;
+what grows; and where blocks lay."""
 import io
 import os
 import random
@@ -10,6 +10,7 @@ import unittest.mock
 from fake import Scratch, lines_of, text_of, tool
 
 import gct
+from gct import used_of
 from gpucache import block_map, report, report_page, site, trace, usage
 
 MIB = 1 << 20
@@ -110,6 +111,37 @@ class Sites(Scratch):
             self.assertEqual((done.status, done.err.count("\n")), (0, 1), done.err)
             self.assertLess(os.path.getsize(self.path + ".html"), PAGE_MOST)
             self.assertIn("other libraries", text_of(self.path + ".html"))
+
+
+def looped(number, kept, idle):
+    """A program with so many steps, the first of which keep a block each, that is idle then, for so
+    many times their time. Events and Usage."""
+    rows = []
+    for step in range(number):
+        rows += [(20 * step, "ALLOC", 512, 1000, 1), (20 * step + 1, "ALLOC", 1024, 300, 2)]
+        rows += [(20 * step + 2, "ALLOC", 2048 + 512 * step, 100, 3)] if step < kept else []
+        rows += [(20 * step + 3, "FREE", 512), (20 * step + 4, "FREE", 1024)]
+    rows += [(20 * number * (100 + idle * part) // 100, "GPU", 5, 6, 0) for part in range(100)]
+    return used_of(*rows, span_ns=20 * number * (1 + idle))
+
+
+class Leaks(unittest.TestCase):
+    def test_a_leak_is_one_though_the_program_is_idle_at_last(self):
+        for idle in 1, 2, 50:
+            for number in 30, 100, 1000:
+                self.assertEqual(set(looped(number, number, idle).grows()), {3}, (idle, number))
+
+    def test_what_is_loaded_or_cached_is_no_leak(self):
+        """Whether it was needed is known by what comes after it; of a program that waits, by what
+        it freed meanwhile."""
+        for idle in 0, 1, 2, 50:
+            for number, kept in (1000, 500), (1000, 100), (100, 10), (100, 75):
+                self.assertEqual(looped(number, kept, idle).grows(), {}, (idle, number, kept))
+        for staging in (), [(0, "ALLOC", 512, 7, 1), (0, "FREE", 512)]:
+            rows = [(n * 20 + at, *row) for n in range(300) for at, row in enumerate(
+                [*(row[1:] for row in staging), ("ALLOC", 1024 + n * 512, 100, 3)])]
+            for idle in 1, 2, 50:
+                self.assertEqual(used_of(*rows, span_ns=6000 * (1 + idle)).grows(), {})
 
 
 class Maps(unittest.TestCase):
