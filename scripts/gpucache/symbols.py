@@ -144,7 +144,9 @@ class Symbols:
                                   stderr=subprocess.DEVNULL, errors="replace", check=False)
         except (OSError, subprocess.TimeoutExpired):
             return
-        lines = done.stdout.splitlines()
+        lines = done.stdout.rstrip("\n").split("\n")  # nothing else ends one
+        if len(lines) > 2 * len(known):
+            return  # a name has a line break: nobody knows which
         unsure = []
         for (place, at), function, line in zip(known, lines[::2], lines[1::2]):
             place.function = "" if function == "??" else text.printable(function)

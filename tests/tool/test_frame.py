@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import time
 import unittest
 import unittest.mock
@@ -90,6 +91,17 @@ class Frames(unittest.TestCase):
             frame.short(words * 100_000)
             self.assertTrue(frame.short(words * 100_000), words)
             self.assertLess(time.process_time() - since, 5, words)
+
+    def test_a_sign_in_a_name_gives_no_other_place_a_name(self):
+        """A symbol may have each sign but zero. A line break in one leaves all without names."""
+        for said, found in (("a\x0bb\x85c\nx.c:1\nnext\ny.c:2\n", ["a?b?c", "next"]),
+                            ("a\nb\nx.c:1\nnext\ny.c:2\n", ["", ""])):
+            places = [symbols.Place("/lib/a.so", offset) for offset in (100, 200)]
+            done = subprocess.CompletedProcess((), 0, said)
+            with unittest.mock.patch.object(symbols.subprocess, "run", return_value=done), \
+                    unittest.mock.patch.object(symbols, "_segments", return_value=[(0, 0, 999)]):
+                symbols.Symbols._name("addr2line", "/lib/a.so", places)
+            self.assertEqual([place.function for place in places], found)
 
     def asked(self, *places):
         return places[frame.asked(list(places))]
