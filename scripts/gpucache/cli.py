@@ -368,6 +368,7 @@ def make_parser():
         ARGUMENTS.get(verb, lambda add: None)(sub.add_argument)
         sub.add_argument("--json", action="store_true", help={
             "run": "print what would be run, as JSON, and do not run it",
+            "report": "print JSON: the figures and the sentences of the text, of each trace",
             "top": "print JSON instead, a line for each look; needs neither a terminal nor rich",
         }.get(verb, "print JSON"))
         if verb in ("ps", "top", "stat"):

@@ -7,8 +7,8 @@ import shutil
 import sys
 import textwrap
 
-from gpucache import (frame, options, output, replay, report_page, snapshot, symbols, tensors, text,
-                      together, trace, usage)
+from gpucache import (frame, options, output, replay, report_json, report_page, snapshot, symbols,
+                      tensors, text, together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
 from gpucache.trace import NAME
 
@@ -434,6 +434,10 @@ class Report:
 
 
 def _format(args):
+    if args.json and args.format:
+        raise Fault("report takes one of --json and --format", USAGE)
+    if args.json:
+        return "json"
     if args.format:
         return args.format
     return ENDINGS.get(os.path.splitext(args.output or "")[1].lower(), "text")
@@ -441,20 +445,25 @@ def _format(args):
 
 def _write(out, own, first, made, what_if):
     """own: the traces that it is made of. first: the Report of the first."""
+    told = []
     for number, name in enumerate(own):
         report = Report(name, what_if=what_if) if number else first
         try:
             if made == "text":
                 out.write("\n\n" * bool(number) + "\n".join(report.lines()) + "\n")
+            elif made == "json":
+                told.append(report_json.data(report))
             else:
                 getattr(report, made)(out)
         finally:
             report.close()
+    if told:
+        out.write(json.dumps({"traces": told}) + "\n")
 
 
 def show(args):
     made, path = _format(args), None if args.output == "-" else args.output
-    if len(args.files) > 1 and made not in ("text", *TOGETHER):
+    if len(args.files) > 1 and made not in ("text", "json", *TOGETHER):
         raise Fault(f"{made} is made of one trace at a time", USAGE)
     if args.snapshot and (made not in ("text", "html") or made == "text" and len(args.files) > 1):
         raise Fault("--snapshot is for a text of one trace, or for html", USAGE)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache trace: records what a running process does with GPU memory, for a time."""
+import json
 import os
 import re
 import signal
@@ -145,7 +146,8 @@ def show(args):
         size = os.path.getsize(path)
     except OSError as error:
         raise Fault(f"{path}: {reason(error)}") from None
-    print(f"{path}: {text.size(size)}; gpucache report {path} shows it")
+    print(json.dumps({"file": path, "bytes": size}) if args.json else
+          f"{path}: {text.size(size)}; gpucache report {path} shows it")
     return DONE
 
 

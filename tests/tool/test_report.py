@@ -147,6 +147,17 @@ class Program(Recorded):
         times = [row["ts"] for row in rows if row["ph"] == "C" and row["name"] == "device memory"]
         self.assertEqual(times, sorted(times))
 
+    def test_the_json_has_the_figures_and_the_sentences(self):
+        its, again = well("report", self.path, self.path, "--json").json["traces"]
+        self.assertEqual(its, again)
+        self.assertEqual((its["file"], its["pid"], its["peak_bytes"], its["out_of_memory"]),
+                         (self.path, self.report.trace.pid, 322 * MIB, False))
+        self.assertEqual(sum(row["bytes"] for row in its["at_peak"]), its["peak_bytes"])
+        self.assertEqual(its["owners"], [{"owner": os.path.basename(WRITER), "bytes": 322 * MIB}])
+        self.assertIn("Does it leak?", [row["question"] for row in its["answers"]])
+        self.assertIn(its["headline"] + "\n", tool("report", self.path).out)
+        self.assertEqual(tool("report", self.path, "--json", "--format", "csv").status, 2)
+
     def test_collapsed_stacks(self):
         rows = [line.rsplit(" ", 1) for line in out(self.path, "folded").decode().splitlines()]
         self.assertEqual([int(size) // MIB for _, size in rows], [200, 100, 21, 1])

@@ -147,10 +147,11 @@ class Tracing(Traces):
         path = self.file("live.gct")
         os.symlink(NVML, self.file("libnvidia-ml.so.1"))
         self.await_page(program)
-        asker = self.asker(program, path, 2.5, LD_LIBRARY_PATH=self.folder,
+        asker = self.asker(program, path, 2.5, "--json", LD_LIBRARY_PATH=self.folder,
                            NVML_PROCESSES=f"0:{program.pid}:1000000000,0:1:7")
         program.do("take b 700000000")
-        asker.communicate(timeout=60)
+        self.assertEqual(json.loads(asker.communicate(timeout=60)[0]),
+                         {"file": path, "bytes": os.path.getsize(path)})
         self.assertEqual(asker.returncode, 0)
         program.end()
         its, events = self.read(path)
@@ -240,10 +241,10 @@ class Tracing(Traces):
         done = self.tool("trace", program.pid, "--seconds", "1")
         self.assertEqual(done.returncode, 1)
 
-    def asker(self, program, path, seconds=60, **env):
+    def asker(self, program, path, seconds=60, *words, **env):
         """A tool that records the program; it has begun."""
         asker = subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", str(seconds),
-                                  "-o", path], text=True, stdout=subprocess.PIPE,
+                                  "-o", path, *words], text=True, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE, env={**self.outside, **env})
         self.addCleanup(asker.kill)
         while not os.path.exists(path) and asker.poll() is None:
