@@ -130,6 +130,7 @@ class Plans(Scratch):
                             "trace was on, so there is nothing to plan"),
                            ((self.empty + "no",), "no such file"),
                            ((nameless,), "no trace says how large the GPU is: --gpu SIZE does"),
+                           ((self.early, "--gpu", "0M"), "no GPU has 0M of memory"),
                            ((self.early, "--gpu", "large"), "large is no size")):
             done = tool("plan", *words)
             self.assertEqual((done.status, done.out), (2, ""), words)
