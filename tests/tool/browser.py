@@ -112,6 +112,35 @@ class Browser:
                 raise AssertionError(f"never true: {script}")
             time.sleep(0.05)
 
+    def picture(self, part):
+        """The whole page as a PNG of base64, this part of its size."""
+        size = self.run("(its => [its.scrollWidth, its.scrollHeight])(document.documentElement)")
+        clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": part}
+        return self.ask("Page.captureScreenshot", format="png", clip=clip,
+                        captureBeyondViewport=True)["data"]
+
+    def difference(self, one, other):
+        """Of two pictures: the mean of their colours' differences, 0 to 255. Not on a page that
+        forbids pictures."""
+        return self.run("""(async all => {
+            const [a, b] = await Promise.all(all.map(async data => {
+                const its = new Image();
+                its.src = 'data:image/png;base64,' + data;
+                await its.decode();
+                return its;
+            }));
+            const canvas = document.createElement('canvas');
+            canvas.width = Math.max(a.width, b.width);
+            canvas.height = Math.max(a.height, b.height);
+            const on = canvas.getContext('2d');
+            on.drawImage(a, 0, 0);
+            on.globalCompositeOperation = 'difference';
+            on.drawImage(b, 0, 0);
+            const found = on.getImageData(0, 0, canvas.width, canvas.height).data;
+            return found.reduce((sum, its, i) => sum + (i % 4 < 3 ? its : 0), 0) /
+                (canvas.width * canvas.height * 3);
+        })""" + f"({json.dumps([one, other])})")
+
     def mouse(self, kind, x, y, clicks=1):
         self.ask("Input.dispatchMouseEvent", type="mouse" + kind, x=x, y=y, clickCount=clicks,
                  button="none" if kind == "Moved" else "left", buttons=int(kind != "Released"))
