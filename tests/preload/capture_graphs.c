@@ -4,7 +4,7 @@
  * of one too. And captures that end without cuStreamEndCapture: the stream is destroyed, or the
  * context reset. After each of them freed memory is used again, which the library does only if it
  * knows of no open capture. */
-#include "tests/preload/scene.h"
+#include "tests/preload/conditional.h"
 
 static const uint64_t words = 16 * KIB;
 
@@ -94,26 +94,10 @@ static CUgraph capture_twice_into(CUstream stream, const uint64_t *block)
 /* A body that runs because its condition starts out true; -1: the driver has no such nodes. */
 static int conditional(CUgraph *graph, CUstream stream, const uint64_t *block)
 {
-    CUresult (*make_handle)(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned, unsigned) =
-        NULL;
-    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *) =
-        NULL;
-    CUgraphConditionalHandle handle = 0;
-    CUgraphNode node = NULL;
-    *(void **)&make_handle = scene_driver_symbol("cuGraphConditionalHandleCreate");
-    *(void **)&add = scene_driver_symbol("cuGraphAddNode");
-    if (make_handle == NULL || add == NULL)
-        return -1;
-    CUcontext context = CURRENT_CONTEXT();
     REQUIRE(cuGraphCreate(graph, 0));
-    REQUIRE(make_handle(&handle, *graph, context, 1, CU_GRAPH_COND_ASSIGN_DEFAULT));
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL};
-    params.conditional.handle = handle;
-    params.conditional.type = CU_GRAPH_COND_TYPE_IF;
-    params.conditional.size = 1;
-    params.conditional.ctx = context;
-    REQUIRE(add(&node, *graph, NULL, 0, &params));
-    CUgraph body = params.conditional.phGraph_out[0];
+    CUgraph body = add_conditional(*graph);
+    if (body == NULL)
+        return gpu_graph_destroy(*graph, NULL) ? 1 : -1;
     REQUIRE(
         cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_fill(block[2], words, 8, stream));

@@ -5,6 +5,8 @@
  */
 #include "tests/preload/park_world.h"
 
+#include "tests/preload/conditional.h"
+
 #include <sys/resource.h>
 
 /* ---- Calls that use the memory */
@@ -209,6 +211,50 @@ ACT(what_uses_no_memory_does_not_wake)
 
 /* ---- Blocks, graphs, threads */
 
+/* Each part has a value of its own, so that none can take another's place. */
+static uint64_t part_words(uint64_t block_words, uint64_t at)
+{
+    const uint64_t part = 3 * MIB / 4 + 128; /* crosses borders of chunks and pieces */
+    return block_words - at < part ? block_words - at : part;
+}
+
+/* On the simulated driver, over many chunks; on another one, up to 8 GiB. */
+static uint64_t large_bytes(void)
+{
+    size_t total, most = 8 * KIB * MIB;
+    REQUIRE(gpu_mem_info(NULL, &total));
+    most = total / 16 < most ? total / 16 / MIB * MIB : most;
+    return scene_simulated() ? 100 * MIB : most;
+}
+
+ACT(a_large_block_and_half_free_slabs_come_back)
+{
+    enum { SMALL = 600 };
+    static uint64_t small[SMALL];
+    uint64_t words, parts[8], large, wrong = 0;
+    uint32_t value = 0;
+    begin(1);
+    words = large_bytes() / 4;
+    for (unsigned i = 0; i < SMALL; i++)
+        small[i] = NEW_FILLED(128, i, NULL);
+    NEW_BLOCKS(parts, 8, words / 4);
+    FREE_ALL(parts, 8);
+    large = NEW_BLOCK(words * 4); /* in many chunks, where memory is idle */
+    for (uint64_t at = 0; at < words; at += part_words(words, at))
+        REQUIRE(gpu_fill(large + 4 * at, part_words(words, at), ++value, NULL));
+    for (unsigned i = 0; i < SMALL; i += 2)
+        REQUIRE(gpu_free(small[i]));
+    REQUIRE(gpu_sync());
+    park();
+    EXPECT(!asker_page() || asker_figure("away_bytes") > 4 * words);
+    value = 0;
+    for (uint64_t at = 0; at < words; at += part_words(words, at))
+        wrong += scene_wrong_words(large + 4 * at, part_words(words, at), ++value, NULL);
+    for (unsigned i = 1; i < SMALL; i += 2)
+        wrong += scene_wrong_words(small[i], 128, i, NULL);
+    return wrong != 0 || wrong_a();
+}
+
 ACT(blocks_come_and_go_meanwhile)
 {
     enum { BLOCKS = 60 };
@@ -242,24 +288,44 @@ ACT(blocks_come_and_go_meanwhile)
     return failures + (wrong_a() != 0);
 }
 
+static void CUDA_CB count_call(void *calls)
+{
+    atomic_fetch_add((atomic_uint *)calls, 1);
+}
+
+/* A kernel, a memset, a copy, a host function, and where the driver has it a node with a condition,
+ * whose body writes the other block. */
 ACT(a_graph_replays_after_many_parks)
 {
-    CUgraph graph;
+    static atomic_uint calls;
+    CUgraph graph, body;
     CUgraphExec exec;
     int failures = 0;
     begin(1);
+    uint64_t c = NEW_FILLED(WORDS, 0, NULL);
     REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     REQUIRE(gpu_copy(b, a, WORDS, stream));
     REQUIRE(gpu_memset_async(b, 0xff, 64, stream));
     REQUIRE(gpu_get_async(here, b, BYTES, stream));
+    REQUIRE(cuLaunchHostFunc(stream, count_call, &calls));
     graph = END_CAPTURE(stream);
+    if ((body = add_conditional(graph))) {
+        REQUIRE(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0,
+                                            CU_STREAM_CAPTURE_MODE_GLOBAL));
+        REQUIRE(gpu_fill(c, WORDS, 8, stream));
+        REQUIRE(gpu_capture_end(stream, &body));
+    }
     exec = NEW_EXEC(graph);
-    for (int i = 0; i < 10; i++) {
+    unsigned rounds = scene_simulated() ? 10 : 200;
+    for (unsigned i = 1; i <= rounds; i++) {
         park();
         REQUIRE(gpu_graph_launch(exec, stream));
         REQUIRE(gpu_stream_sync(stream));
         failures += here[0] != UINT32_MAX || here[16] != VALUE || here[WORDS - 1] != VALUE;
+        failures += atomic_load(&calls) != i;
+        failures += scene_wrong_words(c, WORDS, body ? 8 : 0, stream) != 0;
         memset(here, 0, BYTES);
+        REQUIRE(gpu_fill(c, WORDS, 0, stream));
     }
     return failures + (wrong_a() != 0);
 }
