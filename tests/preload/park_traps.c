@@ -214,25 +214,25 @@ ACT(a_host_function_that_needs_a_lock_ends)
 
 /* ---- Memory that others know of */
 
-static atomic_int exporter_tid;
-static atomic_bool exported;
+static atomic_int arrival_tid;
+static atomic_bool is_through;
 
 static void *export_b(void *handle)
 {
     REQUIRE(cuCtxSetCurrent(context));
-    atomic_store(&exporter_tid, (int)syscall(SYS_gettid));
+    atomic_store(&arrival_tid, (int)syscall(SYS_gettid));
     REQUIRE(gpu_ipc_export(handle, b));
-    atomic_store(&exported, true);
+    atomic_store(&is_through, true);
     return NULL;
 }
 
 /* Until it sleeps at the gate, or is through. */
-static void await_export(void)
+static void await_arrival(void)
 {
-    while (!atomic_load(&exporter_tid))
+    while (!atomic_load(&arrival_tid))
         scene_sleep_ms(1);
-    for (int seen = 0; seen < 3 && !atomic_load(&exported); scene_sleep_ms(2))
-        seen = scene_thread_state(atomic_load(&exporter_tid)) == 'S' ? seen + 1 : 0;
+    for (int seen = 0; seen < 3 && !atomic_load(&is_through); scene_sleep_ms(2))
+        seen = scene_thread_state(atomic_load(&arrival_tid)) == 'S' ? seen + 1 : 0;
 }
 
 ACT(an_export_cancels_the_copies)
@@ -246,13 +246,49 @@ ACT(an_export_cancels_the_copies)
     pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
     scene_await_held(asker_page() != NULL);
     pthread_t exporter = NEW_THREAD(export_b, &handle);
-    await_export();
+    await_arrival();
     SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
     REQUIRE(pthread_join(exporter, NULL));
     REQUIRE(pthread_join(asker, NULL));
     expect_code(code, PAGE_REPLY_REFUSED);
     expect_parked(false);
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 7, stream);
+}
+
+static void *fill_behind_the_gate(void *unused)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    atomic_store(&arrival_tid, (int)syscall(SYS_gettid));
+    REQUIRE(gpu_fill(b, WORDS, 8, NULL));
+    atomic_store(&is_through, true);
+    return NULL;
+}
+
+/* However much is left, it is not copied any more: a use waits for the pieces of 4 MiB that threads
+ * have on their way. */
+ACT(a_use_waits_only_for_copies_that_have_begun)
+{
+    enum { PIECES = 64, LANES = 8 };
+    int code = 0;
+    if (begin_simulated())
+        return SCENE_SKIP;
+    uint64_t big = NEW_FILLED(PIECES * MIB, 5, NULL);
+    REQUIRE(gpu_sync());
+    if (asker_page())
+        REQUIRE(SIM(simHold)("cuMemcpyDtoHAsync_v2"));
+    uint64_t before = SIM(simCallCount)("cuMemcpyDtoHAsync_v2");
+    pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
+    scene_await_held(asker_page() != NULL);
+    pthread_t user = NEW_THREAD(fill_behind_the_gate, NULL);
+    await_arrival();
+    SIM(simLetGo)("cuMemcpyDtoHAsync_v2");
+    REQUIRE(pthread_join(user, NULL));
+    EXPECT(SIM(simCallCount)("cuMemcpyDtoHAsync_v2") - before <= 2 * LANES);
+    REQUIRE(pthread_join(asker, NULL));
+    expect_code(code, PAGE_REPLY_REFUSED);
+    expect_parked(false);
+    return wrong_a() != 0 || scene_wrong_words(big, PIECES * MIB, 5, stream) ||
+           scene_wrong_words(b, WORDS, 8, stream);
 }
 
 static int get_tokens(uint64_t block)
@@ -281,6 +317,13 @@ static uint64_t exposed_bytes(void)
     return found ? strtoull(strrchr(strncpy((char[64]){0}, found, 63), ':') + 1, NULL, 10) : 0;
 }
 
+static bool has_memops(uint64_t block)
+{
+    unsigned has = 0;
+    REQUIRE(cuPointerGetAttribute(&has, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block));
+    return has && (!scene_simulated() || SIM(simSyncMemops)(block) == 1);
+}
+
 ACT(what_others_know_of_keeps_its_memory)
 {
     static int (*const tell[])(uint64_t block) = {export, get_tokens, get_dma_buf};
@@ -301,7 +344,21 @@ ACT(what_others_know_of_keeps_its_memory)
     }
     for (uint32_t i = 0; i < WAYS; i++)
         EXPECT(scene_wrong_words(blocks[i], 8 * MIB, i + 1, NULL) == 0);
+    EXPECT(has_memops(blocks[1])); /* by the question for tokens */
     return 0;
+}
+
+/* Only memory of segments can have the attribute by itself. An arena's would lack it once it is
+ * created anew. */
+ACT(memory_that_synchronises_copies_stays)
+{
+    unsigned on = 1;
+    if (!getenv("GPUCACHE_BACKING"))
+        return scene_again("GPUCACHE_BACKING", "segment");
+    begin(1);
+    REQUIRE(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, b));
+    expect_refused("the memory is not in arenas");
+    return !has_memops(b) || wrong_a() || scene_wrong_words(b, WORDS, 7, stream);
 }
 
 /* Two processes share a buffer and work on it in turn, as NCCL's ranks do. One sleeps meanwhile. */
