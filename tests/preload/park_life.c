@@ -102,6 +102,70 @@ ACT(contexts_end_while_it_is_away)
     return failures + (scene_wrong_words(again, WORDS, 2, NULL) != 0);
 }
 
+static CUcontext ending;
+
+static void *end_a_context(void *unused)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(ending ? (int)cuCtxDestroy(ending) : gpu_reset());
+    return unused;
+}
+
+static void *ask(void *words)
+{
+    (void)asker_ask(words);
+    return NULL;
+}
+
+/* A call of the library's waits in the driver while another thread ends a context. */
+static void end_within(const char *call, char *words)
+{
+    bool asked = asker_page();
+    if (asked)
+        REQUIRE(SIM(simHold)(call));
+    pthread_t asker = NEW_THREAD(ask, words);
+    scene_await_held(asked);
+    pthread_t ender = NEW_THREAD(end_a_context, NULL);
+    scene_sleep_ms(20);
+    SIM(simLetGo)(call);
+    REQUIRE(pthread_join(asker, NULL));
+    REQUIRE(pthread_join(ender, NULL));
+}
+
+ACT(contexts_end_in_each_state)
+{
+    static const char *const calls[] = {"cuCtxRecordEvent", "cuMemcpyDtoHAsync_v2",
+                                        "cuMemUnmap",       "cuMemCreate",
+                                        "cuMemMap",         "cuMemcpyHtoDAsync_v2"};
+    static char park_now[] = "park wait=2000", wake_now[] = "wake";
+    begin(1);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    for (int i = 0; i < 12; i++) {
+        ending = i % 2 ? NULL : NEW_CONTEXT(); /* or the first one, by a reset */
+        if (ending) {
+            REQUIRE(gpu_memset(NEW_BLOCK(8 * MIB), 1, 8 * MIB));
+            REQUIRE(gpu_sync());
+            REQUIRE(cuCtxSetCurrent(context));
+        }
+        b = NEW_FILLED(WORDS, (uint32_t)i, NULL); /* is to be copied, whatever is retained */
+        REQUIRE(gpu_sync());
+        if (i >= 6)
+            park();
+        end_within(calls[i / 2], i < 6 ? park_now : wake_now);
+        if (!ending) {
+            REQUIRE(gpu_open(0));
+            stream = NEW_STREAM(false);
+            a = NEW_FILLED(WORDS, VALUE, NULL);
+            REQUIRE(gpu_sync());
+        }
+        EXPECT(wrong_a() == 0);
+        park();
+        EXPECT(wrong_a() == 0);
+    }
+    return 0;
+}
+
 ACT(limits_hold)
 {
     begin(1);
@@ -140,6 +204,15 @@ ACT(peers_reach_it_afterwards)
     if (asker_page() && scene_simulated())
         expect_refused("GPU work still runs");
     REQUIRE(gpu_sync());
+    /* And now it has one, which may stay. */
+    uint64_t own = NEW_FILLED(WORDS, 3, NULL);
+    CUstream its = NEW_STREAM(false);
+    uint32_t *held = scene_hold(its);
+    REQUIRE(gpu_fill(b, WORDS, 13, its));
+    expect_code(asker_ask("park wait=20 gpu=0"), PAGE_REPLY_REFUSED);
+    scene_let_go(held);
+    REQUIRE(gpu_stream_sync(its));
+    EXPECT(scene_wrong_words(own, WORDS, 3, NULL) == 0);
     /* To lose access changes the rights of mapped memory. */
     REQUIRE(cuCtxSetCurrent(context));
     park();
