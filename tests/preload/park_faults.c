@@ -231,3 +231,78 @@ ACT(a_mapping_that_stays_hinders_no_later_try)
     EXPECT(scene_wrong_words(blocks[0], WORDS, 1, NULL) == 0);
     return 0;
 }
+
+/* ---- Errors that stick. All that follows fails with them, as bare. */
+
+static void show_end(const char *when)
+{
+    uint64_t block = 0;
+    uint32_t first;
+    printf("%s: %d, ", when, gpu_get(&first, blocks[0], 4));
+    printf("%d %d %d, ", gpu_sync(), gpu_fill(blocks[0], WORDS, 2, NULL), gpu_malloc(&block, 512));
+    printf("%d %d, ", gpu_malloc(&block, 40 * MIB), gpu_free(blocks[0]));
+    printf("%d %d\n", gpu_mem_info(&(size_t){0}, NULL), gpu_last_error());
+}
+
+static void write_nowhere(void)
+{
+    REQUIRE(gpu_fill(0x1000, 1024, 1, NULL));
+}
+
+static void begin_block(void)
+{
+    scene_start(1, 60);
+    blocks[0] = NEW_FILLED(WORDS, 1, NULL);
+    REQUIRE(gpu_sync());
+}
+
+ACT(a_park_of_a_broken_context_changes_no_error)
+{
+    begin_block();
+    write_nowhere();
+    int code = asker_ask("park wait=2000");
+    EXPECT(code == -1 || code == PAGE_REPLY_REFUSED);
+    show_end("before");
+    expect_code(asker_ask("park"), PAGE_REPLY_REFUSED);
+    return 0;
+}
+
+ACT(work_that_wakes_breaks_its_context_as_bare)
+{
+    begin_block();
+    park();
+    write_nowhere();
+    expect_parked(false);
+    show_end("parked");
+    expect_code(asker_ask("park"), PAGE_REPLY_REFUSED);
+    return 0;
+}
+
+/* A context is lost in a copy of the library's. Bare, it is lost by then. Another one is not. */
+static int lose_context(const char *copy)
+{
+    begin_block();
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    CUcontext first = CURRENT_CONTEXT(), other = NEW_CONTEXT();
+    blocks[1] = NEW_FILLED(WORDS, 2, NULL);
+    REQUIRE(gpu_sync());
+    REQUIRE(cuCtxSetCurrent(first));
+    bool out = !strcmp(copy, "cuMemcpyDtoHAsync_v2");
+    if (!out)
+        park();
+    if (asker_page())
+        fail_from("%s:1:700!", copy);
+    else
+        write_nowhere();
+    if (out)
+        expect_code(asker_ask("park"), PAGE_REPLY_REFUSED);
+    show_end(copy);
+    expect_refused("a context is lost");
+    expect_code(asker_ask("wake"), PAGE_REPLY_DONE);
+    REQUIRE(cuCtxSetCurrent(other));
+    return scene_wrong_words(blocks[1], WORDS, 2, NULL) != 0;
+}
+
+ACT_IS(ACT(a_loss_in_the_copies_is_told), lose_context("cuMemcpyDtoHAsync_v2"))
+ACT_IS(ACT(a_loss_in_the_copies_back_is_told), lose_context("cuMemcpyHtoDAsync_v2"))
