@@ -13,6 +13,7 @@ from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
 from gpucache.trace import NAME
 
 BINARY = ("pytorch",)
+TILL_IDLE = ", until the program was idle: a leak, or what it loads once"
 TOGETHER = ("html", "perfetto")  # of one process, with others beside it
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
            ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}
@@ -200,7 +201,8 @@ class Report:
         grows = self.grows()
         told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
             f"{self._name(site)} grew by {text.size(size)} in the last half"
-            for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3])))
+            for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3]) +
+                     TILL_IDLE * used.floors.is_till_idle))
         pairs = sum(its.num_frees for its in used.sites.values())
         cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
         if pairs:

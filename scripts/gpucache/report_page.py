@@ -268,7 +268,10 @@ class Page:
                           f"{text.size(size)}" for site, size in grows[:3])
         number = f"{text.count(len(grows))} call site{'s' * (len(grows) > 1)} grow" \
                  f"{'s' * (len(grows) == 1)}"
-        return f'<strong class="wastes">{number}</strong><p>{named} in the last half; {live}</p>'
+        till = ", until the program was idle: a leak, or what it loads once" * \
+            self.usage.floors.is_till_idle
+        return f'<strong class="wastes">{number}</strong><p>{named} in the last half{till}; ' \
+               f"{live}</p>"
 
     def _cost(self):
         pairs = sum(its.num_frees for its in self.usage.sites.values())

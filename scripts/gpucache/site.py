@@ -12,8 +12,8 @@ SITES_MOST = 300    # of a column; the others count as OTHERS
 WINDOWS = 24        # for growth: the least of each is compared
 LAST, QUIET = 4, 3  # of them: in which work ends; at the end, in which nothing changes
 MOST, NEARLY_ALL = 0.5, 0.75
-ASKS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER"))
 FREES = KIND["FREE"], KIND["FREE_ASYNC"]
+IDLE = KIND["GPU"], KIND["PROCESS"]  # each second, also of a program that does nothing
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def.
@@ -151,12 +151,13 @@ class Windows:
 
 class Floors:
     """What grows: in windows of the time, and in windows of the work, which have as many
-    allocations and frees each. A program that leaks and then is idle does so by its work alone."""
+    events each. A program that leaks and then is idle does so by its work alone."""
 
     def __init__(self, begin_ns, span_ns):
         self._begin_ns, self._span_ns = begin_ns, span_ns
         self._time, self._work, self._changed = Windows(), Windows(), set()
-        self._step, self._num_allocs, self._num_frees = 1, 0, [0]
+        self._step, self._num_events, self._num_frees = 1, 0, [0]
+        self.is_till_idle = False  # some of what grows did so by the work alone
 
     def note(self, sites):
         """They changed, or may have."""
@@ -190,9 +191,9 @@ class Floors:
 
     def worked(self, kinds, touched, sites):
         """touched: the sites that changed lately."""
-        self._num_allocs += sum(map(kinds.count, ASKS))
+        self._num_events += len(kinds) - sum(map(kinds.count, IDLE))
         self._num_frees[-1] += sum(map(kinds.count, FREES))
-        if self._num_allocs + self._num_frees[-1] < self._step:
+        if self._num_events < self._step:
             return
         self.note(touched)
         self._fold(sites)
@@ -201,13 +202,13 @@ class Floors:
             self._work.halve()
             self._num_frees = [*map(sum, zip(self._num_frees[::2], self._num_frees[1::2]))]
             self._step *= 2
-        self._num_allocs = 0
+        self._num_events = 0
         self._num_frees.append(0)
 
     def grows(self, sites):
         """{site: bytes} by which a site grew in the last half. By work only if the end was quiet,
-        the site grew till then, and more was freed meanwhile than it got: what loads its data and
-        then waits is no leak."""
+        the site grew till then, and more was freed meanwhile than it got: else it loads its data
+        and then waits. What makes its data of others, and frees these, looks like a leak there."""
         found, half = self._time.grows(MOST), len(self._work.found) // 2
         quiet = sum(1 for _ in itertools.takewhile(operator.not_, reversed(self._time.found)))
         if half < WINDOWS // 2 or quiet < QUIET:
@@ -215,6 +216,7 @@ class Floors:
         for site, size in self._work.grows(NEARLY_ALL, LAST).items():
             its = sites[site]
             if 2 * sum(self._num_frees[half:]) * its.bytes_total >= 3 * size * its.num_allocs:
+                self.is_till_idle |= site not in found
                 found.setdefault(site, size)
         return found
 

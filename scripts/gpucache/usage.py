@@ -36,7 +36,7 @@ class Usage:
         self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
         lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
         self.own_ns = max(1, self.span_ns - lead_ns)
-        self._floors, self.away = Floors(lead_ns, self.own_ns), Away(lead_ns)
+        self.floors, self.away = Floors(lead_ns, self.own_ns), Away(lead_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
@@ -98,9 +98,9 @@ class Usage:
 
     def _run(self, batches):
         ns = 0
-        for part in itertools.chain.from_iterable(map(self._floors.parts, batches)):
+        for part in itertools.chain.from_iterable(map(self.floors.parts, batches)):
             self._take_batch(part)
-            self._floors.worked(part.kind, self._touched, self.sites)
+            self.floors.worked(part.kind, self._touched, self.sites)
             ns = part.ns[-1]
             self.num_events += len(part.ns)
         # A trace that is recorded meanwhile has more now.
@@ -229,7 +229,7 @@ class Usage:
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be."""
         moment, touched = self._moment, self._touched
-        self._floors.note(touched)
+        self.floors.note(touched)
         held = self._largest.held([(site, its.then if its.moment == moment else its.live)
                                    for site, its in touched.items()])
         self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved,
@@ -248,7 +248,7 @@ class Usage:
         else:
             self._keep_peak()
         self._after_peak()
-        self._floors.take(ns, self.sites)
+        self.floors.take(ns, self.sites)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
         self._best_reserved = self.reserved
@@ -485,7 +485,7 @@ class Usage:
 
     def grows(self):
         """{site: bytes} by which what a site always has rose in the last half."""
-        return self._floors.grows(self.sites)
+        return self.floors.grows(self.sites)
 
     def owner(self, site):
         """The library, or the program itself, whose code asked."""

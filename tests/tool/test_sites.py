@@ -143,6 +143,24 @@ class Leaks(unittest.TestCase):
             for idle in 1, 2, 50:
                 self.assertEqual(used_of(*rows, span_ns=6000 * (1 + idle)).grows(), {})
 
+    def test_what_may_have_been_loaded_is_told_so(self):
+        """Made of two other blocks that are freed: what leaks till the program is idle looks so."""
+        rows = [(n * 20 + at, *row) for n in range(300) for at, row in enumerate(
+            [("ALLOC", 512, 7, 1), ("ALLOC", 1024, 7, 2), ("ALLOC", 2048 + n * 512, 100, 3),
+             ("FREE", 512), ("FREE", 1024)])]
+        loaded = used_of(*rows, span_ns=24000)
+        self.assertEqual((set(loaded.grows()), loaded.floors.is_till_idle), ({3}, True))
+        leaks = looped(100, 100, 0)
+        self.assertEqual((set(leaks.grows()), leaks.floors.is_till_idle), ({3}, False))
+
+    def test_events_beside_the_pool_come_in_few_parts(self):
+        rows = [(at, "PASSED", 512 * at, 512, 1) for at in range(20_000)]
+        taken = []
+        with unittest.mock.patch.object(usage.Usage, "_take_batch",
+                                        lambda _, part: taken.append(part)):
+            used_of(*rows, span_ns=20_000)
+        self.assertLess(len(taken), 500)
+
 
 class Maps(unittest.TestCase):
     """Blocks in memory, with holes and beside it."""
