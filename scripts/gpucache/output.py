@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import time
 
 from gpucache import trace
 from gpucache.fault import USAGE, Fault
@@ -31,7 +32,8 @@ def check(path, inputs=()):
 def _part(path):
     """(descriptor, name) of a new file beside path that may take its place. None: path is written
     to itself: a device, a link, a file with other names or of another user."""
-    part, mode = os.path.join(os.path.dirname(path), f".gpucache-{os.getpid()}.part"), None
+    name, mode = f".gpucache-{os.getpid()}-{time.time_ns()}.part", None
+    part = os.path.join(os.path.dirname(path), name)
     try:
         if os.path.lexists(path):
             its = os.lstat(path)

@@ -143,7 +143,9 @@ def script_of(words):
     if it runs none."""
     rest = iter(words[1:])
     for word in rest:
-        if not word.startswith("-"):
+        if word == "--check-hash-based-pycs":
+            next(rest, "")
+        elif not word.startswith("-"):
             return os.path.basename(word.rstrip("/"))
         if word == "-":
             return ""
@@ -157,7 +159,7 @@ def script_of(words):
 def script(pid):
     """Of a process whose file is a Python. The program itself may have written something else over
     its command."""
-    if not re.match("python|pypy", name(pid) or ""):
+    if not re.fullmatch("(python|pypy)[0-9.]*[a-z]?", name(pid) or ""):
         return ""
     data = _read(pid, "cmdline", COMMAND_BYTES) or b""
     return text.printable(script_of(data.decode(errors="replace").rstrip("\0").split("\0")))

@@ -2,6 +2,7 @@
 """The file in which a process records what it does with GPU memory (GPUCACHE_TRACE)."""
 import os
 import re
+import stat
 import struct
 import time
 
@@ -27,18 +28,25 @@ def place(process, name):
     return f"/proc/{process.pid}/{where}{name}"
 
 
-def _last_ns(path):
-    """When a trace was last written to, as its header says. None: there is no trace. OSError: that
-    is not to be known."""
+def _last_ns(process, name):
+    """When the process last wrote to this trace, as the header says. None: there is no trace of
+    this process. OSError: that is not to be known."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        fd = os.open(place(process, name), os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with open(fd, "rb") as file:
-        head = file.read(tables.TRACE_HEADER_BYTES)
-    offset, form = tables.TRACE_HEADER["last_ns"]
-    is_one = head.startswith(tables.TRACE_MAGIC) and len(head) == tables.TRACE_HEADER_BYTES
-    return struct.unpack_from(form, head, offset)[0] if is_one else None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # to open a device may do something
+            return None
+        with open(f"/proc/self/fd/{fd}", "rb") as file:
+            head = file.read(tables.TRACE_HEADER_BYTES)
+    finally:
+        os.close(fd)
+    if not head.startswith(tables.TRACE_MAGIC) or len(head) < tables.TRACE_HEADER_BYTES:
+        return None
+    pid, last_ns = (struct.unpack_from(form, head, offset)[0] for offset, form in
+                    (tables.TRACE_HEADER["pid"], tables.TRACE_HEADER["last_ns"]))
+    return last_ns if pid == process.inner_pid else None
 
 
 def of(process):
@@ -50,7 +58,7 @@ def of(process):
         return None
     name = named(process, name)
     try:
-        is_there = bool(re.search("[?\ufffd]", name)) or _last_ns(place(process, name)) is not None
+        is_there = bool(re.search("[?\ufffd]", name)) or _last_ns(process, name) is not None
     except OSError:
         is_there = True
     return name if is_there else None
@@ -58,14 +66,15 @@ def of(process):
 
 def goes_on(process, name):
     """Is the file of the trace this one, and is it written to? Takes a second."""
-    mine, path = of(process), place(process, named(process, name))
+    mine, name = of(process), named(process, name)
     try:
-        if not mine or mine != shown(name) and not os.path.samefile(path, place(process, mine)):
+        if not mine or shown(name) not in (mine, os.path.basename(mine)) and \
+                not os.path.samefile(place(process, name), place(process, mine)):
             return False
-        before, end = _last_ns(path), time.monotonic() + TICK_S
+        before, end = _last_ns(process, name), time.monotonic() + TICK_S
         while before is not None and time.monotonic() < end:
             time.sleep(0.05)
-            if _last_ns(path) != before:
+            if _last_ns(process, name) != before:
                 return True
     except OSError:
         pass

@@ -10,10 +10,10 @@ import textwrap
 from gpucache import (frame, options, output, replay, report_json, report_page, snapshot, symbols,
                       tensors, text, together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
+from gpucache.site import TILL_IDLE
 from gpucache.trace import NAME
 
 BINARY = ("pytorch",)
-TILL_IDLE = ", until the program was idle: a leak, or what it loads once"
 TOGETHER = ("html", "perfetto")  # of one process, with others beside it
 ENDINGS = {".html": "html", ".htm": "html", ".json": "perfetto", ".csv": "csv", ".txt": "text",
            ".folded": "collapsed", ".collapsed": "collapsed", ".pickle": "pytorch"}

@@ -12,6 +12,7 @@ import re
 import string
 
 from gpucache import replay, text, together
+from gpucache.site import TILL_IDLE
 from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column
 
@@ -268,8 +269,7 @@ class Page:
                           f"{text.size(size)}" for site, size in grows[:3])
         number = f"{text.count(len(grows))} call site{'s' * (len(grows) > 1)} grow" \
                  f"{'s' * (len(grows) == 1)}"
-        till = ", until the program was idle: a leak, or what it loads once" * \
-            self.usage.floors.is_till_idle
+        till = TILL_IDLE * self.usage.floors.is_till_idle
         return f'<strong class="wastes">{number}</strong><p>{named} in the last half{till}; ' \
                f"{live}</p>"
 

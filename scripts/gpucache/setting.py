@@ -44,7 +44,9 @@ def _records_already(found, env, value):
 
 def change(found, pairs):
     """What became of each option: [{"name", "old", "new"} or {"name", "why"}]."""
-    already = [pair for pair in pairs if _records_already(found, *pair)]
+    names = [env for env, _ in pairs]
+    already = [(env, value) for env, value in pairs
+               if names.count(env) == 1 and _records_already(found, env, value)]
     others = [pair for pair in pairs if pair not in already]
     return [{"name": env, "old": value, "new": value, "note": ALREADY} for env, value in already] \
         + (_ask(found, others) if others else [])

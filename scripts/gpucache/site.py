@@ -12,6 +12,7 @@ SITES_MOST = 300    # of a column; the others count as OTHERS
 WINDOWS = 24        # for growth: the least of each is compared
 LAST, QUIET = 4, 3  # of them: in which work ends; at the end, in which nothing changes
 MOST, NEARLY_ALL = 0.5, 0.75
+TILL_IDLE = ", until the program was idle: a leak, or what it loads once"
 FREES = KIND["FREE"], KIND["FREE_ASYNC"]
 IDLE = KIND["GPU"], KIND["PROCESS"]  # each second, also of a program that does nothing
 

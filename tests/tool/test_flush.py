@@ -274,7 +274,8 @@ class Flush(Case):
                               ("python -X utf8 -Wd -uW ignore serve.py -m x", "serve.py"),
                               ("python -um vllm.serve -c x", "vllm.serve"), ("python -mpip", "pip"),
                               ("python -c pass serve.py", ""), ("python", ""), ("python -m", ""),
-                              ("python - serve.py", ""), ("python app/", "app")):
+                              ("python - serve.py", ""), ("python app/", "app"),
+                              ("python --check-hash-based-pycs always serve.py", "serve.py")):
             self.assertEqual(process.script_of(words.split()), script, words)
 
     def test_by_name_and_all_of_them(self):

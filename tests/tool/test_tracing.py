@@ -338,7 +338,10 @@ class Tracing(Traces):
     def test_to_ask_again_for_the_trace_that_is_on_does_not_end_it(self):
         program = self.program("take a 1000000", GPUCACHE_TRACE="here.gct")
         self.await_page(program)
-        for value in "TRACE=here.gct", f"TRACE={self.file('here.gct')}", "TRACE_ON=start":
+        os.symlink("here.gct", self.file("link"))
+        twice = self.tool("set", program.pid, "TRACE=here.gct", "TRACE=none")
+        self.assertEqual(twice.returncode, 1)
+        for value in "TRACE=here.gct", f"TRACE={self.file('link')}", "TRACE_ON=start":
             done = self.tool("set", program.pid, value)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("it records that already", done.stdout)
@@ -346,6 +349,17 @@ class Tracing(Traces):
         self.assertEqual(program.end(), "")
         self.assertEqual([e.b for e in self.read(self.file("here.gct"))[1]
                           if e.kind in usage.ALLOCS], [1_000_000, 2_000_000])
+
+    def test_the_file_of_another_process_is_not_the_one_that_is_on(self):
+        first = self.program("take a 1000000", GPUCACHE_TRACE="here.gct")
+        self.await_page(first)
+        second = self.program("take a 1000000", GPUCACHE_TRACE="here.gct")
+        self.await_page(second)
+        self.assertIn("it records no trace", self.tool("stat", "--owners", second.pid).stderr)
+        done = self.tool("trace", second.pid, "-o", self.file("own.gct"), "--seconds", "0.1")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("there already", second.end())
+        first.end()
 
     def test_the_keyboard_ends_it_before_the_driver_has_answered(self):
         program = Program(self, "take a 100000000")
