@@ -310,6 +310,9 @@ def _add_metrics(add):
     add("--listen", metavar="HOST:PORT", help="serve them here, such as 127.0.0.1:9465")
     add("--textfile", metavar="FILE",
         help="write them into this file, for the textfile collector of node_exporter")
+    add("--owners", action="store_true",
+        help="live memory by the library whose code asked for it, too, of each process that "
+        "records a trace; each time the whole trace is read")
 
 
 def _add_doctor(add):

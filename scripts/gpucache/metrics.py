@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache metrics: the figures of all processes for Prometheus, by its conventions: base units,
 counters that end in _total. The rows are those of the generated tables."""
+import contextlib
 import json
 import os
 import signal
 import threading
 
-from gpucache import fault, gpu, output, page, state, tables
+from gpucache import fault, gpu, output, owners, page, state, tables
 from gpucache.fault import DONE, Fault, needed
 
 PREFIX = "gpucache_"
@@ -43,6 +44,8 @@ OTHER_ROWS = [
     (PREFIX + "unreadable_pages", "GAUGE",
      "Pages and directories that could not be used, and those where some were left out"),
 ]
+OWNER_ROW = (PREFIX + "owner_live_bytes", "GAUGE",
+             "Live memory by the library whose code asked for it, while a trace records")
 NAMES = [row[0] for row in GPU_ROWS + PROCESS_ROWS + OTHER_ROWS]
 
 
@@ -55,8 +58,8 @@ def _pid_label(process):
 class Collector:
     """Reads the pages at each scrape."""
 
-    def __init__(self, all_users):
-        self.all_users = all_users
+    def __init__(self, args):
+        self.all_users, self.has_owners = args.all_users, args.owners
         self.core = needed("prometheus_client.core", "metrics")
 
     def _family(self, name, kind, text, labels=()):
@@ -97,6 +100,16 @@ class Collector:
             total.add_metric(key, num_bytes)
         bad.add_metric((), len(complaints))
         yield from (info, start, age, total, bad)
+        if self.has_owners:
+            yield self._owners(found, labels)
+
+    def _owners(self, found, labels):
+        family = self._family(*OWNER_ROW, labels=OF_PROCESS + ("owner",))
+        for process in found:
+            with contextlib.suppress(Fault, OSError):  # most record no trace
+                for owner, size, _ in owners.of(process):
+                    family.add_metric(labels[id(process)] + [owner], size)
+        return family
 
 
 def _address(words):
@@ -110,7 +123,7 @@ def _address(words):
 
 def _registry(args):
     registry = needed("prometheus_client", "metrics").CollectorRegistry(auto_describe=False)
-    registry.register(Collector(args.all_users))
+    registry.register(Collector(args))
     return registry
 
 

@@ -177,6 +177,14 @@ class Tracing(Traces):
         self.assertEqual((its["bytes"], its["blocks"]), (107_000_000, 2))
         self.assertIn("ffi", its["owner"])
         self.assertIn("ASKED FOR BY", self.tool("stat", "--owners", program.pid).stdout)
+        for words, number in (["--owners"], 1), ([], 0):
+            said = self.tool("metrics", *words)
+            if "prometheus_client" not in said.stderr:  # where it is installed
+                found = re.findall(r"^gpucache_owner_live_bytes{(.*)} (\S+)$", said.stdout,
+                                   re.MULTILINE)
+                self.assertEqual([float(size) for _, size in found], [its["bytes"]] * number)
+                self.assertTrue(all(f'owner="{its["owner"]}"' in labels and
+                                    f'pid="{program.pid}"' in labels for labels, _ in found))
         self.assertEqual(self.tool("set", program.pid, "TRACE=none").returncode, 0)
         said = self.tool("stat", "--owners", program.pid)
         self.assertEqual((said.returncode, said.stdout), (1, ""))
