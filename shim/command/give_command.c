@@ -39,7 +39,7 @@ static bool begin_to_park(struct give_wait *w, uint64_t missing_bytes)
         return false;
     w->park = park_under_way();
     w->has_joined = w->park;
-    if (!w->park && asleep_may_lend())
+    if (!w->park && asleep_may_lend(w->wait.device))
         w->park = park_begin(&wish);
     return w->park;
 }
@@ -55,8 +55,10 @@ static bool has_parked(struct give_wait *w)
     for (unsigned i = 0; i < r.num_gpus; i++)
         bytes += r.gpus[i].device == w->wait.device ? r.gpus[i].parked_bytes : 0;
     w->given_bytes += bytes;
-    if (!w->has_joined)
+    if (!w->has_joined && bytes)
         lend_given(bytes);
+    else if (!w->has_joined)
+        asleep_lent_nothing();
     return true;
 }
 

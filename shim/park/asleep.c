@@ -13,6 +13,7 @@
 #include "shim/control/thread.h"
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
+#include "shim/park/held.h"
 #include "shim/park/park.h"
 #include "shim/process/own_thread.h"
 
@@ -32,6 +33,8 @@ static uint64_t answer_until_ns; /* .. and how long it waits for their answer */
 static uint64_t tried_ns;        /* the last time that it began to park itself */
 static unsigned doublings;       /* step 2 */
 static uint64_t judged_ns;       /* the wake that they count already */
+static unsigned in_vain;         /* parks for neighbours since the last use: step 4 */
+static uint64_t in_vain_ns;      /* the last of them */
 
 static bool is_quiet(void)
 {
@@ -60,6 +63,7 @@ static void take_look(uint64_t now_ns)
         since_ns = now_ns;
         is_idle = false;
         question = 0;
+        in_vain = 0;
     }
     look_ns = now_ns;
     if (!is_idle && since_ns != now_ns)
@@ -132,23 +136,32 @@ static uint64_t run_watch(uint64_t now_ns)
     bool parked = park_is_parked(); /* before the look, which then sees the wake that ended it */
     take_look(now_ns);
     uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
-    publish(lend_ns && asleep_ns >= lend_ns ? since_ns : 0);
+    publish(asleep_may_lend(-1) ? since_ns : 0);
     if (idle_ns && is_idle && !parked && asleep_ns >= idle_time_ns(idle_ns) &&
         now_ns - tried_ns >= doubled(idle_ns, atomic_load(&park_last.refusals)))
         park_itself(now_ns);
     return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));
 }
 
-bool asleep_may_lend(void)
+bool asleep_may_lend(int device)
 {
-    uint64_t lend_ns = in_force()->park.lend_ns; /* step 3 */
+    uint64_t lend_ns = in_force()->park.lend_ns, now_ns = clock_now_ns();
 
     return !in_force()->park.off && lend_ns && is_idle && uses == submitters_uses() &&
-           clock_now_ns() - since_ns >= lend_ns;
+           now_ns - since_ns >= lend_ns &&                                       /* step 3 */
+           (!in_vain || now_ns - in_vain_ns >= doubled(lend_ns, in_vain - 1)) && /* step 4 */
+           held_bytes_here(device);
+}
+
+void asleep_lent_nothing(void)
+{
+    in_vain++;
+    in_vain_ns = clock_now_ns();
 }
 
 void asleep_options_changed(void)
 {
     atomic_store(&park_last.refusals, 0);
+    in_vain = 0;
     control_due(&watch, 0);
 }

@@ -16,6 +16,10 @@
  *    caches again and again.
  * 3. It parks for a neighbour only if it is asleep for lend:TIME. So it has at least TIME of work
  *    between two such parks.
+ * 4. It lends only what is on the device. A park for a neighbour that brings nothing, as each one
+ *    of some processes, makes it lend nothing for lend:TIME, and twice as long after each further
+ *    one, up to ASLEEP_MOST_NS, until the next use. Else each request of a neighbour that waits
+ *    would try it again.
  */
 #ifndef SHIM_ASLEEP_H
 #define SHIM_ASLEEP_H
@@ -31,6 +35,8 @@
 
 /* GPUCACHE_PARK changed, or the library has started. */
 void asleep_options_changed(void);
-/* May a neighbour have its memory now? On the control thread. */
-bool asleep_may_lend(void);
+/* May a neighbour have its memory of this device now? -1: of any. And: a park for one brought
+ * nothing. Both on the control thread. */
+bool asleep_may_lend(int device);
+void asleep_lent_nothing(void);
 #endif

@@ -16,6 +16,22 @@ bool held_may_have(const struct context *c, int device)
            !atomic_load(&c->lost_code);
 }
 
+uint64_t held_bytes_here(int device)
+{
+    uint64_t bytes = 0;
+
+    FOR_EACH_CONTEXT(c) {
+        struct pool_stats stats;
+
+        if (!held_may_have(c, device))
+            continue;
+        pool_stats(c->pool, &stats);
+        uint64_t here = stats.reserved_bytes - stats.away_bytes;
+        bytes += here - min_u64(here, pool_exposed_bytes(c->pool));
+    }
+    return bytes;
+}
+
 static void hold_pool(struct context *c, uint64_t keep_bytes, uint64_t most_bytes, uint64_t *bytes)
 {
     *bytes = 0;

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct held {
     struct context *contexts[CONTEXTS_MAX];
@@ -20,6 +21,9 @@ extern struct held held;
 
 /* May a park of the device take memory of the context? device -1: of any. */
 bool held_may_have(const struct context *c, int device);
+/* What a park of the device could take, about; 0: nothing. Any thread; takes a lock of the pools.
+ */
+uint64_t held_bytes_here(int device);
 /* A park: the pools hold the chunks that it wants. */
 void held_take(const struct park_wish *w);
 /* The held chunks go away, or are let go. r: where to count what went; may be NULL. */

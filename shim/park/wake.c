@@ -135,7 +135,8 @@ static void get_memory(CUdevice device, uint64_t missing_bytes, uint64_t *pause_
             missing_bytes = needs[i];
         }
     if (device >= 0 && (context_release(device_bit(device), POOL_RELEASE_IDLE) ||
-                        lend_ask(device_bit(device), missing_bytes, &attempt)))
+                        (lend_ask(device_bit(device), missing_bytes, &attempt) &&
+                         !attempt.last_try))) /* a neighbour gave some */
         return;
     clock_sleep(*pause_ns / 2 + loan_request_jitter() % *pause_ns);
     *pause_ns = min_u64(2 * *pause_ns, WAKE_PAUSE_MOST_NS);

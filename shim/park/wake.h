@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #define WAKE_PAUSE_LEAST_NS (50 * MS_NS)
-#define WAKE_PAUSE_MOST_NS SEC_NS
+#define WAKE_PAUSE_MOST_NS (250 * MS_NS)
 #define WAKE_SECOND_LOOK_NS (100 * MS_NS)
 #define WAKE_TELL_NS (10 * SEC_NS) /* of waiting, before the log has a warning */
 

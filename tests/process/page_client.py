@@ -71,10 +71,12 @@ class Page:
         self.put("doorbell", (self.get("doorbell") + 1) & 0xFFFFFFFF)
         return futex(self.address + self.tables.PAGE["doorbell"][0], FUTEX_WAKE, 1)
 
-    def take_slot(self):
+    def slots(self):
         base, step = self.tables.PAGE["slots"][0], self.tables.PAGE_SLOT_BYTES
-        for slot in range(self.tables.PAGE_SLOTS):
-            at = base + slot * step
+        return range(base, base + self.tables.PAGE_SLOTS * step, step)
+
+    def take_slot(self):
+        for at in self.slots():
             try:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at)
             except OSError:
@@ -94,6 +96,10 @@ class Page:
         sequence = (self.get("ask_sequence", "PAGE_SLOT", at) + 1) & 0xFFFFFFFF
         self.put("ask_sequence", sequence, "PAGE_SLOT", at)
         return at, sequence
+
+    def num_asks(self):
+        """How many requests the page has had."""
+        return sum(self.get("ask_sequence", "PAGE_SLOT", at) for at in self.slots())
 
     def await_reply(self, at, sequence, wait_s=30.0):
         """(code, value, reply) of the request in that slot."""

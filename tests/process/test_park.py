@@ -296,6 +296,45 @@ class Full(Base):
         self.assertEqual(p.do("make 1 3", "check"), "right")
         self.assertEqual(p.state()["pools"][0]["away_bytes"], 0)
 
+    def sleeper(self, *lines, **options):
+        """A process that lends in its sleep; and its log."""
+        log = os.path.join(self.scratch(), "log")
+        p = self.start(*lines, GPUCACHE_PARK="lend:1s", GPUCACHE_LOG="info:" + log, **options)
+        self.wait_for(lambda: p.page.get("asleep_since_ns"), "it does not sleep")
+        return p, lambda: programs.read(log)
+
+    def requests_while_one_waits(self, waits, sleeper, seconds=3):
+        """How many come to the sleeper."""
+        waits.talker.send("check")
+        self.wait_for(lambda: waits.park_fields()["needs_bytes"], "it waits for nothing")
+        before = sleeper.page.num_asks()
+        time.sleep(seconds)
+        return sleeper.page.num_asks() - before
+
+    def test_who_has_nothing_left_to_lend_is_left_alone(self):
+        asks = self.start("make 16 60")
+        sleeper, log = self.sleeper("make 16 4")
+        self.park(asks)
+        self.park(sleeper)
+        self.wait_for(lambda: not sleeper.page.get("asleep_since_ns"), "it lends what it has not")
+        self.fill()
+        self.assertLess(self.requests_while_one_waits(asks, sleeper), 20)
+        self.assertEqual(log().count("parked in"), 1, log())
+        self.other.do("drop")
+        self.assertEqual(asks.talker.read(), "right")
+        self.assertEqual(sleeper.do("check"), "right")
+        self.wait_for(lambda: sleeper.page.get("asleep_since_ns"), "it lends no more")
+
+    def test_who_cannot_be_parked_tries_it_ever_less_often(self):
+        asks = self.start("make 16 60")
+        sleeper, log = self.sleeper("make 16 4", GPUCACHE_PARK_TO="/missing")
+        self.park(asks)
+        self.fill()
+        self.requests_while_one_waits(asks, sleeper, 4)
+        self.assertIn(log().count("not parked"), (1, 2, 3), log())  # at 0, 1 and 3 s
+        self.other.do("drop")
+        self.assertEqual(asks.talker.read(), "right")
+
     def test_who_worked_lately_lends_nothing(self):
         first = self.start(GPUCACHE_PARK="lend:60s")  # as long as all of this takes on any machine
         second = self.start(GPUCACHE_SHARE="1s")
