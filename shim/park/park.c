@@ -201,20 +201,6 @@ static void count(const struct park_receipt *r, bool gone)
     TRACE(PARK, .a = bytes, .b = r->ns);
 }
 
-static void say_what_is_missing(struct park_receipt *r, int code)
-{
-    if (whole_lost_code())
-        snprintf(r->why, sizeof r->why, "the driver cannot restore the process: error %d",
-                 whole_lost_code());
-    else if (code == CUDA_ERROR_OPERATING_SYSTEM)
-        snprintf(r->why, sizeof r->why, "what went to %.160s cannot be read", move_place());
-    else if (code != CUDA_ERROR_OUT_OF_MEMORY)
-        snprintf(r->why, sizeof r->why, "the driver gives error %d", code);
-    else
-        snprintf(r->why, sizeof r->why, "the device lacks memory: %s GiB are needed",
-                 text_fixed(wake_needs_bytes(), GIB, 2).text);
-}
-
 static void run_park(const struct park_wish *w, struct park_receipt *r)
 {
     uint64_t start_ns = clock_now_ns();
@@ -226,7 +212,7 @@ static void run_park(const struct park_wish *w, struct park_receipt *r)
         room_close();
     r->ns = clock_now_ns() - start_ns;
     if (code)
-        say_what_is_missing(r, code);
+        wake_say_why(code, r->why);
     r->is_whole = !code && atomic_load(&publish_park.whole);
     if (was_whole && !gone && !code)
         say_refused(r, "it is waking");
@@ -316,7 +302,7 @@ static void refuse_job(void)
     receipt_tell(NULL, r);
     r->ns = now_ns - job.asked_ns;
     if (job.wakes)
-        say_what_is_missing(r, CUDA_ERROR_OUT_OF_MEMORY);
+        wake_say_why(CUDA_ERROR_OUT_OF_MEMORY, r->why);
     else
         say_refused(r, "it is waking");
     end_job();
@@ -394,7 +380,7 @@ static bool run_job(struct park_receipt *r)
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;
     if (code)
-        say_what_is_missing(r, code);
+        wake_say_why(code, r->why);
     return true;
 }
 

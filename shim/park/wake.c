@@ -10,12 +10,15 @@
 #include "shim/control/thread.h"
 #include "shim/driver/closed.h"
 #include "shim/page/client.h"
+#include "shim/park/move.h"
 #include "shim/park/room.h"
 #include "shim/park/whole.h"
 #include "shim/process/log.h"
 #include "shim/process/text.h"
 #include "shim/share/lend.h"
 #include "shim/share/neighbour_use.h"
+
+#include <stdio.h>
 
 static uint64_t needs[DEVICES_MAX];
 
@@ -79,7 +82,8 @@ static uint64_t free_bytes(CUdevice device)
     return UINT64_MAX;
 }
 
-/* Step 2. The device with too little memory, and what is missing there. -1: all have enough. */
+/* Step 2. The device with too little memory, and what is missing there; or one of which NVML does
+ * not tell (waiting.untold). -1: all have enough. */
 static CUdevice find_short(uint64_t since_ns, uint64_t *missing_bytes)
 {
     for (CUdevice device = 0; device < DEVICES_MAX; device++) {
@@ -134,21 +138,41 @@ static void get_memory(CUdevice device, uint64_t missing_bytes, uint64_t *pause_
             device = i;
             missing_bytes = needs[i];
         }
-    if (device >= 0 && (context_release(device_bit(device), POOL_RELEASE_IDLE) ||
-                        (lend_ask(device_bit(device), missing_bytes, &attempt) &&
-                         !attempt.last_try))) /* a neighbour gave some */
+    if (device >= 0 && !waiting.untold &&
+        (context_release(device_bit(device), POOL_RELEASE_IDLE) ||
+         (lend_ask(device_bit(device), missing_bytes, &attempt) &&
+          !attempt.last_try))) /* a neighbour gave some */
         return;
     clock_sleep(*pause_ns / 2 + loan_request_jitter() % *pause_ns);
     *pause_ns = min_u64(2 * *pause_ns, WAKE_PAUSE_MOST_NS);
 }
 
-uint64_t wake_needs_bytes(void)
+static uint64_t all_needs(void)
 {
     uint64_t bytes = 0;
 
     for (CUdevice device = 0; device < DEVICES_MAX; device++)
         bytes += needs[device];
     return bytes;
+}
+
+void wake_say_why(int code, char why[PARK_WHY_BYTES])
+{
+    if (whole_lost_code())
+        snprintf(why, PARK_WHY_BYTES, "the driver cannot restore the process: error %d",
+                 whole_lost_code());
+    else if (code == CUDA_ERROR_OPERATING_SYSTEM)
+        snprintf(why, PARK_WHY_BYTES, "what went to %.160s cannot be read", move_place());
+    else if (code != CUDA_ERROR_OUT_OF_MEMORY)
+        snprintf(why, PARK_WHY_BYTES, "the driver gives error %d", code);
+    else if (waiting.untold)
+        snprintf(why, PARK_WHY_BYTES,
+                 "libnvidia-ml.so.1 does not tell what is free on device %d; see whether "
+                 "nvidia-smi tells it",
+                 waiting.device);
+    else
+        snprintf(why, PARK_WHY_BYTES, "the device lacks memory: %s GiB are needed",
+                 text_fixed(all_needs(), UINT64_C(1) << 30, 2).text);
 }
 
 int wake_run(bool with_arenas, wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns,

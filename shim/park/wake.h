@@ -10,7 +10,8 @@
  *    the device covers what all older waiters need, too. So the oldest goes first. The numbers of
  *    other pages are hints: a false one costs at most the time of GPUCACHE_PARK_WAIT.
  * 3. Between two tries its own idle memory goes back, and neighbours are asked (lend_ask). It
- *    sleeps WAKE_PAUSE_LEAST_NS to WAKE_PAUSE_MOST_NS, longer each time, with jitter.
+ *    sleeps WAKE_PAUSE_LEAST_NS to WAKE_PAUSE_MOST_NS, longer each time, with jitter. Where NVML
+ *    does not tell what is free (room.h), it only sleeps and looks again: nothing may be missing.
  * 4. Where the bytes are in a file and the file cannot be read, it ends at once. Nothing is
  *    dropped, and the next use tries again.
  * 5. While the process is off the GPU as a whole, a try without room is its last (whole.h). So its
@@ -20,7 +21,7 @@
 #ifndef SHIM_WAKE_H
 #define SHIM_WAKE_H
 
-#include "shim/process/clock.h"
+#include "shim/park/park.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,7 +38,7 @@ typedef int wake_try(void);
  * all is back. *waited_ns: of that time, without enough memory. */
 int wake_run(bool with_arenas, wake_try *try_once, bool (*goes_on)(void), uint64_t until_ns,
              uint64_t *waited_ns);
-/* What the wake needs, on all devices. */
-uint64_t wake_needs_bytes(void);
+/* Why the last one failed, or the one under way waits: a sentence. code: what wake_run gave. */
+void wake_say_why(int code, char why[PARK_WHY_BYTES]);
 
 #endif

@@ -41,6 +41,22 @@ class Faults(Base):
                 self.assertFalse(self.park_state(p).get("whole"))
                 self.assertEqual(p.do("check"), "right")
 
+    def test_an_nvml_that_fails_before_the_wake(self):
+        """Nobody knows that memory is missing: nobody gives any."""
+        sleeper = self.start(GPUCACHE_PARK="lend:1s")
+        sleeper.do("make 16 4")
+        p = self.start(SIM_NVML_LOSES="3", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="2s")
+        p.do("make 4 4")
+        self.leave(p)
+        self.wait_for(lambda: sleeper.page.get("asleep_since_ns"), "it does not sleep")
+        before = sleeper.page.num_asks()
+        _, _, reply = p.ask("wake")
+        self.assertIn("libnvidia-ml.so.1 does not tell what is free", reply.get("why", ""), reply)
+        self.assertNotIn("lacks", reply["why"])
+        self.assertEqual(p.do("peek"), "2")
+        self.assertEqual(sleeper.page.num_asks(), before)
+        self.assertEqual(sleeper.state()["counters"]["num_parks"], 0)
+
     def test_no_unlock_and_no_nvml(self):
         """It is locked and on the GPU: nothing has to tell that there is room."""
         p = self.start(SIM_NVML_LOSES="2", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="2s",
