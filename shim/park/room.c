@@ -41,6 +41,7 @@
 #include <gnu/libc-version.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 /* musl lacks both. A strong reference would end every program there at its start. */
 extern __typeof__(dlmopen) dlmopen __attribute__((weak));
@@ -53,6 +54,15 @@ struct nvml_memory {
     unsigned long long total, free, used;
 };
 
+struct nvml_process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+enum { PROCESSES_MAX = 256 };
+#define NOT_KNOWN UINT64_MAX /* of nvml_process.used */
+
 /* The NVML thread's. */
 static struct {
     bool is_loaded, is_on;
@@ -60,6 +70,7 @@ static struct {
     int (*shutdown)(void);
     int (*by_uuid)(const char *uuid, void **device);
     int (*memory)(void *device, struct nvml_memory *out);
+    int (*processes)(void *device, unsigned *count, struct nvml_process *out); /* NULL before 510 */
 } nvml;
 static void *devices[DEVICES_MAX];
 
@@ -69,6 +80,7 @@ static struct {
     int count, device;
     struct device_uuid uuids[DEVICES_MAX];
     struct nvml_memory memory;
+    uint64_t own_bytes;
     const char *why; /* NULL: it worked */
 } call;
 static _Atomic uint32_t calls_due; /* 1: a call is due or under way */
@@ -131,6 +143,8 @@ static bool load_nvml(void)
 
     if (library && !found)
         symbol_close(library);
+    if (found)
+        find(library, "nvmlDeviceGetComputeRunningProcesses_v3", &nvml.processes);
     fork_gate_leave();
     return found;
 }
@@ -192,6 +206,22 @@ static void ask(void)
         call.why = "it fails";
 }
 
+static void find_own(void)
+{
+    static struct nvml_process listed[PROCESSES_MAX];
+    unsigned count = PROCESSES_MAX;
+
+    call.why = NULL;
+    call.own_bytes = 0;
+    fork_gate_enter();
+    bool answered =
+        nvml.is_on && nvml.processes && !nvml.processes(devices[call.device], &count, listed);
+    fork_gate_leave();
+    for (unsigned i = 0; answered && i < count && i < PROCESSES_MAX; i++)
+        if (listed[i].pid == (unsigned)getpid() && listed[i].used != NOT_KNOWN)
+            call.own_bytes = listed[i].used;
+}
+
 /* --- on the park thread */
 
 static void list_devices(void *arg)
@@ -251,6 +281,14 @@ bool room_tell(int device, uint64_t *free_bytes)
         return false;
     *free_bytes = call.memory.free;
     return true;
+}
+
+uint64_t room_own_bytes(int device)
+{
+    if (device >= num_devices || atomic_load(&calls_due)) /* a late one */
+        return 0;
+    call.device = device;
+    return call_nvml(find_own) && !call.why ? call.own_bytes : 0;
 }
 
 void room_close(void)

@@ -193,37 +193,54 @@ static bool failed(struct park_receipt *r, const char *what, CUresult rc)
     return false;
 }
 
-static bool tell_room(uint64_t free_bytes[], struct park_receipt *r)
+/* What NVML tells of each device, on both sides of a checkpoint. */
+static struct room {
+    uint64_t free_bytes, own_bytes;
+} before[DEVICES_MAX], after[DEVICES_MAX];
+
+static bool tell_room(struct room rooms[], struct park_receipt *r)
 {
-    for (int device = 0; device < DEVICES_MAX; device++)
-        if (!room_tell(device, &free_bytes[device])) {
+    for (int device = 0; device < DEVICES_MAX; device++) {
+        rooms[device].own_bytes = room_own_bytes(device);
+        if (!room_tell(device, &rooms[device].free_bytes)) {
             snprintf(r->why, sizeof r->why, "libnvidia-ml.so.1 does not tell what is free");
             return false;
         }
+    }
     return true;
 }
 
-/* Step 4. What others take meanwhile makes the difference smaller. */
-static bool note_needs(const uint64_t free_before[], struct park_receipt *r)
+/* What the checkpoint took off a device: step 4. */
+static uint64_t left_bytes(int device)
 {
-    uint64_t arenas[DEVICES_MAX], free_after[DEVICES_MAX];
+    const struct room *was = &before[device], *is = &after[device];
+
+    if (was->own_bytes && !is->own_bytes)
+        return was->own_bytes;
+    return is->free_bytes - min_u64(is->free_bytes, was->free_bytes);
+}
+
+/* Step 4. */
+static bool note_needs(struct park_receipt *r)
+{
+    uint64_t arenas[DEVICES_MAX];
 
     memset(needs, 0, sizeof needs);
     FOR_EACH_CONTEXT(c) {
         if (c->device >= 0 && c->device < DEVICES_MAX)
             needs[c->device] = LEAST_BYTES;
     }
-    if (!tell_room(free_after, r))
+    if (!tell_room(after, r))
         return false;
     move_needs(arenas);
     for (int device = 0; device < DEVICES_MAX; device++) {
-        uint64_t before = free_before[device], after = free_after[device];
-        uint64_t freed = after - min_u64(after, before);
-        uint64_t beside = before - min_u64(before, arenas[device]);
-        uint64_t wanted = max_u64(freed, needs[device]);
+        uint64_t left = left_bytes(device);
+        uint64_t free_bytes = before[device].free_bytes;
+        uint64_t beside = free_bytes - min_u64(free_bytes, arenas[device]);
+        uint64_t wanted = max_u64(left, needs[device]);
 
-        r->whole_bytes += freed;
-        needs[device] = wanted ? min_u64(wanted + SPARE_BYTES, freed + beside / 2) : 0;
+        r->whole_bytes += left;
+        needs[device] = wanted ? min_u64(wanted + SPARE_BYTES, left + beside / 2) : 0;
     }
     return true;
 }
@@ -231,13 +248,12 @@ static bool note_needs(const uint64_t free_before[], struct park_receipt *r)
 static bool lock_and_save(struct park_receipt *r)
 {
     CUcheckpointLockArgs args = {.timeoutMs = LOCK_MS};
-    uint64_t free_before[DEVICES_MAX];
 
     if (!closed_drain(DRAIN_NS)) {
         snprintf(r->why, sizeof r->why, "the library itself is inside a call of the driver");
         return false;
     }
-    if (!tell_room(free_before, r))
+    if (!tell_room(before, r))
         return false;
     CUresult rc = STEP(closed_real, Lock, &args);
     is_ours = rc != CUDA_ERROR_ILLEGAL_STATE;
@@ -252,7 +268,7 @@ static bool lock_and_save(struct park_receipt *r)
     if (rc != CUDA_SUCCESS)
         return failed(r, "checkpoint", rc);
     known_state = CU_PROCESS_STATE_CHECKPOINTED;
-    return note_needs(free_before, r);
+    return note_needs(r);
 }
 
 bool whole_close(struct park_receipt *r)

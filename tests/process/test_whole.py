@@ -167,16 +167,18 @@ class Room(Base):
         self.assertEqual(p.do("check"), "right")
 
     def test_a_process_that_fills_the_device_comes_back(self):
-        """Once it finds the room that it left."""
-        p = self.start()
-        p.do("make 32 20", f"take {int(self.free_mib()) - 400}")
-        self.assertLess(self.free_mib(), 400)
-        self.leave(p)
-        self.other.do(f"take {int(self.free_mib() / 2)}")
-        self.say(p, "check")
-        self.wait_for(lambda: self.park_state(p).get("state") == "waits", "it does not wait")
-        self.other.do("drop")
-        self.assertEqual(self.hear(p), "right")
+        """Once it finds the room that it left, whether NVML lists what it had or not."""
+        for lists in "10":
+            p = self.start(SIM_NVML_LISTS=lists)
+            p.do("make 32 20", f"take {int(self.free_mib()) - 400}")
+            self.assertLess(self.free_mib(), 400)
+            self.leave(p)
+            self.other.do(f"take {int(self.free_mib() / 2)}")
+            self.say(p, "check")
+            self.wait_for(lambda: self.park_state(p).get("state") == "waits", "it does not wait")
+            self.other.do("drop")
+            self.assertEqual(self.hear(p), "right")
+            p.talker.end()
 
     def test_many_that_come_back_at_once_take_turns(self):
         """There is room for few. One that is back ends."""

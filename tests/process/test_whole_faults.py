@@ -4,7 +4,7 @@ import os
 import time
 
 import programs
-from parking import PARTLY, REFUSED
+from parking import DONE, MIB, PARTLY, REFUSED
 from test_whole import CONTEXT_MIB, Base
 
 
@@ -56,6 +56,36 @@ class Faults(Base):
         self.assertEqual(p.do("peek"), "2")
         self.assertEqual(sleeper.page.num_asks(), before)
         self.assertEqual(sleeper.state()["counters"]["num_parks"], 0)
+
+    def meanwhile(self, p, *lines):
+        """Another process does this while the driver saves p."""
+        at, sequence = p.page.put_ask("park whole=1")
+        p.page.ring()
+        self.wait_for(lambda: "gpucache-nvml" in programs.threads(p.pid), "it does not leave")
+        time.sleep(0.5)
+        for line in lines:
+            self.assertEqual(self.other.do(line), "done")
+        self.assertEqual(p.page.await_reply(at, sequence, 60)[0], DONE)
+
+    def test_what_another_frees_meanwhile_is_not_missed(self):
+        p = self.start(SIM_CHECKPOINT_MS="2000", GPUCACHE_PARK_WAIT="2s")
+        p.do("make 4 4")
+        self.assertEqual(self.other.do("take 1800"), "done")
+        self.meanwhile(p, "drop")
+        self.assertEqual(self.other.do("take 1800"), "done")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_what_another_takes_meanwhile_is_missed(self):
+        """A restore into too little memory would end the process's use of the GPU. One whose
+        memory NVML does not list is not safe from it."""
+        p = self.start(SIM_CHECKPOINT_MS="2000", GPUCACHE_PARK_WAIT="2s",
+                       SIM_CTX_BYTES=str(1200 * MIB))
+        p.do("make 4 4")
+        self.meanwhile(p, "take 600")
+        self.assertEqual(self.other.do(f"take {int(self.free_mib()) - 1165}"), "done")
+        self.assertEqual(p.do("peek"), "2")
+        self.other.do("drop")
+        self.assertEqual(p.do("check"), "right")
 
     def test_no_unlock_and_no_nvml(self):
         """It is locked and on the GPU: nothing has to tell that there is room."""

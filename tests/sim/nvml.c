@@ -7,7 +7,8 @@
  * call by another thread ends the process, and so does an exit beside a call. SIM_NVML_CODE: the
  * questions fail with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_LOSES: after so
  * many questions they fail until it starts anew. SIM_NVML_STARTS: so many starts succeed.
- * SIM_NVML_EMPTY=1: it says that all is free, whatever is. The types are those of NVIDIA's
+ * SIM_NVML_EMPTY=1: it says that all is free, whatever is. SIM_NVML_LISTS=0: it lists no
+ * processes, as in many containers. The types are those of NVIDIA's
  * documentation of NVML, written here anew. */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -23,7 +24,7 @@
 
 #define NVML_EXPORT __attribute__((visibility("default")))
 
-enum { OK, BAD_ARGUMENT = 2, NOT_FOUND = 6, UNKNOWN = 999 };
+enum { OK, BAD_ARGUMENT = 2, NOT_FOUND = 6, TOO_SHORT = 7, UNKNOWN = 999 };
 
 struct memory {
     unsigned long long total, free, used;
@@ -33,6 +34,16 @@ NVML_EXPORT int nvmlInit_v2(void);
 NVML_EXPORT int nvmlShutdown(void);
 NVML_EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 NVML_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
+
+/* nvmlProcessInfo_v2_t */
+struct process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+NVML_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
+                                                        struct process *out);
 
 static char devices[100];
 static int questions; /* since the start */
@@ -115,4 +126,22 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
     memory->used = used;
     memory->free = used < memory->total ? memory->total - used : 0;
     return OK;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *out)
+{
+    const char *lists = getenv("SIM_NVML_LISTS");
+    int number = (int)((char *)device - devices), process;
+    unsigned most = *count;
+    uint64_t bytes;
+    wait_for_driver();
+    *count = 0;
+    if (lists != NULL && atoi(lists) == 0)
+        return OK;
+    for (int row = 0; (row = shared_next(row, number, &process, &bytes)) >= 0; row++) {
+        if (*count < most)
+            out[*count] = (struct process){.pid = (unsigned)process, .used = bytes};
+        ++*count;
+    }
+    return *count <= most ? OK : TOO_SHORT;
 }

@@ -87,6 +87,17 @@ uint64_t shared_others(int device)
     return sum;
 }
 
+int shared_next(int row, int device, int *process, uint64_t *bytes)
+{
+    for (; rows != NULL && row < PROCESSES_MAX; row++) {
+        *process = atomic_load(&rows[row].process);
+        *bytes = atomic_load(&rows[row].used_bytes[device]);
+        if (*bytes > 0 && !gone(*process))
+            return row;
+    }
+    return -1;
+}
+
 static void pause_ms(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

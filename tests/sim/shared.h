@@ -15,6 +15,9 @@ void shared_look(void);
 void shared_publish(int device, uint64_t bytes);
 /* Returns what all other living processes take. */
 uint64_t shared_others(int device);
+/* The first of the rows from `row` on whose process takes memory of the device, and how much. -1:
+ * there is none. */
+int shared_next(int row, int device, int *process, uint64_t *bytes);
 
 /* Around a call of the driver. The beginning waits while the process is locked. */
 void shared_call_begins(void);
