@@ -10,16 +10,32 @@
  * 2. What the thread reads is atomic. A change is written with release order behind the odd number.
  *    So whoever reads any of it sees that `changes` is another.
  * 3. Parts of the table are never freed.
+ *
+ * A reservation_create that fails waits for retired ranges that other threads destroy:
+ * 4. Who destroys one is inside the driver, or takes the mutex. It waits for nobody here. So the
+ *    wait ends, however long the driver takes.
+ * 5. The caller may be a signal handler in a thread that destroys. Then that range does not go
+ *    before the caller returns. While such a handler waits, the ranges of its thread are held, and
+ *    nobody waits for a held range. Each range counts as held once, also beside a second handler.
+ * 6. So handlers in several such threads do not wait for each other in a circle: of those, the one
+ *    that comes last finds all ranges held, and does not wait. Its thread goes on, and the others
+ *    get what it destroys. All counts change under the mutex, so one of them does come last.
+ * 7. A range may go for ever: its thread left a handler by longjmp, or this is a child of clone or
+ *    _Fork, which has no such thread. (In other forked children the library is off.) So nobody
+ *    waits once AWAIT_NS have passed since the latest range began to go.
  */
 #include "shim/driver/reservation.h"
 
 #include "pool/spin.h"
+#include "shim/process/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART_RANGES = 63, AWAIT_TURNS = 1000 };
+#define AWAIT_NS (10 * SEC_NS) /* as long as the exit waits for a call scope */
+
+enum { PART_RANGES = 63 };
 
 struct reserved_range {
     _Atomic CUdeviceptr addr;
@@ -101,10 +117,15 @@ struct retired {
     size_t size_bytes;
 };
 
-/* The oldest first. And how many of them are on their way to the driver, and how many were. The
- * lock protects all. */
+/* The oldest first. And how many of them are on their way to the driver, how many of these are held
+ * (step 5), and how many were on their way. The lock protects all. */
 static struct retired retired[RESERVATIONS_RETIRED];
-static unsigned num_retired, num_going, num_gone;
+static unsigned num_retired, num_going, num_held, num_gone;
+static uint64_t began_ns; /* when the latest of them began to go */
+
+/* Of num_going and num_held, those of the calling thread. */
+static __thread unsigned going_here __attribute__((tls_model("initial-exec")));
+static __thread unsigned held_here __attribute__((tls_model("initial-exec")));
 
 /* Lock held; destroy_retired follows. */
 static struct retired take_retired(void)
@@ -112,6 +133,8 @@ static struct retired take_retired(void)
     struct retired oldest = retired[0];
     num_retired--;
     num_going++;
+    going_here++;
+    began_ns = clock_now_ns();
     memmove(retired, retired + 1, num_retired * sizeof retired[0]);
     return oldest;
 }
@@ -121,6 +144,7 @@ static void destroy_retired(struct retired r)
     reservation_destroy(r.addr, r.size_bytes);
     pthread_mutex_lock(&lock);
     num_going--;
+    going_here--;
     num_gone++;
     pthread_mutex_unlock(&lock);
 }
@@ -133,25 +157,36 @@ static unsigned count_gone(void)
     return gone;
 }
 
+/* Lock held, but for the pauses. Steps 4 to 7. */
+static void await_going(unsigned gone)
+{
+    unsigned held = going_here - held_here;
+    num_held += held;
+    held_here += held;
+    for (unsigned turn = 0;
+         num_gone == gone && num_going > num_held && clock_now_ns() < began_ns + AWAIT_NS; turn++) {
+        pthread_mutex_unlock(&lock);
+        spin_pause(turn);
+        pthread_mutex_lock(&lock);
+    }
+    num_held -= held;
+    held_here -= held;
+}
+
 /* After a call that failed. gone: count_gone before it. False: no range has gone since, and there
- * is none. One that is going is waited for: its thread needs no other, but this may be a signal
- * handler in that thread. */
+ * is none. */
 static bool make_room(unsigned gone)
 {
-    for (unsigned turn = 0;; turn++) {
-        struct retired oldest = {0};
-        pthread_mutex_lock(&lock);
-        bool waits = num_gone == gone && num_going && turn < AWAIT_TURNS;
-        bool some = num_gone != gone, takes = !some && !waits && num_retired;
-        if (takes)
-            oldest = take_retired();
-        pthread_mutex_unlock(&lock);
-        if (takes)
-            destroy_retired(oldest);
-        if (!waits)
-            return some || takes;
-        spin_pause(turn);
-    }
+    struct retired oldest = {0};
+    pthread_mutex_lock(&lock);
+    await_going(gone);
+    bool some = num_gone != gone, takes = !some && num_retired;
+    if (takes)
+        oldest = take_retired();
+    pthread_mutex_unlock(&lock);
+    if (takes)
+        destroy_retired(oldest);
+    return some || takes;
 }
 
 CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_bytes)

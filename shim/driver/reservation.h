@@ -24,7 +24,7 @@ CUresult reservation_create(CUdeviceptr *addr, size_t size_bytes, size_t align_b
 void reservation_destroy(CUdeviceptr addr, size_t size_bytes);
 /* The same for an arena that has ended, later. Where addresses are short, a reservation_create that
  * fails destroys such ranges, the oldest first, until it succeeds. It awaits those that another
- * thread destroys. */
+ * thread destroys, but none that is held up by such a wait itself (in a signal handler there). */
 void reservation_retire(CUdeviceptr addr, size_t size_bytes);
 
 /* Is addr, or any byte of [addr, addr + size_bytes), reserved so? Takes no lock, but a forked child

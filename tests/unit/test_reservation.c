@@ -3,7 +3,9 @@
  * changes the table. The answer is that of the moment before the change or of the one after it. */
 #include "tests/unit/steps.h"
 /* After it. */
+#define spin_pause pause_here
 #include "shim/driver/reservation.c"
+#undef spin_pause
 
 #include <limits.h>
 
@@ -38,6 +40,20 @@ static CUresult unreserve(CUdeviceptr addr, size_t size)
         going();
     num_there--;
     return CUDA_SUCCESS;
+}
+
+/* What a signal handler does while the calling thread waits. */
+static __thread void (*pausing)(void);
+
+void spin_pause(unsigned turn);
+
+void pause_here(unsigned turn)
+{
+    void (*handler)(void) = pausing;
+    pausing = NULL;
+    if (handler)
+        handler();
+    spin_pause(turn);
 }
 
 struct hooks_real real = {.cuMemAddressReserve = reserve, .cuMemAddressFree = unreserve};
@@ -211,15 +227,20 @@ static void *create_another(void *unused)
     return reservation_create(&got, PAGE, PAGE) == CUDA_SUCCESS ? &other : NULL;
 }
 
-/* As long as two: room for both threads. */
+static void await_refusals(int num)
+{
+    while (num_refused < num)
+        usleep(100);
+}
+
+/* The driver takes its time over a range as long as two: room for both threads. */
 static void another_finds_no_room(void)
 {
     int before = num_refused;
     going = NULL;
     other = started(create_another, NULL);
-    while (num_refused == before)
-        usleep(100);
-    usleep(20000);
+    await_refusals(before + 1);
+    usleep(300000);
     num_there--;
 }
 
@@ -237,6 +258,132 @@ TEST(a_range_that_is_going_is_waited_for)
     most_there = INT_MAX;
     reservation_destroy(BASE + 64 * PAGE, PAGE);
     reservation_destroy(BASE + 64 * PAGE, PAGE);
+}
+
+/* There is no room but where these go. */
+static void retire(size_t num)
+{
+    for (size_t i = 0; i < num; i++) {
+        create(BASE + i * PAGE, PAGE);
+        reservation_retire(BASE + i * PAGE, PAGE);
+    }
+    most_there = (int)num;
+}
+
+static void destroy_all(void)
+{
+    assert_int_equal(num_retired + num_going + num_held, 0);
+    going = NULL;
+    most_there = INT_MAX;
+    while (num_ranges)
+        reservation_destroy(first.ranges[0].addr, PAGE);
+    assert_int_equal(num_there, 0);
+}
+
+/* As reservation_retire does, where enough others have ended. */
+static void *destroy_oldest(void *unused)
+{
+    pthread_mutex_lock(&lock);
+    struct retired oldest = take_retired();
+    pthread_mutex_unlock(&lock);
+    destroy_retired(oldest);
+    return NULL;
+}
+
+/* A signal handler in the midst of the driver's call. */
+static bool first_created, second_created;
+
+static void a_handler_creates(void)
+{
+    going = NULL;
+    first_created = create_another(NULL);
+}
+
+TEST(a_handler_waits_for_no_range_of_its_own_thread)
+{
+    retire(1);
+    going = a_handler_creates;
+    uint64_t start_ns = clock_now_ns();
+    destroy_oldest(NULL);
+    assert_true(clock_now_ns() - start_ns < AWAIT_NS);
+    assert_false(first_created);
+    destroy_all();
+}
+
+static pthread_barrier_t inside;
+static atomic_int num_created;
+
+static void each_handler_creates(void)
+{
+    pthread_barrier_wait(&inside);
+    num_created += create_another(NULL) != NULL;
+}
+
+TEST(handlers_in_threads_that_destroy_wait_in_no_circle)
+{
+    enum { THREADS = 3 };
+    pthread_t threads[THREADS];
+    retire(THREADS);
+    pthread_barrier_init(&inside, NULL, THREADS);
+    going = each_handler_creates;
+    uint64_t start_ns = clock_now_ns();
+    for (size_t i = 0; i < THREADS; i++)
+        threads[i] = started(destroy_oldest, NULL);
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_true(clock_now_ns() - start_ns < AWAIT_NS);
+    assert_true(num_created >= THREADS - 1); /* one gave up, and its range went */
+    destroy_all();
+}
+
+static atomic_bool is_going;
+
+/* As long as two. */
+static void goes_once_two_are_refused(void)
+{
+    int before = num_refused;
+    is_going = true;
+    await_refusals(before + 2);
+    usleep(20000);
+    num_there--;
+}
+
+static void a_second_handler_creates(void)
+{
+    second_created = create_another(NULL);
+}
+
+static void two_handlers_create(void)
+{
+    pausing = a_second_handler_creates;
+    a_handler_creates();
+}
+
+TEST(a_handler_beside_a_handler_that_waits_may_wait_too)
+{
+    retire(2);
+    num_there = most_there = 3;
+    going = goes_once_two_are_refused;
+    other = started(destroy_oldest, NULL);
+    while (!is_going)
+        usleep(100);
+    going = two_handlers_create;
+    destroy_oldest(NULL);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    assert_true(first_created && second_created);
+    destroy_all();
+}
+
+/* As in a child that has not the thread that destroys. */
+TEST(a_range_that_never_goes_is_not_waited_for_for_ever)
+{
+    CUdeviceptr none;
+    num_going = 1;
+    began_ns = clock_now_ns() - AWAIT_NS + 20 * MS_NS;
+    most_there = 0;
+    assert_int_equal(reservation_create(&none, PAGE, PAGE), CUDA_ERROR_OUT_OF_MEMORY);
+    most_there = INT_MAX;
+    num_going = 0;
 }
 
 PLAY_TESTS
