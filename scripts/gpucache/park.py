@@ -56,8 +56,9 @@ class Receipt(many.Receipt):
             shown = names.get(str(its_gpu.get("uuid")), state.number(its_gpu.get("device")))
             yield f"PID {self.pid} GPU {shown}: {_gpu_words(its_gpu, self.ns, self.to)}"
         if self.whole is True:
-            yield (f"PID {self.pid}: off the GPU as a whole, {text.size(self.whole_bytes)} more; "
-                   "it wakes by itself only at calls of the library's tables")
+            more = f", {text.size(self.whole_bytes)} more" if self.whole_bytes else ""
+            yield (f"PID {self.pid}: off the GPU as a whole{more}; it wakes by itself only at "
+                   "calls of the library's tables")
 
 
 def _stays(its_gpu):

@@ -139,15 +139,6 @@ static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *
     return true;
 }
 
-static uint64_t parked_bytes(const struct park_receipt *r)
-{
-    uint64_t bytes = 0;
-
-    for (unsigned i = 0; i < r->num_gpus; i++)
-        bytes += r->gpus[i].parked_bytes;
-    return bytes;
-}
-
 /* NULL: it may go. */
 static const char *refusal(const struct park_wish *w, struct park_receipt *r)
 {
@@ -173,7 +164,7 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
     bool gone = prepare(w, joins, r) && (joins || close_gate(w, r)) && move_all(w, joins, r);
     if (gone && w->whole)
         r->is_whole = whole_close(r);
-    if (gone && (joins || parked_bytes(r) || closed_is_now())) {
+    if (gone && (joins || receipt_parked_bytes(r) || closed_is_now())) {
         gate_is_parked();
         move_settle();
     } else if (!joins) {
@@ -188,11 +179,11 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
 
 static void count(const struct park_receipt *r, bool gone)
 {
-    uint64_t bytes = parked_bytes(r);
+    uint64_t bytes = receipt_parked_bytes(r);
 
     if (!gone)
         counter_add(COUNTER_PARK_REFUSED, 1);
-    if (!bytes && !r->is_whole)
+    if (!receipt_took_any(r))
         return;
     counter_add(COUNTER_PARK, 1);
     counter_add(COUNTER_PARK_NS, r->ns);
@@ -252,16 +243,10 @@ static uint64_t tell_of_park(uint64_t now_ns)
     if (job.wakes || told == job.number || atomic_load(&done) != job.number)
         return DUTY_NEVER;
     told = job.number;
-    bool is_host = !strcmp(r->to, "host");
     if (r->outcome == PARK_IS_REFUSED)
         log_info("not parked: %s", r->why);
     else
-        log_info("parked in %s ms: %s GiB went to %s%s%s", text_fixed(r->ns, MS_NS, 1).text,
-                 text_fixed(parked_bytes(r), GIB, 2).text, is_host ? "the host" : r->to,
-                 r->is_whole ? ", and the process left the GPU"
-                 : r->why[0] ? "; not whole: "
-                             : "",
-                 r->why);
+        receipt_log(r);
     publish_soon();
     return DUTY_NEVER;
 }

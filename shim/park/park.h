@@ -113,7 +113,7 @@ struct park_gpu {
 struct park_receipt {
     enum park_outcome outcome;
     char why[PARK_WHY_BYTES]; /* of PARK_IS_REFUSED; or why it is not whole; else empty */
-    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder; "": it had no room there */
+    char to[PARK_TO_BYTES];   /* of a park: "host", or the folder; "": it made no room */
     bool is_parked, is_whole; /* now */
     uint64_t whole_bytes;     /* device memory that went by the driver's checkpoint */
     /* All of it; of that, until the store was there, and behind the gate until all was copied. */

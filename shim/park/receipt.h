@@ -16,4 +16,12 @@ struct park_gpu *receipt_gpu(struct park_receipt *r, const struct context *c);
  * nothing is to be told of what stays. */
 void receipt_tell(const struct park_wish *w, struct park_receipt *r);
 
+/* What went away in this park, of all GPUs. */
+uint64_t receipt_parked_bytes(const struct park_receipt *r);
+/* Did memory go in this park, or the process as a whole? False also where all was away before. */
+bool receipt_took_any(const struct park_receipt *r);
+
+/* The log's line of a park that was not refused. On the control thread. */
+void receipt_log(const struct park_receipt *r);
+
 #endif

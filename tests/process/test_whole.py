@@ -2,6 +2,7 @@
 """A process leaves the GPU as a whole, by the driver's checkpoint, and comes back when it makes a
 call. Any call of the driver in a checkpointed process ends it here (SIM_CHECKPOINTED=abort)."""
 import os
+import re
 import shutil
 import signal
 import sys
@@ -78,6 +79,33 @@ class Whole(Base):
             self.assertEqual(self.park(p)[0], 0)
             self.leave(p)
         self.assertEqual(p.do("check"), "right")
+
+    def test_a_park_of_what_is_parked_says_so(self):
+        log = os.path.join(os.path.dirname(self.pages), "log")
+        p = self.start(GPUCACHE_LOG="info:" + log)
+        p.do("make 32 20")
+        for words, line, parks in (
+                ("park", "parked in N ms: N GiB went to the host", 1),
+                ("park", "nothing to park; N GiB parked in all", 1),
+                ("park whole=1", "parked in N ms: 0.00 GiB went to the host, and the process has "
+                 "left the GPU", 2),
+                ("park whole=1", "nothing to park; N GiB parked in all, and the process has left "
+                 "the GPU", 2),
+                ("park", "nothing to park; N GiB parked in all, and the process has left the GPU",
+                 2)):
+            with self.subTest(words=words, line=line):
+                before = self.parking_lines(log)
+                self.park(p, words)
+                self.wait_for(lambda: len(self.parking_lines(log)) > len(before), "no line")
+                self.assertEqual(self.parking_lines(log)[len(before):], [line])
+                self.assertEqual(p.state()["counters"]["num_parks"], parks)
+        self.assertEqual(p.do("check"), "right")
+
+    def parking_lines(self, log):
+        """What the log says of parks. N: a figure that is not 0.00."""
+        lines = [re.sub(r"\b(?!0\.00 )\d+\.\d+\b", "N", line.split(": info: ")[-1])
+                 for line in programs.read(log).splitlines()]
+        return [line for line in lines if line.startswith(("parked", "nothing"))]
 
     def test_it_leaves_without_memory_of_its_own(self):
         before = self.free_mib()

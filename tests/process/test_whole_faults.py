@@ -119,14 +119,17 @@ class Faults(Base):
 
     def test_a_restore_that_fails_without_nvml(self):
         """What the page and the receipt say is what is."""
+        log = os.path.join(os.path.dirname(self.pages), "log")
         p = self.start(SIM_NVML_LOSES="2", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="1s",
-                       SIM_FAIL="cuCheckpointProcessRestore:1:999")
+                       SIM_FAIL="cuCheckpointProcessRestore:1:999", GPUCACHE_LOG="info:" + log)
         p.do("make 4 4")
         before = self.free_mib()
         _, reply = self.park(p, "park whole=1", PARTLY)
         self.assertGreater(self.free_mib(), before + CONTEXT_MIB)
         self.assertTrue(reply["whole"] and self.park_state(p)["whole"])
         self.assertIn("does not tell what is free", reply["why"])
+        self.wait_for(lambda: "has left the GPU; " + reply["why"] in programs.read(log),
+                      "the log does not say so")
         p.talker.process.kill()
 
     def test_a_process_that_another_one_has_locked(self):

@@ -74,6 +74,9 @@ class Asked(Case):
                 ("park", DONE, {"state": "parked", "gpus": [], "whole": True, "whole_bytes": MIB},
                  0, 0, ": off the GPU as a whole, 1 MiB more; it wakes by itself only at calls of "
                  "the library's tables", ""),
+                ("park", DONE, {"state": "parked", "gpus": [], "whole": True, "whole_bytes": 0},
+                 0, 0, ": off the GPU as a whole; it wakes by itself only at calls of the "
+                 "library's tables", ""),
                 ("park", PARTLY, {"state": "parked", "gpus": [], "why": "it is late"}, 0, 1, "",
                  ": not all is parked: it is late"),
                 ("park", REFUSED, {"state": "refused", "why": "GPU work still runs"}, 0, 1, "",
