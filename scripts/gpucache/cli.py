@@ -346,8 +346,8 @@ class _Formatter(argparse.HelpFormatter):
 def _values():
     """What the values of run's flags may be: each kind once."""
     kinds = {options.kind_of(row): options.grammar(row) for row in options.ROWS.values()
-             if row["type"] not in ("PATH", "DIR", "PLACE", "SWITCH", "TRACE_ON",
-                                    "TRACE_STACKS")}
+             if row["type"] not in ("PATH", "PATTERN", "DIR", "PLACE", "SWITCH",
+                                    "TRACE_ON", "TRACE_STACKS")}
     width = max(map(len, kinds)) + 4
     lines = ["values (man 7 gpucache says more of each option):"]
     for kind, words in kinds.items():

@@ -36,9 +36,12 @@ VALUES = {
     "LOG": r"(?:off|none|0|error|warning|warn|info|debug)(?::.+)?",
     "TRACE_STACKS": rf"{OFF}|0+|0*(?:[1-9]|[1-5][0-9]|6[0-4])(?:[ \t\r\n]*,[ \t\r\n]*python)?",
     "PATH": r".+",
+    "PATTERN": r".+",
     "DIR": r".+",
     "PLACE": r"host|/.*",
 }
+PATTERNS = ("STATS", "LOG", "PATTERN")
+FILES = ("PATH", "DIR", *PATTERNS)
 BLANKS = " \t\r\n"
 DEVICES_MAX = 64
 ITEM_BYTES = 256
@@ -46,7 +49,6 @@ PLACE_BYTES = 256
 TIMES_NS = {unit: round(seconds * 10**9) for unit, seconds in text.TIMES.items()}
 TOO_MUCH = 1 << 64
 AMOUNT = re.compile(r"([0-9]+)(?:\.([0-9]+))?[ \t\r\n]*([a-z%]*)", re.IGNORECASE)
-NO_PID = "%p in the name of a folder stands for the process id: record in another folder"
 NEAR = 0.6  # a name that is less like an option's is none that was mistyped
 ROWS = {row["env"]: row for row in tables.OPTIONS}
 
@@ -75,8 +77,8 @@ def full(name):
 
 # How the kind of a value is called where it is not called as its type.
 KINDS = {"LIMIT": "SIZE", "BYTES": "SIZE", "SECONDS": "TIME", "GLOBS": "NAMES", "PATH": "FILE",
-         "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "PARK": "WHEN", "STATS": "REPORT",
-         "PLACE": "host|FOLDER",
+         "PATTERN": "FILE", "DIR": "FOLDER", "EMPTY_CACHE": "POLICY", "PARK": "WHEN",
+         "STATS": "REPORT", "PLACE": "host|FOLDER",
          "LOG": "LEVEL", "SWITCH": "0|1", "TRACE_ON": "start|oom",
          "TRACE_STACKS": "N[,python]"}
 
@@ -194,7 +196,7 @@ def _is_value(row, value):
         heads = [_integer(h) if h else -1 for h in heads]
         return len(set(heads)) == len(heads)
     if kind in VALUES:
-        if kind in ("PATH", "DIR", "STATS", "LOG"):
+        if kind in FILES:
             return _matches(VALUES[kind], value)
         if kind == "PLACE":
             return _matches(VALUES[kind], value) and len(os.fsencode(value)) < PLACE_BYTES
@@ -213,6 +215,11 @@ def checked(name, value):
     return env, value
 
 
+def pattern(name):
+    """By which the library has this name of a file: %p would be the process id."""
+    return name.replace("%", "%%")
+
+
 def absolute(env, value):
     """The value with the name of its file or folder as it is from here. The library would make it
     absolute at the first use of the GPU, when the program may have changed its folder."""
@@ -220,15 +227,13 @@ def absolute(env, value):
     if kind in ("STATS", "LOG"):
         head, colon, name = value.partition(":")
         head += colon
-    if kind not in ("PATH", "DIR", "STATS", "LOG") or os.path.isabs(name) or \
+    if kind not in FILES or os.path.isabs(name) or \
             name.strip(BLANKS).lower() in ("", "none"):
         return value
     try:
         here = os.getcwd()
     except OSError:
         return value
-    if head:
-        here = here.replace("%", "%%")
-    elif env == "GPUCACHE_TRACE" and "%p" in here:
-        raise Fault(f"{here}: {NO_PID}")
+    if kind in PATTERNS:
+        here = pattern(here)
     return head + os.path.join(here, name)

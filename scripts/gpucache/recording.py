@@ -12,8 +12,8 @@ TICK_S = 2.5  # the library writes the time into the header each second
 
 
 def named(process, name):
-    """As the library names the file: %p is the process id."""
-    return name.replace("%p", str(process.inner_pid))
+    """As the library names the file: %p is the process id, and %% is %."""
+    return re.sub("%[p%]", lambda m: "%" if m[0] == "%%" else str(process.inner_pid), name)
 
 
 def shown(path):

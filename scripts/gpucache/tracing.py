@@ -19,8 +19,6 @@ def _path(args, process):
     """Absolute: the process may have another folder. With the process id for %p."""
     name = args.output or f"gpucache-{args.pid}-{time.strftime('%H%M%S')}.gct"
     path = os.path.abspath(recording.named(process, name))
-    if "%p" in path:
-        raise Fault(f"{path}: {options.NO_PID}")
     if any(c.isspace() for c in path):
         raise Fault(f"{path}: a name with blanks cannot be given to a running process")
     if os.path.lexists(path):
@@ -93,7 +91,7 @@ class Beside:
 
 
 def _begin(process, path):
-    if _change(process, path).get("note"):
+    if _change(process, options.pattern(path)).get("note"):
         raise Fault(f"PID {process.pid}: it could not write {path}; its log says why")
     if not os.path.exists(path):
         raise Fault(f"PID {process.pid}: it could write {path}, but the file is not here: the "

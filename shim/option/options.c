@@ -40,6 +40,7 @@
 #define ALLOWED_STATS "exit, exit-json, exit:FILE, exit-json:FILE or off"
 #define ALLOWED_LOG "off, error, warn, info or debug, with a file as LEVEL:FILE"
 #define ALLOWED_PATH "the name of a file, or none"
+#define ALLOWED_PATTERN ALLOWED_PATH
 #define ALLOWED_PLACE "host, or the absolute name of a folder"
 #define ALLOWED_TRACE_ON "start or oom"
 #define ALLOWED_TRACE_STACKS "a number of frames up to 64, with Python's as N,python, or 0"
@@ -95,6 +96,7 @@ bool options_set(struct options *o, size_t row, const char *text)
 #define BY_STATS(value) (&(value))
 #define BY_LOG(value) (&(value))
 #define BY_PATH(value) (&(value))
+#define BY_PATTERN(value) (&(value))
 #define BY_PLACE(value) (&(value))
 #define BY_TRACE_ON(value) (value)
 #define BY_TRACE_STACKS(value) (&(value))

@@ -27,6 +27,7 @@
 #define OPTION_STATS struct option_stats
 #define OPTION_LOG struct option_log
 #define OPTION_PATH struct option_path
+#define OPTION_PATTERN struct option_path
 #define OPTION_TRACE_ON enum trace_on
 #define OPTION_TRACE_STACKS struct option_trace_stacks
 #define OPTION_DIR struct option_dir

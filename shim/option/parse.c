@@ -282,8 +282,8 @@ bool parse_PARK(const char *text, struct option_park *out)
     return true;
 }
 
-/* Copies a path and makes it absolute. False, with `out` unchanged: it is too long. In a pattern %p
- * stands for the process id, so a percent sign of the working directory is doubled. */
+/* Copies a path and makes it absolute. False, with `out` unchanged: it is too long. In a pattern
+ * (log_file_name) a percent sign of the working directory is doubled. */
 static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
 {
     char *cwd = NULL;
@@ -312,12 +312,22 @@ static bool absolute_path(const char *path, bool is_pattern, char out[PATH_MAX])
     return fits;
 }
 
-bool parse_PATH(const char *text, struct option_path *out)
+static bool path_or_none(const char *text, bool is_pattern, struct option_path *out)
 {
     if (!word_is(text, "none"))
-        return absolute_path(text, false, out->path);
+        return absolute_path(text, is_pattern, out->path);
     out->path[0] = '\0';
     return true;
+}
+
+bool parse_PATH(const char *text, struct option_path *out)
+{
+    return path_or_none(text, false, out);
+}
+
+bool parse_PATTERN(const char *text, struct option_path *out)
+{
+    return path_or_none(text, true, out);
 }
 
 /* Slashes, and dots behind them: they name the same directory, but the kernel would follow a

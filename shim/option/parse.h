@@ -108,6 +108,8 @@ bool parse_LOG(const char *text, struct option_log *out);
 /* A relative path starts at the present working directory. "none" means no file; a file of that
  * name is "./none". */
 bool parse_PATH(const char *text, struct option_path *out);
+/* The same where the path is a pattern (log_file_name). */
+bool parse_PATTERN(const char *text, struct option_path *out);
 /* The same for a folder. "none" means no folder at all. */
 bool parse_DIR(const char *text, struct option_dir *out);
 /* host, or a folder. */

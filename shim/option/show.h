@@ -30,6 +30,7 @@ size_t show_PARK(const struct option_park *value, char *out, size_t size_bytes);
 size_t show_STATS(const struct option_stats *value, char *out, size_t size_bytes);
 size_t show_LOG(const struct option_log *value, char *out, size_t size_bytes);
 size_t show_PATH(const struct option_path *value, char *out, size_t size_bytes);
+#define show_PATTERN show_PATH
 size_t show_PLACE(const struct option_place *value, char *out, size_t size_bytes);
 size_t show_DIR(const struct option_dir *value, char *out, size_t size_bytes);
 size_t show_GLOBS(const struct option_globs *value, char *out, size_t size_bytes);

@@ -137,8 +137,7 @@ static bool put_fd(struct quiet *q, int fd, const char *text, size_t size_bytes,
     return true;
 }
 
-/* %p becomes the process id and %% becomes %. Any other % stays. */
-static bool expand_path(const char *pattern, char *out, size_t size_bytes)
+bool log_file_name(const char *pattern, char *out, size_t size_bytes)
 {
     size_t used = 0;
 
@@ -228,7 +227,7 @@ static bool put_whole(const char *path, enum fashion fashion, const char *text, 
         done = stderr_is_ours() && put_fd(&q, STDERR_FILENO, text, size_bytes, wait_ms);
     } else {
         char *name = malloc(PATH_MAX);
-        int fd = name && expand_path(path, name, PATH_MAX) ? open_path(name, fashion) : -1;
+        int fd = name && log_file_name(path, name, PATH_MAX) ? open_path(name, fashion) : -1;
         free(name);
         if (fd >= 0) {
             done = put_fd(&q, fd, text, size_bytes, wait_ms);
@@ -316,7 +315,7 @@ bool log_is_file(const char *path)
     int saved_errno = errno;
     char *name = malloc(PATH_MAX);
     struct stat st;
-    bool is = name && path[0] && expand_path(path, name, PATH_MAX) &&
+    bool is = name && path[0] && log_file_name(path, name, PATH_MAX) &&
               (kernel_fstatat(AT_FDCWD, name, &st, AT_SYMLINK_NOFOLLOW) ? errno == ENOENT
                                                                         : S_ISREG(st.st_mode));
 

@@ -27,10 +27,14 @@ enum log_level { LOG_LEVEL_OFF, LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
 /* Their names in GPUCACHE_LOG. */
 extern const char *const log_level_words[];
 
-/* From now on lines up to `level` go to the file `path`, in whose name %p is the process id. If
- * `path` is NULL or "", they go to stderr. Other threads may log meanwhile, but only one may
- * configure. A path stays in memory for the life of the process, so there may be 64 different ones.
- * False, with the present target: there were more, or no host memory. Keeps errno. */
+/* The name of a file by its pattern: %p becomes the process id, and %% becomes %. Any other percent
+ * sign stays. False: there is no room. */
+bool log_file_name(const char *pattern, char *out, size_t size_bytes);
+
+/* From now on lines up to `level` go to the file `path` (a pattern). If `path` is NULL or "", they
+ * go to stderr. Other threads may log meanwhile, but only one may configure. A path stays in memory
+ * for the life of the process, so there may be 64 different ones. False, with the present target:
+ * there were more, or no host memory. Keeps errno. */
 bool log_configure(enum log_level level, const char *path);
 bool log_wants(enum log_level level);
 
@@ -54,11 +58,11 @@ void log_line(enum log_level level, const char *format, ...) __attribute__((form
             log_line(level, __VA_ARGS__);                                                          \
     } while (0)
 
-/* Is `path` (%p as above) a regular file, or the name of none? False for stderr, links, devices and
+/* Is `path` (a pattern) a regular file, or the name of none? False for stderr, links, devices and
  * pipes. */
 bool log_is_file(const char *path);
 
-/* Writes a whole text to the file `path`, whose old contents go (%p as above), or to stderr if
+/* Writes a whole text to the file `path` (a pattern), whose old contents go, or to stderr if
  * `path` is NULL or "". Does not disturb the process either, but waits up to a second for a full
  * pipe. False: not all of it was written. */
 bool log_put(const char *path, const char *text, size_t size_bytes);

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The file of the next dumps; %p: the process id. */
+/* The file of the next dumps, a pattern (log_file_name). */
 void trace_dump_set_path(const char *path);
 /* number: 1 for the file itself, from 2 on behind its name. False: there is no dump; `why` has a
  * sentence, or "": another thread dumps, or no rings are on. */

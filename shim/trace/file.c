@@ -6,6 +6,7 @@
 
 #include "shim/process/cancel.h"
 #include "shim/process/kernel.h"
+#include "shim/process/log.h"
 #include "shim/trace/fast.h"
 
 #include <errno.h>
@@ -42,28 +43,17 @@ static void say_errno(char why[TRACE_WHY_BYTES], const char *what)
     errno = code;
 }
 
-/* The absolute name, with the process id for %p. */
-static bool expand(const char *path, char *out, size_t size_bytes)
+/* The absolute name. */
+static bool expand(const char *pattern, char *out, size_t size_bytes)
 {
     size_t n = 0;
     out[0] = '\0';
-    if (path[0] != '/') {
+    if (pattern[0] != '/') {
         if (!getcwd(out, size_bytes) || (n = strlen(out)) + 2 > size_bytes)
             return false;
         out[n++] = '/';
     }
-    for (; *path && n + 1 < size_bytes; path++) {
-        if (path[0] == '%' && path[1] == 'p') {
-            n += (size_t)snprintf(out + n, size_bytes - n, "%ld", (long)getpid());
-            path++;
-        } else {
-            out[n++] = *path;
-        }
-    }
-    if (n >= size_bytes)
-        return false;
-    out[n] = '\0';
-    return *path == '\0';
+    return log_file_name(pattern, out + n, size_bytes - n);
 }
 
 /* The kernel would send SIGXFSZ to the program. */

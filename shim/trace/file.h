@@ -23,7 +23,8 @@
 
 enum { TRACE_WHY_BYTES = 160 };
 
-/* Makes the file `path` (%p: the process id), with this header. False, with a sentence in `why`. */
+/* Makes the file `path` (a pattern: log_file_name), with this header. False, with a sentence in
+ * `why`. */
 bool trace_file_begin(const char *path, const struct trace_header *header,
                       char why[TRACE_WHY_BYTES]);
 /* The header in the file, to be changed while the trace is on. NULL: there is no file. */

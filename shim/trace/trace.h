@@ -47,8 +47,8 @@ static inline bool trace_is_on(void)
     return __builtin_expect(on, 0);
 }
 
-/* Ends the trace that is on, then begins one in the file `path` (%p: the process id). "": begins
- * none. False: there is none, and a warning says why. One thread at a time. */
+/* Ends the trace that is on, then begins one in the file `path` (a pattern: log_file_name). "":
+ * begins none. False: there is none, and a warning says why. One thread at a time. */
 bool trace_begin(const char *path);
 /* Ends the trace that is on, then begins one without a file: each thread keeps its latest records
  * (shim/trace/ring.h) until a dump writes them (shim/trace/dump.h). One thread at a time. */

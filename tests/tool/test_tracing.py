@@ -325,16 +325,34 @@ class Tracing(Traces):
             self.assertTrue(self.read(self.file(real))[0].ended)
         program.end()
 
+    def test_a_percent_sign_of_the_working_directory_is_no_pattern(self):
+        """Of the program's and of the tool's; %% in a name is one."""
+        folder = self.file("100%p-%%")
+        os.mkdir(folder)
+        program = self.program("take a 1000000", cwd=folder, GPUCACHE_TRACE="a-%p.gct")
+        self.await_page(program)
+        for value, name in ((None, f"a-{program.pid}.gct"), ("b%%p.gct", "b%p.gct"),
+                            (self.file("100%%p-%%%%/c%.gct"), "c%.gct")):
+            if value:
+                done = self.tool("set", program.pid, f"TRACE={value}")
+                self.assertEqual((done.returncode, "there is no trace" in done.stdout), (0, False))
+                again = self.tool("set", program.pid, f"TRACE={value}", cwd=folder)
+                self.assertIn("it records that already", again.stdout)
+            self.assertEqual(self.tool("stat", "--owners", program.pid).returncode, 0, name)
+            self.assertIn(name, os.listdir(folder))
+        self.assertEqual(self.tool("set", program.pid, "TRACE=none").returncode, 0)
+        done = self.tool("trace", program.pid, "--seconds", "0.1", "-o", "d-%p%%.gct", cwd=folder)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(self.read(os.path.join(folder, f"d-{program.pid}%.gct"))[0].ended)
+        program.end()
+
     def test_a_trace_that_did_not_begin_leaves_nothing_behind(self):
         program = Program(self, "take a 1000000")
         self.await_page(program)
-        os.mkdir(self.file("p%p"))
-        for name, sentence in ((self.file("nodir/x.gct"), "it could not write"),
-                               ("x.gct", "%p in the name of a folder")):
-            done = self.tool("trace", program.pid, "-o", name, cwd=self.file("p%p"))
-            self.assertEqual((done.returncode, done.stdout), (1, ""))
-            self.assertIn(sentence, done.stderr)
-            self.assertEqual(self.stat(program)["options"]["TRACE"], "none")
+        done = self.tool("trace", program.pid, "-o", self.file("nodir/x.gct"))
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("it could not write", done.stderr)
+        self.assertEqual(self.stat(program)["options"]["TRACE"], "none")
         # The option of a trace that did not begin is none that records.
         done = self.tool("set", program.pid, f"TRACE={self.file('nodir/x.gct')}")
         self.assertEqual((done.returncode, "there is no trace" in done.stdout), (1, True))

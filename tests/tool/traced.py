@@ -83,13 +83,13 @@ for mib in 3, 5, 1 << 20:
 
 
 class Program:
-    """A program under the library, which has done these lines."""
+    """A program under the library, which has done these lines. cwd: the test's folder."""
 
-    def __init__(self, case, *lines, **options):
+    def __init__(self, case, *lines, cwd=None, **options):
         self.path, self.report = case.file("t.gct"), case.file("report.json")
         env = {**case.under, "GPUCACHE_STATS": "exit-json:" + self.report, **options}
         self.process = subprocess.Popen([sys.executable, "-c", PROGRAM], env=env, text=True,
-                                        cwd=case.folder, stdin=subprocess.PIPE,
+                                        cwd=cwd or case.folder, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         case.addCleanup(self.process.kill)
         case.assertEqual(self.process.stdout.readline(), "ready\n")

@@ -71,17 +71,20 @@ TEST(a_percent_sign_of_the_working_directory_is_no_pattern)
 {
     char dir[] = "/tmp/gpucache-%p-XXXXXX", cwd[PATH_MAX];
     struct option_stats s;
-    struct option_path p;
+    struct option_path p, pattern;
     assert_non_null(getcwd(cwd, sizeof cwd));
     assert_non_null(mkdtemp(dir));
     assert_int_equal(chdir(dir), 0);
     assert_true(parse_STATS("exit:a", &s));
     assert_true(parse_PATH("./none", &p));
+    assert_true(parse_PATTERN("%p", &pattern));
     assert_int_equal(chdir(cwd), 0);
     rmdir(dir);
     assert_memory_equal(s.path, "/tmp/gpucache-%%p-", 18);
     assert_memory_equal(p.path, "/tmp/gpucache-%p-", 17);
+    assert_memory_equal(pattern.path, "/tmp/gpucache-%%p-", 18);
     assert_string_equal(s.path + strlen(s.path) - 2, "/a");
+    assert_string_equal(pattern.path + strlen(pattern.path) - 3, "/%p");
     assert_string_equal(p.path + strlen(p.path) - 7, "/./none");
 }
 
