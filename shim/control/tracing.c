@@ -12,6 +12,7 @@
 #include "shim/process/clock.h"
 #include "shim/process/log.h"
 #include "shim/trace/dump.h"
+#include "shim/trace/file.h"
 #include "shim/trace/objects.h"
 #include "shim/trace/trace.h"
 
@@ -83,8 +84,14 @@ static bool begin_in_force(void)
 
 void tracing_start(void)
 {
-    if (*in_force()->trace.path || in_force()->trace_on == TRACE_ON_OOM)
+    const char *path = in_force()->trace.path;
+    bool is_at_oom = in_force()->trace_on == TRACE_ON_OOM;
+    char why[TRACE_WHY_BYTES];
+    if (*path || is_at_oom)
         begin_in_force();
+    if (*path && is_at_oom && !trace_dump_may_begin(why, sizeof why))
+        log_warn("GPUCACHE_TRACE=%.200s: GPUCACHE_TRACE_ON=oom could make no record: %s", path,
+                 why);
 }
 
 bool tracing_changed(void)

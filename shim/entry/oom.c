@@ -64,6 +64,8 @@ static void add_largest(struct text *t, const struct around *a)
 {
     struct trace_holder own[HOLDERS_SHOWN];
     size_t num_own = trace_dump_holders(own, HOLDERS_SHOWN), o = 0, n = 0;
+    if (!num_own && !a->num_neighbours)
+        text_add(t, "no holder is known");
     for (int i = 0; i < HOLDERS_SHOWN && (o < num_own || n < a->num_neighbours); i++) {
         const struct neighbour_held *its = &a->neighbours[n];
         text_add(t, i ? ", " : "");
@@ -89,7 +91,7 @@ static void note_around(const struct around *a, uint64_t size_bytes, const void 
 
 static void write_file(unsigned number, uint64_t size_bytes, const void *caller)
 {
-    char why[TRACE_WHY_BYTES], largest[300] = "";
+    char why[TRACE_WHY_BYTES], largest[300] = "not known";
     struct text t = {largest, sizeof largest, 0};
     struct around a;
     look_around(&a);
@@ -108,8 +110,10 @@ static void write_file(unsigned number, uint64_t size_bytes, const void *caller)
                  "what: %s",
                  size_of(size_bytes).text, size_of(a.free_bytes).text, trace_dump_name(), largest);
     else if (why[0])
-        log_warn("out of memory: GPUCACHE_TRACE_ON=oom: there is no record in %.400s: %s",
-                 trace_dump_name(), why);
+        log_warn("out of memory: %s were asked for, %s of the GPU are free; who holds what: %s; "
+                 "there is no record in %.300s: %s",
+                 size_of(size_bytes).text, size_of(a.free_bytes).text, largest, trace_dump_name(),
+                 why);
 }
 
 /* One thread in each second. */

@@ -178,12 +178,10 @@ static bool begin_dump(unsigned number)
     snprintf(path, sizeof path, "%.*s", (int)sizeof path - 12, target);
     if (number > 1)
         snprintf(path + strlen(path), 12, ".%u", number);
+    trace_copy_begin(path, problem);
     if (!trace_owners_copy()) {
         snprintf(problem, sizeof problem, "there is no host memory");
-        return false;
-    }
-    if (!trace_copy_begin(path, problem)) {
-        trace_owners_back();
+        trace_copy_end(false);
         return false;
     }
     end_bytes = TRACE_HEADER_BYTES;
@@ -203,6 +201,19 @@ static bool begin_dump(unsigned number)
     trace_ring_each(dump_trace, until_ticks, take_older_chunk);
     trace_ring_each(dump_trace, until_ticks, take_chunk);
     return true;
+}
+
+bool trace_dump_may_begin(char *why, size_t size_bytes)
+{
+    int saved_errno = errno;
+    bool may = true;
+    if (trace_lock(&dumping, 1000)) {
+        may = trace_copy_may_begin(target, problem);
+        snprintf(why, size_bytes, "%s", problem);
+        pthread_mutex_unlock(&dumping);
+    }
+    errno = saved_errno;
+    return may;
 }
 
 bool trace_dump_begin(unsigned number, char *why, size_t size_bytes)

@@ -20,8 +20,11 @@
 
 /* The file of the next dumps, a pattern (log_file_name). */
 void trace_dump_set_path(const char *path);
-/* number: 1 for the file itself, from 2 on behind its name. False: there is no dump; `why` has a
- * sentence, or "": another thread dumps, or no rings are on. */
+/* Could the first file be made now? False, with a sentence in `why`: no. Makes none. */
+bool trace_dump_may_begin(char *why, size_t size_bytes);
+/* number: 1 for the file itself, from 2 on behind its name. If the file cannot be made, the dump
+ * goes on all the same, and tells the holders. False: there is no dump; `why` has a sentence, or
+ * "": another thread dumps, or no rings are on. */
 bool trace_dump_begin(unsigned number, char *why, size_t size_bytes);
 /* A block that the pool holds for the program, and all device memory of a pool. */
 void trace_dump_live(uint64_t addr, uint64_t size_bytes, unsigned context);
@@ -34,9 +37,9 @@ struct trace_holder {
     uint64_t bytes;
 };
 size_t trace_dump_holders(struct trace_holder *out, size_t most);
-/* False: the file could not be written and is gone; `why` has a sentence. */
+/* False: there is no file, or it could not be written and is gone; `why` has a sentence. */
 bool trace_dump_end(char *why, size_t size_bytes);
-/* The file's full name, from begin to the next begin. */
+/* The file's full name, from begin to the next begin, also if there is none. */
 const char *trace_dump_name(void);
 
 #endif

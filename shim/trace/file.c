@@ -43,16 +43,17 @@ static void say_errno(char why[TRACE_WHY_BYTES], const char *what)
     errno = code;
 }
 
-/* The absolute name. */
+/* The absolute name. False: errno says why. */
 static bool expand(const char *pattern, char *out, size_t size_bytes)
 {
     size_t n = 0;
-    out[0] = '\0';
     if (pattern[0] != '/') {
-        if (!getcwd(out, size_bytes) || (n = strlen(out)) + 2 > size_bytes)
+        if (!getcwd(out, size_bytes))
             return false;
-        out[n++] = '/';
+        n = strlen(out);
+        out[n++] = '/'; /* in place of the NUL */
     }
+    errno = ENAMETOOLONG;
     return log_file_name(pattern, out + n, size_bytes - n);
 }
 
@@ -86,18 +87,29 @@ static bool put_header(int fd, const struct trace_header *header)
            pwrite(fd, header, sizeof *header, 0) == (ssize_t)sizeof *header && map_header(fd);
 }
 
+/* Without a name `name` is the pattern. */
+static bool find_name(const char *path, char name[PATH_MAX], char why[TRACE_WHY_BYTES])
+{
+    if (expand(path, name, PATH_MAX))
+        return true;
+    say_errno(why, "the file has no usable name");
+    snprintf(name, PATH_MAX, "%s", path);
+    return false;
+}
+
+static void say_not_made(char why[TRACE_WHY_BYTES])
+{
+    say_errno(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
+}
+
 /* Its descriptor, and its name. -1: there is none. */
 static int make_file(const char *path, char name[PATH_MAX], char why[TRACE_WHY_BYTES])
 {
-    if (!expand(path, name, PATH_MAX)) {
-        name[0] = '\0';
-        errno = ENAMETOOLONG;
-        say_errno(why, "the file has no usable name");
+    if (!find_name(path, name, why))
         return -1;
-    }
     int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        say_errno(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
+        say_not_made(why);
     return fd;
 }
 
@@ -234,6 +246,25 @@ static char copy_name[PATH_MAX];
 static struct stat copy_made;
 static int copy_fd = -1;
 
+bool trace_copy_may_begin(const char *path, char why[TRACE_WHY_BYTES])
+{
+    struct stat st;
+    if (!find_name(path, copy_name, why))
+        return false;
+    char *slash = strrchr(copy_name, '/');
+    bool may = false;
+    if (!kernel_fstatat(AT_FDCWD, copy_name, &st, AT_SYMLINK_NOFOLLOW)) {
+        errno = EEXIST;
+    } else if (errno == ENOENT) {
+        *slash = '\0';
+        may = access(*copy_name ? copy_name : "/", W_OK | X_OK) == 0;
+        *slash = '/';
+    }
+    if (!may)
+        say_not_made(why);
+    return may;
+}
+
 bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES])
 {
     copy_fd = make_file(path, copy_name, why);
@@ -243,6 +274,7 @@ bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES])
         return true;
     say_errno(why, "the file cannot be written");
     close(copy_fd);
+    copy_fd = -1;
     return false;
 }
 

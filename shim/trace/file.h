@@ -42,9 +42,11 @@ const char *trace_file_name(void);
  * its own, and forbids cancellation. A descriptor is held from the begin to the end. False: it
  * cannot go on; `why` has a sentence. */
 bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES]);
+/* Could a file be made now? Makes none. */
+bool trace_copy_may_begin(const char *path, char why[TRACE_WHY_BYTES]);
 bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes,
                     char why[TRACE_WHY_BYTES]);
-/* keep: false: removes it. Both only after a begin that returned true. */
+/* keep: false: removes it. Nothing if there is no file. */
 void trace_copy_end(bool keep);
 const char *trace_copy_name(void);
 

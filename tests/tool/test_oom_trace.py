@@ -15,6 +15,10 @@ from gpucache import trace, usage
 class OutOfMemory(Traces):
     """GPUCACHE_TRACE_ON=oom: a file, and a line, when an allocation fails."""
 
+    LINE = (r"^gpucache: warning: out of memory: \S+ GiB were asked for, \S+ \S+ of the GPU are "
+            "free; ")
+    MINE = LINE + r"who holds what: \S*ffi\S* 0.9 MiB; there is no record in "  # of a million bytes
+
     def program(self, *lines, **options):
         return super().program(*lines, **{"GPUCACHE_TRACE_ON": "oom", **options})
 
@@ -115,22 +119,42 @@ class OutOfMemory(Traces):
         self.assertEqual(self.files(), [f"gpucache-oom-{program.pid}.gct"])
 
     def test_without_room(self):
-        """The failed file is gone, the program goes on, and it is said once."""
+        """The failed file is gone, the program goes on; it is said once, with who holds what."""
         program = self.program("take a 1000000")
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
         program.do("threads 2 3000", "take b 20000000000", "take c 1000000")
         said = program.end()
-        self.assertRegex(said, r"^gpucache: warning: out of memory: GPUCACHE_TRACE_ON=oom: there "
-                               r"is no record in \S+: there is no room for the file: File too "
-                               r"large\n$")
+        self.assertRegex(said, self.MINE + r"\S+: there is no room for the file: File too "
+                                           r"large\n$")
         self.assertEqual(self.files(), [])
 
     def test_what_is_there_is_left_alone(self):
-        program = self.program()
+        program = self.program("take a 1000000")
         put_text(program.path, "mine")
         program.do("take b 20000000000")
-        self.assertIn("the file is there already", program.end())
+        self.assertRegex(program.end(), self.MINE + rf"{program.path}: the file is there already: "
+                                                    r"File exists\n$")
         self.assertEqual(os.path.getsize(program.path), 4)
+
+    def test_an_unusable_name_is_told_at_the_start(self):
+        """Of a file that is there, and of a folder that is not; again at the end of memory."""
+        put_text(self.file("mine.gct"), "mine")
+        for name, why in (("mine.gct", "the file is there already: File exists"),
+                          ("no/a.gct", "the file cannot be made: No such file or directory")):
+            options = {"GPUCACHE_TRACE": self.file(name)}
+            told = (f"gpucache: warning: GPUCACHE_TRACE={self.file(name)}: GPUCACHE_TRACE_ON=oom "
+                    f"could make no record: {why}\n")
+            self.assertEqual(self.program("take a 1000000", **options).end(), told)
+            said = self.program("take a 1000000", "take b 20000000000", **options).end()
+            self.assertEqual(said[:len(told)], told)
+            self.assertRegex(said[len(told):], self.MINE + rf"{self.file(name)}: {why}\n$")
+            self.assertEqual(self.files(), ["mine.gct"])
+
+    def test_nobody_holds_anything(self):
+        program = self.program("take b 20000000000")
+        self.assertRegex(program.end(), self.LINE + rf"{program.path} says who holds what: no "
+                                                    r"holder is known\n$")
+        self.assertEqual(self.files(), ["t.gct"])
 
     def test_a_forked_child_writes_nothing(self):
         program = self.program("take a 1000000", "fork 20000000000")
