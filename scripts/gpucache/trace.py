@@ -156,7 +156,9 @@ class Trace:
         self.lead_ns = lead_ns
 
     def _chunks(self):
-        """(ticks at the start, offset in the file) of the chunks that are there."""
+        """(ticks at the start, offset in the file) of the chunks that are there, in the order in
+        which records of the same time are told. The chunks that begin with a dump say what was live
+        then, and so come before older ones of rings."""
         first, found = tables.TRACE_HEADER_BYTES, []
         for offset in range(first, self._size, self.chunk_bytes):
             head = self._bytes(offset, tables.TRACE_CHUNK_HEAD_BYTES)
@@ -168,7 +170,8 @@ class Trace:
                 found.append((ticks, offset))
                 if now_ns > self._last[1]:
                     self._last = ticks, now_ns
-        found.sort()
+        start = self._start[0]
+        found.sort(key=lambda chunk: (max(chunk[0], start), chunk[0] < start, chunk))
         return found
 
     def options(self):

@@ -80,14 +80,16 @@ static void look_at_start(const struct trace_chunk *chunk, size_t used_bytes, bo
     }
 }
 
-/* The file begins with the oldest record, or, if a ring lacks some, with the first that it has. The
- * other rings' older records are told by what was live then. */
+/* The file begins a tick before the oldest record, or, if a ring lacks some, before the first that
+ * it has: so the chunks of what was live then are the only ones of this time, by which the reader
+ * knows them. The other rings' older records are told by what was live then. */
 static void find_start(void)
 {
     until_ticks = start_ticks = trace_ticks();
     start_ns = clock_now_ns();
     start_is_sure = false;
     trace_ring_each(dump_trace, until_ticks, look_at_start);
+    start_ticks--;
 }
 
 /* With the last pair of times. */

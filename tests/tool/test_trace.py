@@ -2,6 +2,7 @@
 """Traces: what the library's recorder writes, and what the tool reads of it, of good files and bad
 ones."""
 import collections
+import itertools
 import lzma
 import os
 import pathlib
@@ -244,6 +245,29 @@ class Recorder(Traces):
             if not its.num_lost:
                 self.assertEqual((wrong, number < 4 or len(live) == 4), ([], True))
 
+    def test_what_was_live_at_the_start_of_a_dump_comes_before_what_happened(self):
+        """Also before what happened in the same nanosecond, wherever it is in the file."""
+        self.write("nothing")
+        start, start_ns = self.read()[0]._start
+        head = pathlib.Path(self.path).read_bytes()[:tables.TRACE_HEADER_BYTES]
+
+        def chunk(ticks, *records):
+            made = b"".join(struct.pack("=QQQQ", step, KIND[name] + 128 << 24, addr, 512)
+                            for step, name, addr in records)
+            its = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, 0, ticks, start_ns, 0) + made
+            return its + bytes(tables.TRACE_CHUNK_BYTES - len(its))
+        second = FIRST + MIB
+        parts = (chunk(start - 160, (0, "ALLOC_FAST", FIRST), (9, "ALLOC_FAST", second),
+                       (1, "FREE", FIRST), (9, "ALLOC_FAST", FIRST)),
+                 chunk(start + 1, (0, "FREE", second), (9, "ALLOC_FAST", second)),
+                 chunk(start, (0, "LIVE", FIRST), (0, "LIVE", second)))
+        for order in itertools.permutations(parts):
+            pathlib.Path(self.path).write_bytes(head + b"".join(order))
+            told = [(trace.NAME[kind], addr) for _, kind, addr, *_ in self.trace().rows()]
+            self.assertEqual(sorted(told[:2]), [("LIVE", FIRST), ("LIVE", second)])
+            self.assertEqual(sorted(told[2:4]), [("FREE", FIRST), ("FREE", second)])
+            self.assertEqual(sorted(told[4:]), [("ALLOC_FAST", FIRST), ("ALLOC_FAST", second)])
+
     def test_no_block_is_twice_in_a_dump(self):
         """Whether another dump was just before, another thread freed the block long ago, the
         block goes from one thread to another meanwhile, or a free of it failed."""
@@ -271,6 +295,9 @@ class Recorder(Traces):
                 live.add(addr)
         self.assertEqual((its.num_lost, its.ended, wrong), (0, True, set()))
         self.assertTrue(live)
+        at_start = {kind for chunk in its._chunks() if chunk[0] == its._start[0]
+                    for kind in its._records(*chunk).kind}
+        self.assertFalse(at_start & {KIND["ALLOC_FAST"], KIND["FREE"]})  # they are of no ring
 
     def test_a_dump_says_how_many_records_were_lost(self):
         self.assertEqual(self.write("lost-dump"), "")
