@@ -198,8 +198,8 @@ void context_unpin(struct context *c);
  * Calls f for each range committed in arenas of the device. */
 void context_for_each_range(CUdevice device,
                             void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);
-/* Lists contexts with an arena on a device other than that one, at most max. Returns how many. */
-size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
+/* The devices with an arena, a bit for each. */
+uint64_t context_arena_devices(void);
 void context_for_each_pool(void (*f)(struct pool *p));
 /* Work is about to be submitted: see pool_submit. */
 void context_submit(uint64_t stream);

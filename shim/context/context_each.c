@@ -27,15 +27,13 @@ void context_for_each_range(CUdevice device,
             pool_for_each_range(c->pool, f, arg);
 }
 
-size_t context_arenas_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+uint64_t context_arena_devices(void)
 {
-    size_t count = 0;
+    uint64_t devices = 0;
     FOR_EACH_CONTEXT(c)
-        if (c->device != device && pool_uses_arena(c->pool) && count < max) {
-            owner[count] = c->device;
-            ctx[count++] = atomic_load(&c->ctx);
-        }
-    return count;
+        if (pool_uses_arena(c->pool))
+            devices |= device_bit(c->device);
+    return devices;
 }
 
 void context_for_each_pool(void (*f)(struct pool *p))

@@ -431,23 +431,17 @@ void import_for_each_range(CUdevice device,
     host_pages_free(ranges, count * sizeof *ranges);
 }
 
-size_t import_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max)
+uint64_t import_devices(void)
 {
-    size_t count = 0;
+    uint64_t devices = 0;
     if (!import_any_open())
         return 0;
     pthread_mutex_lock(&lock);
-    for (const struct opened *o = list; o; o = o->next) {
-        bool known = o->busy || o->device == device || !o->mapping.total_bytes;
-        for (size_t i = 0; i < count && !known; i++)
-            known = ctx[i] == o->ctx;
-        if (!known && count < max) {
-            owner[count] = o->device;
-            ctx[count++] = o->ctx;
-        }
-    }
+    for (const struct opened *o = list; o; o = o->next)
+        if (!o->busy && o->mapping.total_bytes)
+            devices |= device_bit(o->device);
     pthread_mutex_unlock(&lock);
-    return count;
+    return devices;
 }
 
 size_t import_contexts(CUcontext *ctx, size_t max)

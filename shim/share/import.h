@@ -42,7 +42,7 @@ bool import_was_closed(CUdeviceptr addr);
 /* Every mapped range that was opened in contexts of the device. */
 void import_for_each_range(CUdevice device,
                            void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg);
-/* Contexts of other devices that have such ranges: up to max of them. Returns how many. */
-size_t import_elsewhere(CUdevice device, CUcontext *ctx, CUdevice *owner, size_t max);
+/* The devices whose contexts have such ranges, a bit for each. */
+uint64_t import_devices(void);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See peer.h. A table holds the pairs of contexts. A lock guards it, which is never held over a
- * driver call.
+ * See peer.h. A table holds the contexts, with a bit for each pair of them. A lock guards it, and
+ * the rights of devices that follow from it (shim/driver/access.h). It is never held over a driver
+ * call: a thread changes the rights under the lock, and the mapped ranges after it.
  */
 #include "shim/share/peer.h"
 
@@ -16,20 +17,19 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { GRANTS_MAX = 512, MADE_MAX = 256, TRIES = 4 };
+enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64, TRIES = 4 };
 
-struct side {
-    CUcontext ctx;
-    CUdevice device;
-};
-
-static struct grant {
-    struct side accessor, owner;
-    bool used;
-} grants[GRANTS_MAX];
-static bool overflowed;          /* a pair found no room: from then on no access is taken away */
-static CUcontext made[MADE_MAX]; /* by the program; NULL: a free place */
-static bool made_more;
+/* A context that the program made, or that has access or gives it. */
+static struct side {
+    CUcontext ctx;         /* NULL: a free place */
+    CUdevice device;       /* of one that the program made and that was in no pair: not known */
+    bool made;             /* by the program */
+    uint64_t copies;       /* devices, a bit for each: it has access for copies from and to them */
+    uint64_t peers[WORDS]; /* a bit for each place: the program gave it access to that context */
+} sides[SIDES_MAX];
+static bool overflowed; /* a context found no place: from then on no access is taken away */
+/* Walks over ranges. After each one that ends, a copy that was refused is worth another try. */
+static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct peer_change {
@@ -56,199 +56,236 @@ static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
     access_change(change->peer, change->allowed, addr, size_bytes);
 }
 
-/* Pools that commit memory meanwhile already know the new rights. A pool may give a range back
- * during the walk. Then a failure on it means nothing, and the next try walks over what is left. */
-static CUresult change_devices(CUdevice owner, CUdevice accessor, bool allowed)
+static bool is_allowed(CUdevice owner, CUdevice accessor)
 {
-    struct peer_change change = {accessor, allowed, CUDA_SUCCESS};
+    return access_peers(owner) & device_bit(accessor);
+}
+
+/* Lock held; a walk_ranges follows. */
+static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
+{
     access_set_peer(owner, accessor, allowed);
-    for (int tries = 0; tries < TRIES; tries++) {
-        change.rc = CUDA_SUCCESS;
+    walks_begun++;
+}
+
+/* Gives the ranges the right that was set. Pools that commit memory meanwhile already know it. A
+ * pool may give a range back during the walk. Then a failure on it means nothing, and the next try
+ * walks over what is left. Another thread may change the right and walk at the same time. Whoever
+ * ends last sees the last right, and all ranges have that. */
+static CUresult walk_ranges(CUdevice owner, CUdevice accessor)
+{
+    struct peer_change change;
+    int tries = 0;
+    do {
+        change = (struct peer_change){accessor, is_allowed(owner, accessor), CUDA_SUCCESS};
         context_for_each_range(owner, change_range, &change);
-        if (change.rc == CUDA_SUCCESS)
-            break;
-    }
-    import_for_each_range(owner, change_import, &change);
+        import_for_each_range(owner, change_import, &change);
+    } while ((change.rc != CUDA_SUCCESS || is_allowed(owner, accessor) != change.allowed) &&
+             ++tries < TRIES);
+    pthread_mutex_lock(&lock);
+    walks_ended++;
+    pthread_mutex_unlock(&lock);
     return change.rc;
 }
 
-static bool any_left(CUdevice owner, CUdevice accessor)
+/* NULL: it is not known. Lock held, as for the functions up to take_back. */
+static struct side *find_side(CUcontext ctx)
 {
-    if (overflowed)
-        return true;
-    for (struct grant *g = grants; g < grants + GRANTS_MAX; g++)
-        if (g->used && g->owner.device == owner && g->accessor.device == accessor)
-            return true;
-    return false;
+    for (struct side *s = sides; s < sides + SIDES_MAX; s++)
+        if (s->ctx == ctx)
+            return s;
+    return NULL;
 }
 
-static CUresult add_pair(const struct side *accessor, const struct side *owner)
+/* NULL: there is no room for it. */
+static struct side *ensure_side(CUcontext ctx)
 {
-    struct grant *free_row = NULL, *g;
+    struct side *s = find_side(ctx);
+    if (!s && (s = find_side(NULL)))
+        s->ctx = ctx;
+    overflowed = overflowed || !s;
+    return s;
+}
+
+static void set_pair(struct side *accessor, const struct side *owner, bool on)
+{
+    size_t place = (size_t)(owner - sides);
+    uint64_t bit = UINT64_C(1) << place % 64;
+    uint64_t *word = &accessor->peers[place / 64];
+    *word = on ? *word | bit : *word & ~bit;
+}
+
+/* The devices to whose memory it has access, a bit for each. */
+static uint64_t owners_of(const struct side *s)
+{
+    uint64_t devices = s->copies;
+    for (size_t i = 0; i < WORDS; i++)
+        for (uint64_t left = s->peers[i]; left; left &= left - 1)
+            devices |= device_bit(sides[i * 64 + (size_t)__builtin_ctzll(left)].device);
+    return devices;
+}
+
+/* Takes away what no context needs any more. */
+static void take_back(void)
+{
+    uint64_t gone[DEVICES_MAX]; /* of each owner: devices */
     pthread_mutex_lock(&lock);
-    for (g = grants; g < grants + GRANTS_MAX; g++) {
-        if (g->used && g->accessor.ctx == accessor->ctx && g->owner.ctx == owner->ctx)
-            break;
-        if (!g->used && !free_row)
-            free_row = g;
-    }
-    if (g == grants + GRANTS_MAX && free_row)
-        *free_row = (struct grant){*accessor, *owner, true};
-    else if (g == grants + GRANTS_MAX)
-        overflowed = true;
+    for (CUdevice owner = 0; owner < DEVICES_MAX; owner++)
+        gone[owner] = overflowed ? 0 : access_peers(owner);
+    for (const struct side *s = sides; s < sides + SIDES_MAX; s++)
+        for (uint64_t needed = owners_of(s); needed; needed &= needed - 1)
+            gone[__builtin_ctzll(needed)] &= ~device_bit(s->device);
+    for (CUdevice owner = 0; owner < DEVICES_MAX; owner++)
+        for (uint64_t left = gone[owner]; left; left &= left - 1)
+            set_right(owner, __builtin_ctzll(left), false);
     pthread_mutex_unlock(&lock);
-    return change_devices(owner->device, accessor->device, true);
-}
-
-/* Removes the pairs that match; NULL: any context. Takes access away that no pair needs any
- * more. */
-static void remove_pairs(CUcontext accessor, CUcontext owner)
-{
-    for (;;) {
-        struct grant gone = {.used = false};
-        bool last = false;
-        pthread_mutex_lock(&lock);
-        for (struct grant *g = grants; g < grants + GRANTS_MAX && !gone.used; g++)
-            if (g->used && (!accessor || g->accessor.ctx == accessor) &&
-                (!owner || g->owner.ctx == owner)) {
-                gone = *g;
-                g->used = false;
-                last = !any_left(gone.owner.device, gone.accessor.device);
-            }
-        pthread_mutex_unlock(&lock);
-        if (!gone.used)
-            return;
-        if (last)
-            change_devices(gone.owner.device, gone.accessor.device, false);
-    }
+    for (CUdevice owner = 0; owner < DEVICES_MAX; owner++)
+        for (uint64_t left = gone[owner]; left; left &= left - 1)
+            walk_ranges(owner, __builtin_ctzll(left));
 }
 
 void peer_forget(CUcontext ctx)
 {
     if (!ctx)
         return;
-    remove_pairs(ctx, NULL);
-    remove_pairs(NULL, ctx);
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < MADE_MAX; i++)
-        if (made[i] == ctx)
-            made[i] = NULL;
+    struct side *gone = find_side(ctx);
+    for (struct side *s = sides; s < sides + SIDES_MAX && gone; s++)
+        set_pair(s, gone, false);
+    if (gone)
+        *gone = (struct side){.ctx = NULL};
     pthread_mutex_unlock(&lock);
+    if (gone)
+        take_back();
 }
 
-/* The current context, and the peer. False: both are of one device, whose memory needs no grant. */
-static bool find_sides(CUcontext peer, struct side *accessor, struct side *owner)
+/* The device of the context, by way of a push. False: it has ended. */
+static bool find_device(CUcontext ctx, CUdevice *device)
 {
     struct pushed pushed;
-    owner->ctx = peer;
-    if (real.cuCtxGetCurrent(&accessor->ctx) != CUDA_SUCCESS ||
-        real.cuCtxGetDevice(&accessor->device) != CUDA_SUCCESS || !pushed_begin(&pushed, peer))
+    if (!pushed_begin(&pushed, ctx))
         return false;
-    CUresult rc = real.cuCtxGetDevice(&owner->device);
+    CUresult rc = real.cuCtxGetDevice(device);
     pushed_end(&pushed);
-    return rc == CUDA_SUCCESS && owner->device != accessor->device;
+    return rc == CUDA_SUCCESS;
 }
 
-static bool is_granted(CUcontext accessor, CUcontext owner)
+static bool find_accessor(CUcontext *ctx, CUdevice *device)
 {
-    pthread_mutex_lock(&lock);
-    bool granted = overflowed; /* unknown then; no use to try again and again */
-    for (struct grant *g = grants; g < grants + GRANTS_MAX && !granted; g++)
-        granted = g->used && g->accessor.ctx == accessor && g->owner.ctx == owner;
-    pthread_mutex_unlock(&lock);
-    return granted;
+    return real.cuCtxGetCurrent(ctx) == CUDA_SUCCESS && *ctx &&
+           real.cuCtxGetDevice(device) == CUDA_SUCCESS;
 }
 
-/* Contexts of other devices that have memory, one after the other. */
-struct elsewhere {
-    CUcontext ctx[CONTEXTS_MAX];
-    CUdevice device[CONTEXTS_MAX];
-};
-
-/* How many grants were missing and could be made. */
-static size_t grant_missing(const struct side *accessor, const struct elsewhere *e, size_t count)
-{
-    size_t granted = 0;
-    for (size_t i = 0; i < count; i++) {
-        struct side owner = {e->ctx[i], e->device[i]};
-        if (is_granted(accessor->ctx, owner.ctx))
-            continue;
-        single_stream_disable(); /* as cuCtxEnablePeerAccess does */
-        if (add_pair(accessor, &owner) == CUDA_SUCCESS)
-            granted++;
-        else
-            remove_pairs(accessor->ctx, owner.ctx);
-    }
-    return granted;
-}
-
-/* There are at most CONTEXTS_MAX pools. Of more contexts with imported memory some stay without a
- * grant. Then the copy fails with the driver's own error. */
-bool peer_grant_missing(void)
-{
-    struct elsewhere e;
-    struct side accessor;
-    int saved_errno = errno, cancel = cancel_forbid();
-    size_t granted = 0;
-    if (state_is_on() && real.cuCtxGetCurrent(&accessor.ctx) == CUDA_SUCCESS && accessor.ctx &&
-        real.cuCtxGetDevice(&accessor.device) == CUDA_SUCCESS) {
-        size_t count = context_arenas_elsewhere(accessor.device, e.ctx, e.device, CONTEXTS_MAX);
-        granted = grant_missing(&accessor, &e, count);
-        count = import_elsewhere(accessor.device, e.ctx, e.device, CONTEXTS_MAX);
-        granted += grant_missing(&accessor, &e, count);
-    }
-    cancel_allow(cancel);
-    errno = saved_errno;
-    return granted > 0;
-}
-
+/* Memory of one device needs no grant. */
 CUresult peer_grant(CUcontext peer)
 {
-    struct side accessor, owner;
-    return find_sides(peer, &accessor, &owner) ? add_pair(&accessor, &owner) : CUDA_SUCCESS;
+    CUcontext ctx;
+    CUdevice device, owner;
+    if (!find_accessor(&ctx, &device) || !find_device(peer, &owner) || owner == device)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    struct side *s = ensure_side(ctx), *of = ensure_side(peer);
+    if (s && of) {
+        s->device = device;
+        of->device = owner;
+        set_pair(s, of, true);
+    }
+    set_right(owner, device, true);
+    pthread_mutex_unlock(&lock);
+    return walk_ranges(owner, device);
 }
 
 void peer_revoke(CUcontext peer)
 {
-    CUcontext accessor = NULL;
-    if (real.cuCtxGetCurrent(&accessor) == CUDA_SUCCESS && accessor)
-        remove_pairs(accessor, peer);
+    CUcontext ctx = NULL;
+    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return;
+    pthread_mutex_lock(&lock);
+    struct side *s = find_side(ctx), *of = find_side(peer);
+    if (s && of)
+        set_pair(s, of, false);
+    pthread_mutex_unlock(&lock);
+    take_back();
+}
+
+/* True: the context got access for copies. False: it had it, or cannot have it. While another
+ * thread walks, this one walks too, because it does not know how far the other one is. */
+static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
+{
+    pthread_mutex_lock(&lock);
+    struct side *s = ensure_side(ctx);
+    bool had = is_allowed(owner, device) && (!s || (owners_of(s) & device_bit(owner)));
+    bool walks = !had || walks_begun != walks_ended;
+    if (s && !had) {
+        s->device = device;
+        s->copies |= device_bit(owner);
+    }
+    if (walks)
+        set_right(owner, device, true);
+    pthread_mutex_unlock(&lock);
+    if (!walks)
+        return false;
+    single_stream_disable(); /* as cuCtxEnablePeerAccess does */
+    if (walk_ranges(owner, device) == CUDA_SUCCESS)
+        return true;
+    pthread_mutex_lock(&lock);
+    s = find_side(ctx);
+    if (s && !had)
+        s->copies &= ~device_bit(owner);
+    pthread_mutex_unlock(&lock);
+    take_back();
+    return false;
+}
+
+/* Has a walk ended since this thread asked last? */
+static bool any_walk_ended(void)
+{
+    static __thread unsigned seen __attribute__((tls_model("initial-exec")));
+    pthread_mutex_lock(&lock);
+    bool any = seen != walks_ended;
+    seen = walks_ended;
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+bool peer_grant_missing(void)
+{
+    CUcontext ctx;
+    CUdevice device;
+    int saved_errno = errno, cancel = cancel_forbid();
+    bool granted = false;
+    if (state_is_on() && find_accessor(&ctx, &device)) {
+        uint64_t owners = (context_arena_devices() | import_devices()) & ~device_bit(device);
+        for (; owners; owners &= owners - 1)
+            granted = grant_copies(ctx, device, __builtin_ctzll(owners)) || granted;
+        granted = any_walk_ended() || granted; /* as another thread's may have, since the refusal */
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return granted;
 }
 
 void peer_note_context(CUcontext ctx)
 {
-    size_t i = 0;
     pthread_mutex_lock(&lock);
-    while (i < MADE_MAX && made[i])
-        i++;
-    if (i < MADE_MAX)
-        made[i] = ctx;
-    else
-        made_more = true;
+    struct side *s = ensure_side(ctx);
+    if (s)
+        s->made = true;
     pthread_mutex_unlock(&lock);
-}
-
-/* False: there is no room for it. */
-static bool add_accessor(CUcontext *list, size_t max, size_t *count, CUcontext ctx)
-{
-    for (size_t i = 0; i < *count; i++)
-        if (list[i] == ctx)
-            return true;
-    if (*count == max)
-        return false;
-    list[(*count)++] = ctx;
-    return true;
 }
 
 bool peer_accessors(CUcontext *ctx, size_t max, size_t *count)
 {
     *count = 0;
     pthread_mutex_lock(&lock);
-    bool all = !overflowed && !made_more;
-    for (const struct grant *g = grants; g < grants + GRANTS_MAX; g++)
-        all = (!g->used || add_accessor(ctx, max, count, g->accessor.ctx)) && all;
-    for (size_t i = 0; i < MADE_MAX; i++)
-        all = (!made[i] || add_accessor(ctx, max, count, made[i])) && all;
+    bool all = !overflowed;
+    for (const struct side *s = sides; s < sides + SIDES_MAX; s++) {
+        if (!s->made && !owners_of(s))
+            continue;
+        all = all && *count < max;
+        if (*count < max)
+            ctx[(*count)++] = s->ctx;
+    }
     pthread_mutex_unlock(&lock);
     return all;
 }

@@ -268,3 +268,92 @@ ACT(many_contexts_of_one_device_hide_no_other_device)
         REQUIRE(cuCtxDestroy(own[i]));
     return wrong != 0;
 }
+
+/* Some contexts of each device have access to some of other devices, and each copies a block of
+ * every device to the host. */
+
+enum { DEVICES_MOST = 16, CONTEXTS_EACH = 3 };
+
+ACT(each_of_many_contexts_copies_from_every_device)
+{
+    const uint64_t words = 16 * KIB;
+    static CUcontext own[DEVICES_MOST * CONTEXTS_EACH];
+    static uint64_t block[DEVICES_MOST * CONTEXTS_EACH];
+    int devices = 0, made = 0, enabled = 0, failed = 0;
+    REQUIRE(setenv("SIM_DEVICES", "16", 0));
+    scene_start(2, 300);
+    REQUIRE(gpu_device_count(&devices));
+    devices = devices < DEVICES_MOST ? devices : DEVICES_MOST;
+    for (int d = 0; d < devices; d++)
+        for (int i = 0; i < CONTEXTS_EACH; i++, made++) {
+            if (i == 0)
+                REQUIRE(gpu_open(d));
+            own[made] = i == 0 ? CURRENT_CONTEXT() : NEW_CONTEXT();
+            block[made] = NEW_FILLED(words, (uint32_t)made, NULL);
+            REQUIRE(gpu_sync());
+        }
+    for (int k = 0; k < made; k++) {
+        REQUIRE(cuCtxSetCurrent(own[k]));
+        for (int i = k % 2; i < made; i += 2)
+            enabled += cuCtxEnablePeerAccess(own[i], 0) == CUDA_SUCCESS;
+    }
+    for (int k = 0; k < made; k++) {
+        REQUIRE(cuCtxSetCurrent(own[k]));
+        for (int i = 0; i < made; i++) {
+            uint32_t word = UINT32_MAX;
+            int rc = cuMemcpyDtoH(&word, block[i] + 4096, sizeof word);
+            failed += rc != 0 || word != (uint32_t)i;
+        }
+    }
+    printf("%d contexts, %d enabled, %d copies failed\n", made, enabled, failed);
+    return failed != 0;
+}
+
+/* Threads copy blocks of another device for the first time, each one a moment after the one
+ * before. With many blocks they meet in the midst of what the first copy takes, with one block
+ * behind it. */
+
+enum { BESIDE = 4, BLOCKS = 48 };
+
+struct first_copies {
+    pthread_barrier_t begin;
+    uint64_t block[BLOCKS];
+    int device, count; /* the current one; of blocks of the other one */
+};
+
+static int copy_first(int index, void *context)
+{
+    struct first_copies *f = context;
+    int failed = 0;
+    REQUIRE(gpu_open(f->device));
+    pthread_barrier_wait(&f->begin);
+    scene_sleep_ms((unsigned)index);
+    for (int i = 0; i < f->count; i++) {
+        int at = index % 2 == 0 ? i : f->count - 1 - i;
+        uint32_t word = UINT32_MAX;
+        int rc = cuMemcpyDtoH(&word, f->block[at], sizeof word);
+        failed += rc != 0 || word != (uint32_t)at;
+    }
+    return failed;
+}
+
+ACT(first_copies_of_threads_do_not_fail)
+{
+    static struct first_copies f;
+    int failed = 0;
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuMemSetAccess", "200000", 0));
+    REQUIRE(setenv("SIM_COST_cuCtxGetDevice", "3000000", 0));
+    scene_start(2, 120);
+    pthread_barrier_init(&f.begin, NULL, BESIDE);
+    for (f.device = 0; f.device < 2; f.device++) {
+        f.count = f.device == 0 ? BLOCKS : 1;
+        REQUIRE(gpu_open(1 - f.device));
+        for (int i = 0; i < f.count; i++)
+            f.block[i] = NEW_FILLED(MIB, (uint32_t)i, NULL);
+        REQUIRE(gpu_sync());
+        failed += scene_threads(BESIDE, copy_first, &f);
+    }
+    printf("%d copies failed\n", failed);
+    return failed != 0;
+}
