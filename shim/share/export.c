@@ -207,8 +207,15 @@ CUresult export_block_ticket(const struct pool_block *block, CUipcMemHandle *han
     }
     /* Made by the listener's thread, the control thread would share its empty descriptor table. */
     control_ensure_thread();
-    if (!listener_open(&ticket.token, question_waits))
+    if (!listener_open(&ticket.token, question_waits)) {
+        /* As a segment, a block that is not small needs no socket (export_is_native). */
+        bool helps = !block->segment_addr && block->requested_bytes > SMALL_MAX_BYTES;
+        log_once(LOG_LEVEL_WARN,
+                 "the program shares memory by legacy IPC, but the library cannot make a thread "
+                 "and a socket for it: raise the limit of threads%s",
+                 helps ? ", or run the program with GPUCACHE_BACKING=segment" : "");
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     pool_expose(block->addr);
     ticket.check = ticket_check(&ticket);
     memcpy(handle, &ticket, sizeof ticket);

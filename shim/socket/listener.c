@@ -9,7 +9,6 @@
 #include "shim/process/clock.h"
 #include "shim/process/descriptors.h"
 #include "shim/process/kernel.h"
-#include "shim/process/log.h"
 #include "shim/process/own_thread.h"
 
 #include <errno.h>
@@ -169,10 +168,6 @@ bool listener_open(struct socket_token *token, void (*asked)(void))
     bool open = listener == OPEN;
     *token = token_now;
     pthread_mutex_unlock(&lock);
-    if (!open)
-        log_once(LOG_LEVEL_WARN,
-                 "the program shares memory by legacy IPC, but the library cannot make a socket "
-                 "for it: run the program with GPUCACHE_BACKING=segment");
     return open;
 }
 

@@ -24,7 +24,7 @@
 #include "shim/socket/socket.h"
 
 /* Opens the listener if it is not open, and gives its token. Its thread calls asked() whenever a
- * question waits; asked() must not block. False: it cannot be opened; the reason is logged once. */
+ * question waits; asked() must not block. False: there is no thread or no socket for it. */
 bool listener_open(struct socket_token *token, void (*asked)(void));
 /* Is this the token of this process's listener? */
 bool listener_is_ours(const struct socket_token *token);

@@ -6,6 +6,7 @@ the arena."""
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -25,6 +26,26 @@ cudart = ctypes.CDLL("libcudart.so.13")
 p = ctypes.c_void_p()
 assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(1 << 20)) == 0
 """
+
+# Exports a block of so many bytes once the process may start no thread.
+EXPORT = """
+import ctypes, os, resource, sys
+cudart = ctypes.CDLL("libcudart.so.13")
+p, handle = ctypes.c_void_p(), (ctypes.c_char * 64)()
+assert cudart.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(int(sys.argv[1]))) == 0
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+if os.geteuid() == 0:  # for which the limit does not hold
+    os.setuid(65534)
+print(cudart.cudaIpcGetMemHandle(handle, p))
+"""
+
+
+def exported(size_bytes, backing):
+    """What the export of a block gives, and what the library says."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXPORT, str(size_bytes)], text=True, capture_output=True, timeout=60,
+        check=True, env=programs.environ(LIBRARY, FOLDERS, GPUCACHE_BACKING=backing))
+    return int(done.stdout), done.stderr
 
 
 def pool_of(file_names, **options):
@@ -60,6 +81,16 @@ class Backing(unittest.TestCase):
     def test_is_what_was_asked_for(self):
         self.assertEqual(pool_of(["libucp.so.0"], GPUCACHE_BACKING="arena")["backing"], "arena")
         self.assertEqual(pool_of([], GPUCACHE_BACKING="segment")["backing"], "segment")
+
+    def test_an_export_without_a_thread_says_what_helps_for_this_block(self):
+        small, large = 1 << 20, 4 << 20
+        self.assertEqual(exported(large, "segment"), (0, ""))
+        for size_bytes, backing in ((small, "segment"), (small, "arena"), (large, "arena")):
+            with self.subTest(size_bytes=size_bytes, backing=backing):
+                rc, said = exported(size_bytes, backing)
+                self.assertEqual(rc, 801)
+                self.assertIn("raise the limit of threads", said)
+                self.assertEqual("GPUCACHE_BACKING=segment" in said, size_bytes == large, said)
 
     def test_is_segments_where_there_is_nothing_else(self):
         pool = pool_of([], SIM_VMM="0")
