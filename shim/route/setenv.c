@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * setenv and putenv call the C library's function. If the program has set the variable REQUEST,
- * they hand its value to flush_request. We do not scan the environment at every allocation, because
- * the scan would take longer than the allocation. We do not see a program that writes to `environ`
- * itself. Atomics; a request takes a lock in flush_request.
+ * also to the value that it had, they hand the value to flush_request. We do not scan the
+ * environment at every allocation, because the scan would take longer than the allocation. We do
+ * not see a program that writes to `environ` itself. Atomics; a request takes a lock in
+ * flush_request.
  */
 #include "shim/control/flush.h"
 #include "shim/driver/hooks.h"
@@ -12,7 +13,9 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define REQUEST "GPUCACHE_EMPTY_CACHE"
@@ -40,9 +43,10 @@ int setenv(const char *name, const char *value, int overwrite)
     if (!f)
         return -1;
     environ_write_begin();
+    bool keeps = !overwrite && name && strcmp(name, REQUEST) == 0 && getenv(REQUEST);
     int rc = ((int (*)(const char *, const char *, int))f)(name, value, overwrite);
     environ_write_end();
-    if (rc == 0 && strcmp(name, REQUEST) == 0)
+    if (rc == 0 && !keeps && strcmp(name, REQUEST) == 0)
         flush_request(value);
     return rc;
 }

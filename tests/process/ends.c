@@ -78,7 +78,7 @@ int main(int argc, char **argv)
          cuMemAlloc(&block, 1 << 20) != CUDA_SUCCESS))
         return 1;
     for (int i = 0; strstr(way, "request device=9") != NULL && i < 2; i++)
-        setenv("GPUCACHE_EMPTY_CACHE", "device=9", 1);
+        setenv("GPUCACHE_EMPTY_CACHE", "device=9", strstr(way, "unless set") == NULL);
     if (strstr(way, "later") != NULL)
         usleep(300000);
     if (strstr(way, "linger") != NULL)

@@ -125,6 +125,12 @@ class Options(unittest.TestCase):
             with self.subTest(f"{name}={value}"):
                 self.assertEqual(play("exit", **{name: value})[0], [])
 
+    def test_a_setenv_that_keeps_the_value_is_no_request(self):
+        way = "exit, request device=9 unless set"
+        self.assertEqual(len(play(way)[0]), 1)
+        self.assertEqual(play(way, GPUCACHE_EMPTY_CACHE="oom")[0], [])
+        self.assertEqual(play(way, GPUCACHE_EMPTY_CACHE="")[0], [])
+
     def test_a_request_for_a_device_that_is_not_there_is_warned_of_once(self):
         said, _ = play("exit, request device=9 twice")
         self.assertEqual(len(said), 1, said)
