@@ -163,19 +163,29 @@ static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
     return count;
 }
 
+/* Chunks under way may have the rights that the backend knew before. This walk does not see them
+ * until they are in their places. */
+static void await_chunks(struct pool *p)
+{
+    uint64_t start_ns = p->backend->ops->now_ns(p->backend);
+    while (p->unlocked_jobs && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
+        state_wait(p);
+}
+
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg)
 {
     struct zone *zones[] = {&p->small, &p->large};
     struct range ranges[RANGES_AT_ONCE];
-    state_lock(p);
+    state_enter(p);
+    if (!p->abandoned)
+        await_chunks(p);
     if (p->abandoned) { /* and perhaps under revival, which reserves its zones without the lock */
-        state_unlock(p);
+        state_leave(p);
         return;
     }
     p->unlocked_jobs++;
-    /* Chunks under way, or behind this walk, are mapped with the rights that the backend knows by
-     * then. */
+    /* Chunks that come from here on are mapped with the rights that the backend knows by then. */
     for (int i = 0; i < 2; i++) {
         uint64_t end = zones[i]->base + zones[i]->size_bytes;
         for (uint64_t at = zones[i]->base; at < end;) {
@@ -188,5 +198,5 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     }
     p->unlocked_jobs--;
     state_broadcast(p);
-    state_unlock(p);
+    state_leave(p);
 }

@@ -357,3 +357,35 @@ ACT(first_copies_of_threads_do_not_fail)
     printf("%d copies failed\n", failed);
     return failed != 0;
 }
+
+/* A block of one device comes while a copy from another one gives access to all devices. */
+
+static void *make_block(void *out)
+{
+    uint64_t *block = out;
+    REQUIRE(gpu_open(1));
+    *block = NEW_BLOCK(64 * KIB);
+    return NULL;
+}
+
+ACT(a_block_that_comes_while_access_is_given_is_reached)
+{
+    pthread_t maker;
+    uint64_t made = 0;
+    uint32_t word = 0, ones = UINT32_MAX;
+    REQUIRE(setenv("SIM_DEVICES", "3", 0));
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuMemSetAccess", "100000000", 0));
+    scene_start(3, 120);
+    REQUIRE(gpu_open(2));
+    uint64_t block = NEW_FILLED(16, 3, NULL);
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_open(0));
+    REQUIRE(pthread_create(&maker, NULL, make_block, &made));
+    scene_sleep_ms(50);
+    printf("copies: %d", cuMemcpyDtoH(&word, block, sizeof word));
+    REQUIRE(pthread_join(maker, NULL));
+    printf(" and %d", cuMemcpyHtoD(made, &ones, sizeof ones));
+    printf(" and %d\n", cuMemcpyDtoH(&ones, made, sizeof ones));
+    return word != 3 || ones != UINT32_MAX;
+}
