@@ -8,21 +8,27 @@
 #include "pool/state.h"
 #include "pool/tuning.h"
 
+#define TICK_NS (100 * MS_NS)
+
+uint64_t pool_config_tick_ns(const struct pool_config *c)
+{
+    uint64_t tick = c->max_idle_bytes != UINT64_MAX || c->min_free_bytes ? TICK_NS : 0;
+    uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS_NS);
+    if (c->idle_timeout_ns)
+        tick = tick ? min_u64(tick, eighth) : eighth;
+    return tick;
+}
+
 /* MAX_RESERVED may have been lowered below what is reserved. Live memory stays, so what is over the
  * limit goes back as it becomes idle. */
 void limits_set_tick(struct pool *p)
 {
     const struct pool_config *c = &p->config;
-    uint64_t tick = 0;
+    uint64_t tick = pool_config_tick_ns(c);
     p->most_reserved_bytes =
         max_u64(c->max_reserved_bytes, p->stats.reserved_bytes + p->planned_bytes);
-    if (c->max_idle_bytes != UINT64_MAX || c->min_free_bytes ||
-        p->most_reserved_bytes > c->max_reserved_bytes)
-        tick = 100 * MS_NS;
-    if (c->idle_timeout_ns) {
-        uint64_t eighth = max_u64(c->idle_timeout_ns / 8, 10 * MS_NS);
-        tick = tick ? min_u64(tick, eighth) : eighth;
-    }
+    if (p->most_reserved_bytes > c->max_reserved_bytes)
+        tick = tick ? min_u64(tick, TICK_NS) : TICK_NS;
     atomic_store_explicit(&p->tick_ns, tick, memory_order_relaxed);
 }
 

@@ -183,6 +183,8 @@ bool pool_release(struct pool *p, enum pool_release step);
  * may have changed after it. */
 uint64_t pool_tick(struct pool *p);
 uint64_t pool_tick_ns(const struct pool *p);
+/* How often these limits need a look where there is no pool; 0: never. */
+uint64_t pool_config_tick_ns(const struct pool_config *config);
 
 void pool_stats(struct pool *p, struct pool_stats *stats);
 /* Would pool_stats return? False after some 0.5 s: a thread keeps a lock of the pool. That thread

@@ -87,6 +87,12 @@ extern atomic_int context_count __attribute__((visibility("hidden")));
     FOR_EACH_RECORD(c)                                                                             \
         if (!atomic_load(&c->hidden) && c->pool)
 
+/* The devices of a set (device_bit). */
+#define FOR_EACH_DEVICE(i, devices)                                                                \
+    for (uint64_t left_ = (devices); left_; left_ = 0)                                             \
+        for (CUdevice i = 0; i < DEVICES_MAX; i++)                                                 \
+            if (left_ & device_bit(i))
+
 /* The thread's latest record; at first one without context and pool. */
 extern __thread struct context *context_latest
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -207,6 +213,9 @@ void context_submit(uint64_t stream);
  * driver's own (shim/driver/async_pool.h). The driver's keep what ours left of keep_bytes. Returns
  * the bytes. context_release and context_tick have the driver's own too. */
 uint64_t context_trim(int device, const struct pool_trim *trim);
+/* The devices where they have the driver's own: those of records, with a pool or without one, and
+ * those that async_pool_devices knows. */
+uint64_t context_async_devices(void);
 /* pool_settle and pool_has_settled of the same pools. */
 struct context_marks {
     uint64_t of[CONTEXTS_MAX]; /* by index; 0: none */
@@ -221,7 +230,7 @@ bool context_release(uint64_t devices, enum pool_release step);
 void context_set_config(struct context *c);
 void context_set_configs(void);
 uint64_t context_tick(void);
-/* The shortest of the pools' ticks, 0: none. */
+/* The shortest of the ticks that the limits of all pools, the driver's too, ask for; 0: none. */
 uint64_t context_tick_ns(void);
 uint64_t context_idle_bytes(int device);
 /* See pool_away_bytes. device -1: of all. Takes no lock. */

@@ -48,16 +48,6 @@ void context_submit(uint64_t stream)
         pool_submit(c->pool, stream);
 }
 
-/* Is it the first of its device that a call for all pools reaches? What belongs to the whole device
- * goes by that one. */
-static bool is_first_of_device(const struct context *c)
-{
-    FOR_EACH_CONTEXT(other)
-        if (other->device == c->device)
-            return other == c;
-    return false;
-}
-
 /* Calls f for all that a list of the pool's has. */
 static void each_range(struct context *c,
                        size_t (*list)(struct pool *p, struct pool_range *out, size_t max),
@@ -133,6 +123,15 @@ void context_dump_all(void)
     }
 }
 
+uint64_t context_async_devices(void)
+{
+    uint64_t devices = async_pool_devices();
+    FOR_EACH_RECORD(c)
+        if (!atomic_load(&c->hidden))
+            devices |= device_bit(c->device);
+    return devices;
+}
+
 /* Our own pools keep first. */
 static uint64_t trim_async(CUdevice device, const struct pool_trim *trim)
 {
@@ -149,9 +148,9 @@ uint64_t context_trim(int device, const struct pool_trim *trim)
     FOR_EACH_CONTEXT(c)
         if (device < 0 || device == c->device)
             back += pool_trim(c->pool, trim);
-    FOR_EACH_CONTEXT(c)
-        if ((device < 0 || device == c->device) && is_first_of_device(c))
-            back += trim_async(c->device, trim);
+    FOR_EACH_DEVICE(i, context_async_devices())
+        if (device < 0 || device == i)
+            back += trim_async(i, trim);
     own_visit_end();
     return back;
 }
@@ -187,9 +186,9 @@ bool context_release(uint64_t devices, enum pool_release step)
     FOR_EACH_CONTEXT(c)
         if (device_bit(c->device) & devices)
             some = pool_release(c->pool, step) || some;
-    FOR_EACH_CONTEXT(c)
-        if (step == POOL_RELEASE_IDLE && (device_bit(c->device) & devices) && is_first_of_device(c))
-            some = async_pool_release(c->device) || some;
+    if (step == POOL_RELEASE_IDLE)
+        FOR_EACH_DEVICE(i, context_async_devices() & devices)
+            some = async_pool_release(i) || some;
     own_visit_end();
     return some;
 }
@@ -296,34 +295,42 @@ void context_set_configs(void)
         context_set_config(c);
 }
 
-/* Bytes by which the driver's free memory is below MIN_FREE. */
-static uint64_t device_shortage(struct context *c, uint64_t min_free_bytes)
+/* Bytes by which the driver's free memory is below MIN_FREE. The driver tells it in a context of
+ * the device only; 0: no record has one. */
+static uint64_t device_shortage(CUdevice device, uint64_t min_free_bytes)
 {
-    uint64_t free_bytes, total_bytes;
-    struct backend *b = &c->backend.base;
-    if (!min_free_bytes || !context_pin(c))
-        return 0;
-    int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
-    context_unpin(c);
-    return code || free_bytes >= min_free_bytes ? 0 : min_free_bytes - free_bytes;
+    FOR_EACH_RECORD(c) {
+        uint64_t free_bytes, total_bytes;
+        struct backend *b = &c->backend.base;
+        if (!min_free_bytes || c->device != device || atomic_load(&c->hidden) || !context_pin(c))
+            continue;
+        int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+        context_unpin(c);
+        return code || free_bytes >= min_free_bytes ? 0 : min_free_bytes - free_bytes;
+    }
+    return 0;
+}
+
+static void find_limits(CUdevice device, struct pool_config *out)
+{
+    const struct device_identity *id = device_identity(device);
+    in_force_pool_config(device, id ? id->total_bytes : 0, out);
 }
 
 /* The limits hold for idle memory of both kinds together. Ours is kept first. */
-static uint64_t tick_async(struct context *c)
+static uint64_t tick_async(CUdevice device)
 {
     struct pool_config config;
-    uint64_t back = 0, own = context_idle_bytes(c->device);
-    if (!async_pool_any())
-        return 0;
-    in_force_pool_config(c->device, c->backend.base.total_bytes, &config);
+    uint64_t back = 0, own = context_idle_bytes(device);
+    find_limits(device, &config);
     if (config.max_idle_bytes != UINT64_MAX)
-        back += async_pool_trim(
-            c->device, config.max_idle_bytes - min_u64(own, config.max_idle_bytes), UINT64_MAX);
-    uint64_t short_bytes = device_shortage(c, config.min_free_bytes);
+        back += async_pool_trim(device, config.max_idle_bytes - min_u64(own, config.max_idle_bytes),
+                                UINT64_MAX);
+    uint64_t short_bytes = device_shortage(device, config.min_free_bytes);
     if (short_bytes > own)
-        back += async_pool_trim(c->device, 0, short_bytes - own);
+        back += async_pool_trim(device, 0, short_bytes - own);
     if (config.idle_timeout_ns)
-        back += async_pool_expire(c->device, config.idle_timeout_ns);
+        back += async_pool_expire(device, config.idle_timeout_ns);
     return back;
 }
 
@@ -332,9 +339,9 @@ uint64_t context_tick(void)
     uint64_t back = 0;
     if (!own_visit_begin())
         return 0;
-    FOR_EACH_CONTEXT(c)
-        if (pool_tick_ns(c->pool) && is_first_of_device(c))
-            back += tick_async(c);
+    if (async_pool_any())
+        FOR_EACH_DEVICE(i, context_async_devices())
+            back += tick_async(i);
     FOR_EACH_CONTEXT(c)
         if (pool_tick_ns(c->pool))
             back += pool_tick(c->pool);
@@ -342,14 +349,25 @@ uint64_t context_tick(void)
     return back;
 }
 
+/* 0 is longer than any. */
+static uint64_t shorter_tick(uint64_t a, uint64_t b)
+{
+    return a - 1 < b - 1 ? a : b;
+}
+
+/* The program may open a device of the driver's own pools at any time. So limits of a device that
+ * has no pool of ours count from the first stream-ordered allocation on. */
 uint64_t context_tick_ns(void)
 {
+    struct pool_config config;
     uint64_t shortest = 0;
-    FOR_EACH_CONTEXT(c) {
-        uint64_t tick = pool_tick_ns(c->pool);
-        if (tick && (!shortest || tick < shortest))
-            shortest = tick;
-    }
+    FOR_EACH_CONTEXT(c)
+        shortest = shorter_tick(shortest, pool_tick_ns(c->pool));
+    if (async_pool_any())
+        FOR_EACH_DEVICE(i, UINT64_MAX) {
+            in_force_pool_config(i, UINT64_MAX, &config); /* of whatever size */
+            shortest = shorter_tick(shortest, pool_config_tick_ns(&config));
+        }
     return shortest;
 }
 

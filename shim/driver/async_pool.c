@@ -215,6 +215,25 @@ bool async_pool_any(void)
     return counter_get(COUNTER_ASYNC) || rows_used > DEVICES_MAX;
 }
 
+/* A stream, or a pool, of a device can be used while a context of another one is current. So the
+ * driver is asked which devices the program has open. */
+uint64_t async_pool_devices(void)
+{
+    static _Atomic uint64_t latest_devices;
+    struct call_scope scope;
+    int count = 0;
+    if (async_pool_any() && call_scope_begin(&scope)) {
+        uint64_t devices = devices_of_rows(-1);
+        if (!counter_get(COUNTER_ASYNC) || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+            count = 0;
+        for (CUdevice i = 0; i < count && i < DEVICES_MAX; i++)
+            devices |= device_primary_is_active(i) ? device_bit(i) : 0;
+        call_scope_end(&scope);
+        atomic_store(&latest_devices, devices);
+    }
+    return atomic_load(&latest_devices);
+}
+
 /* In a call scope. NULL: there is none, or the program has made no stream-ordered allocation. */
 static CUmemoryPool pool_of(const struct driver_pool *r)
 {

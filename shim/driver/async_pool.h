@@ -9,8 +9,11 @@
  * Which pools it knows: the default one of each device, once the program has made a stream-ordered
  * allocation, and those that the program has made, up to ASYNC_POOLS_MAX. Another current pool of a
  * device is one of these. A pool that was imported belongs to another process, which trims it. A
- * pool of the host's memory is none of a device. Memory of graphs counts where a stream-ordered
- * allocation was captured or made, and while the primary context is active.
+ * pool of the host's memory is none of a device. Of a device the contexts need not be known,
+ * because a stream or a pool can be used while a context of another device is current
+ * (async_pool_devices). Left out is the default pool of a device where the program has no primary
+ * context, and never allocated with another context of it current. Memory of graphs counts where a
+ * stream-ordered allocation was captured or made, and while the primary context is active.
  *
  * A trim waits for no GPU work. What was freed behind work counts as used until the work is done,
  * and stays. All calls are call scopes (call_scope.h), so no capture is broken.
@@ -64,5 +67,8 @@ uint64_t async_pool_expire(CUdevice device, uint64_t timeout_ns);
 void async_pool_stats(CUdevice device, struct async_stats *out);
 /* Does the process have such pools at all? */
 bool async_pool_any(void);
+/* The devices whose pools may have memory: a bit for each device of a pool that the program has
+ * made, and of an active primary context. If the process leaves, the latest answer. Any thread. */
+uint64_t async_pool_devices(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * See device.h and pool/backend.h. The rows of fences are in device_fence.c. All rows are call
- * scopes; those that need the context enter it. No lock.
+ * scopes; those that need the context enter it. The one lock is that of device_identity.
  */
 #include "shim/driver/device.h"
 
@@ -13,6 +13,7 @@
 #include "shim/process/clock.h"
 #include "shim/trace/trace.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -341,6 +342,31 @@ void device_set_primary(CUdevice device, CUcontext primary)
 {
     if (device >= 0 && device < DEVICES_MAX)
         atomic_store(&primaries[device], primary);
+}
+
+const struct device_identity *device_identity(CUdevice device)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct device_identity known[DEVICES_MAX];
+    static atomic_bool is_known[DEVICES_MAX];
+    struct device_identity now = {.total_bytes = 0};
+    struct call_scope scope;
+    size_t total = 0;
+    if (device < 0 || device >= DEVICES_MAX)
+        return NULL;
+    if (!atomic_load(&is_known[device]) && call_scope_begin(&scope)) {
+        real.cuDeviceGetName(now.name, sizeof now.name, device);
+        real.cuDeviceTotalMem_v2(&total, device);
+        now.total_bytes = total;
+        device_uuid(device, &now.uuid);
+        call_scope_end(&scope);
+        pthread_mutex_lock(&lock);
+        if (!atomic_load(&is_known[device]))
+            known[device] = now;
+        atomic_store(&is_known[device], true);
+        pthread_mutex_unlock(&lock);
+    }
+    return atomic_load(&is_known[device]) ? &known[device] : NULL;
 }
 
 bool device_primary_is_active(CUdevice device)

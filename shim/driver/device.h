@@ -17,6 +17,17 @@ struct device_uuid {
 /* Asks the driver. */
 void device_uuid(CUdevice device, struct device_uuid *out);
 
+/* What a device is, for the life of the process. */
+struct device_identity {
+    char name[64];
+    struct device_uuid uuid;
+    uint64_t total_bytes; /* 0: the driver does not tell */
+};
+
+/* Asks the driver at the first call. NULL: that was not possible yet, as the process leaves. Any
+ * thread. */
+const struct device_identity *device_identity(CUdevice device);
+
 /* Fills *d, which must be all zero, for ctx, the calling thread's current context.
  * single_stream: the pool may rely on the order of one stream (pool/backend.h). */
 void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool single_stream);

@@ -3,6 +3,7 @@
  * The wrappers of the driver's other kinds of memory. They pass the call to the driver, look at its
  * answer (shim/entry/retry.h), and count the successful calls of some rows. No state, no lock.
  */
+#include "shim/control/flush.h"
 #include "shim/control/thread.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/hooks.h"
@@ -33,6 +34,16 @@ static inline void note_memory(enum counter kind)
         current_context();
     if (kind == COUNTER_ASYNC) /* the driver may keep that memory when it is freed */
         control_ensure_thread();
+}
+
+/* The first stream-ordered allocation: from now on limits count the driver's own pools, also where
+ * we have none. */
+static inline void count_memory(enum counter kind)
+{
+    bool first = kind == COUNTER_ASYNC && !counter_get(kind);
+    counter_add(kind, 1);
+    if (first)
+        flush_limits_changed();
 }
 
 /* Does the call bring in what another process or driver has? A compile-time constant. */
@@ -126,7 +137,7 @@ static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
         note_memory(COUNTER_##counter);                                                            \
         CUresult rc = retry_##symbol args;                                                         \
         if (rc == CUDA_SUCCESS) {                                                                  \
-            counter_add(COUNTER_##counter, 1);                                                     \
+            count_memory(COUNTER_##counter);                                                       \
             TRACE_CALL(PASSED, .a = NAMED(NAME_OF_##symbol), .b = BYTES_OF_##symbol,               \
                        .aux = KIND_OF_##counter, .caller = __builtin_return_address(0));           \
         } else if (COUNTER_##counter != COUNTER_HOST && rc == CUDA_ERROR_OUT_OF_MEMORY &&          \

@@ -3,6 +3,7 @@
  * on. A pool watches, and a short cut serves, when told to. */
 #include "pool/pool.h"
 #include "shim/context/stream_watch.h"
+#include "shim/control/flush.h"
 #include "shim/control/thread.h"
 #include "shim/driver/call_scope.h"
 #include "shim/entry/alloc.h"
@@ -48,6 +49,10 @@ void control_make_thread(void)
 }
 
 void control_due(struct duty *duty, uint64_t due_ns)
+{
+}
+
+void flush_limits_changed(void)
 {
 }
 
