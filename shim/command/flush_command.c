@@ -36,14 +36,13 @@
 enum { FRAMEWORKS_BYTES = 128 * NUM_FRAMEWORKS + 64 };
 
 static struct report_pool pools[CONTEXTS_MAX];
-static uint64_t flushed_before[CONTEXTS_MAX]; /* by all flushes of each pool */
 
 /* A request that waits for frameworks or for GPU work. */
 static struct flush_wait {
     struct empty_cache e;
     struct gpu_wait wait;
     uint64_t start_ns;
-    uint64_t returned_bytes[CONTEXTS_MAX]; /* by this request */
+    uint64_t returned_bytes[DEVICES_MAX]; /* by this request */
     size_t num_pools;
 } waiting[PAGE_SLOTS];
 
@@ -56,12 +55,13 @@ static struct receipt sum_device(int device, const struct flush_wait *w)
 {
     struct receipt r = {0};
 
+    if (device < DEVICES_MAX)
+        r.returned_bytes = w->returned_bytes[device];
     for (size_t i = 0; i < w->num_pools; i++) {
         const struct pool_stats *s = &pools[i].stats;
 
         if (pools[i].device != device)
             continue;
-        r.returned_bytes += w->returned_bytes[i];
         r.reserved_bytes += s->reserved_bytes;
         r.allocated_bytes += s->allocated_bytes;
         r.pending_bytes += s->pending_bytes;
@@ -124,22 +124,23 @@ static void add_frameworks(struct text *t, const struct framework_result *result
     text_add(t, "]");
 }
 
-static uint64_t returned_bytes(const struct report_pool *p)
+/* Adds what all flushes gave back so far, times `sign`. A device's sum never falls, though its rows
+ * may change their places (context_report). */
+static void add_returned(struct flush_wait *w, uint64_t sign)
 {
-    return p->stats.flushed_bytes + p->async.async_returned_bytes;
+    w->num_pools = context_report(pools, CONTEXTS_MAX);
+    for (size_t i = 0; i < w->num_pools; i++)
+        if (pools[i].device < DEVICES_MAX)
+            w->returned_bytes[pools[i].device] +=
+                sign * (pools[i].stats.flushed_bytes + pools[i].async.async_returned_bytes);
 }
 
 /* Gives back what is idle, and counts it. */
 static void flush_once(struct flush_wait *w, uint64_t wait_ns)
 {
-    size_t num_before = context_report(pools, CONTEXTS_MAX);
-
-    for (size_t i = 0; i < num_before; i++)
-        flushed_before[i] = returned_bytes(&pools[i]);
+    add_returned(w, -UINT64_C(1));
     flush_pools(&w->e, wait_ns, "request");
-    w->num_pools = context_report(pools, CONTEXTS_MAX);
-    for (size_t i = 0; i < num_before && i < w->num_pools; i++)
-        w->returned_bytes[i] += returned_bytes(&pools[i]) - flushed_before[i];
+    add_returned(w, 1);
 }
 
 /* False: the reply says what is wrong with the request. */

@@ -216,6 +216,8 @@ uint64_t context_trim(int device, const struct pool_trim *trim);
 /* The devices where they have the driver's own: those of records, with a pool or without one, and
  * those that async_pool_devices knows. */
 uint64_t context_async_devices(void);
+/* The one of these that has the UUID (device_uuid); -1: none. */
+CUdevice context_find_device(const char *uuid);
 /* pool_settle and pool_has_settled of the same pools. */
 struct context_marks {
     uint64_t of[CONTEXTS_MAX]; /* by index; 0: none */
@@ -237,7 +239,8 @@ uint64_t context_idle_bytes(int device);
 uint64_t context_away_bytes(int device);
 /* See pool_behind_work_bytes. */
 uint64_t context_behind_work_bytes(int device);
-/* Fills at most max rows, for the pools of ended contexts too. Returns how many. */
+/* Fills at most max rows, for the pools of ended contexts too. Behind them come devices that have
+ * memory in the driver's own pools only, until a context there has a record. Returns how many. */
 size_t context_report(struct report_pool *out, size_t max);
 /* Would context_report return? See pool_can_tell. */
 bool context_can_report(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See context.h: functions for all contexts and pools, and the search for lost contexts. The one
- * lock is that of context_set_config.
+ * See context.h: functions for all contexts and pools, and the search for lost contexts. What they
+ * tell for the report is in context_report.c. The one lock is that of context_set_config.
  */
 #include "shim/context/context.h"
 #include "shim/option/in_force.h"
@@ -396,48 +396,4 @@ uint64_t context_behind_work_bytes(int device)
         if (c->device == device)
             bytes += pool_behind_work_bytes(c->pool);
     return bytes;
-}
-
-bool context_can_report(void)
-{
-    FOR_EACH_RECORD(c)
-        if (atomic_load_explicit(&c->filled, memory_order_acquire) && c->pool &&
-            !pool_can_tell(c->pool))
-            return false;
-    return true;
-}
-
-/* Does no row before this one have the figures of the device's own pools? */
-static bool is_first_row(const struct report_pool *out, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (out[i].device == out[count].device)
-            return false;
-    return true;
-}
-
-/* A pool's figures sum up all contexts that had it. So the report shows it after its context has
- * ended too. */
-size_t context_report(struct report_pool *out, size_t max)
-{
-    size_t count = 0;
-    FOR_EACH_RECORD(c)
-        if (atomic_load_explicit(&c->filled, memory_order_acquire) && count < max) {
-            out[count] = (struct report_pool){.device = c->device,
-                                              .name = c->name,
-                                              .backing = c->backing,
-                                              .reason = c->reason,
-                                              .uuid = c->uuid.text,
-                                              .uuid_bytes = c->uuid.bytes,
-                                              .total_bytes = c->backend.base.total_bytes,
-                                              .returned_ns = atomic_load(&c->returned_ns),
-                                              .regrown_ns = atomic_load(&c->regrown_ns)};
-            in_force_pool_config(c->device, out[count].total_bytes, &out[count].config);
-            if (c->pool)
-                pool_stats(c->pool, &out[count].stats);
-            if (is_first_row(out, count))
-                async_pool_stats(c->device, &out[count].async);
-            count++;
-        }
-    return count;
 }

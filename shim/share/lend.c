@@ -332,7 +332,7 @@ static uint64_t give_pool(struct context *c, uint64_t bytes, uint64_t wait_ns)
     return back;
 }
 
-/* *device: of the GPU; -1: no pool is there. */
+/* *device: of the GPU; -1: no pool is there, of ours or the driver's. */
 static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *device)
 {
     uint64_t back = 0;
@@ -343,6 +343,8 @@ static uint64_t give(const char *uuid, uint64_t bytes, uint64_t wait_ns, int *de
             if (may_give && back < bytes)
                 back += give_pool(c, bytes - back, wait_ns);
         }
+    if (*device < 0)
+        *device = context_find_device(uuid);
     if (may_give && *device >= 0 && back < bytes)
         back += async_pool_trim(*device, 0, bytes - back);
     if (may_give)

@@ -314,6 +314,15 @@ class Lend(waiting.Waiting):
         self.assertEqual(other.end()["lent_bytes"], 0)
         self.assertGreaterEqual(holder.end()["lent_bytes"], 370 * MIB)
 
+    def test_what_the_drivers_pools_keep_is_lent_where_we_have_no_pool(self):
+        gpu = Gpu(self)
+        holder, asker = gpu.start(GPUCACHE_BACKING="driver"), gpu.start()
+        self.assertEqual(holder.do(f"async {800 * MIB}"), [0])
+        holder.await_page()
+        self.wait_for(lambda: holder.async_idle() >= 800 * MIB, "nothing idle")
+        self.assertEqual(asker.take(600), 0)
+        self.assertGreaterEqual(holder.end()["lent_bytes"], 370 * MIB)
+
     def test_a_process_takes_what_its_own_pools_of_the_driver_keep(self):
         for share in "0", SHARE:
             process = Gpu(self).start(GPUCACHE_SHARE=share)

@@ -27,6 +27,16 @@ def keep_async(mib):
             cuda.cuMemPoolSetAttribute(pool, 4, ctypes.byref(ctypes.c_uint64(2**64 - 1))) or
             cudart.cudaMallocAsync(ctypes.byref(block), ctypes.c_size_t(mib << 20), None) or
             cudart.cudaFreeAsync(block, None) or cudart.cudaDeviceSynchronize())
+def keep_async_elsewhere(mib):
+    # The same in a stream of device 0, while device 1 is current
+    cuda, stream = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    pool, block = ctypes.c_void_p(), ctypes.c_void_p()
+    return (cudart.cudaSetDevice(0) or cudart.cudaStreamCreate(ctypes.byref(stream)) or
+            cudart.cudaSetDevice(1) or alloc(4) or
+            cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), 0) or
+            cuda.cuMemPoolSetAttribute(pool, 4, ctypes.byref(ctypes.c_uint64(2**64 - 1))) or
+            cudart.cudaMallocAsync(ctypes.byref(block), ctypes.c_size_t(mib << 20), stream) or
+            cudart.cudaFreeAsync(block, stream) or cudart.cudaStreamSynchronize(stream))
 def capture(begin):
     global stream
     if begin:
@@ -316,6 +326,20 @@ class Request(Case):
                 given, reply = self.ask(page, f"flush keep={keep * MIB}")
                 left = reply["gpus"][0]["async_idle_bytes"]
                 self.assertEqual((given, left), (value * MIB, keep * MIB))
+
+    def test_a_device_with_memory_of_the_drivers_pools_alone_is_told_and_flushed(self):
+        with Program(self.folder) as program:
+            self.assertEqual(program.do("keep_async_elsewhere(64)"), "0")
+            page = program.page()
+            self.ask(page, "look")
+            body, gpus = page.state()
+            self.assertEqual([(pool["device"], pool["async_idle_bytes"]) for pool in body["pools"]],
+                             [(1, 0), (0, 64 * MIB)])
+            self.assertEqual([gpu["async_idle_bytes"] for gpu in gpus[:2]], [0, 64 * MIB])
+            given, reply = self.ask(page, f"flush gpu={body['pools'][1]['uuid']} keep={16 * MIB}")
+            self.assertEqual([given, reply["gpus"][0]["async_idle_bytes"]], [48 * MIB, 16 * MIB])
+            given, reply = self.ask(page, "flush")
+            self.assertEqual([given, [gpu["device"] for gpu in reply["gpus"]]], [16 * MIB, [1, 0]])
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with self.running("alloc(64)", "free(1)") as (_, page):
