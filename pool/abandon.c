@@ -16,19 +16,30 @@
  * 2. What the map says of an address belongs to the lock of the pool that it names (map.h). A pool
  *    that gets a range from the driver takes it from the pool that the map still names, under that
  *    pool's lock (find_evict). It holds no lock of its own then, and names itself only afterwards,
- *    under its own lock (map_claim). So a thread inside the old pool, which holds that pool's lock,
- *    sees a record name its pool with all that belongs to it, or not name it.
+ *    under its own lock (map_claim_segment). So a thread inside the old pool, which holds that
+ *    pool's lock, sees a record name its pool with all that belongs to it, or not name it.
  * 3. A thread inside asks the map for a chunk by the name of its own pool (map_chunk), and takes a
  *    block out of the map only where the map names its pool (map_clear). Where the map does not,
  *    the memory is gone: there is no chunk, and the thread leaves out what it wanted of it.
  * 4. The driver gives no range twice while its context lives, for the pool disowns a segment before
  *    the segment goes back. So eviction proves that the context has ended. The evicted pool is lost
  *    at once: it hands nothing out (alloc.c: take), be its range the next pool's or not. Nor does
- *    it free a segment any more, because the driver may have given that address to anybody.
+ *    it free a segment any more, because the driver may have given that address to anybody. If the
+ *    program frees an address of an ended context, it may hit a segment that the pool has just got
+ *    from the driver and not claimed yet. Then the driver gives that segment out again, and the
+ *    pool may be evicted while its context lives. It is lost all the same.
  * 5. A pool may evict itself: its thread was in the driver for a segment when the context ended,
- *    and the next life of a primary context has the same handle. Then the pool is lost as well, and
- *    the segment goes with that life.
- * 6. An arena's addresses are the pool's until pool_abandon unreserves them, after the last busy
+ *    and the next life of a primary context has the same handle. Then the pool is lost as well.
+ * 6. No two chunks of a pool that free or dead blocks lie on share an address. So the chunk that
+ *    the map has at such a block is the block's own, and nothing is seized twice. For a chunk's
+ *    records name the pool from the claim on, until one of two things happens. The pool disowns the
+ *    chunk: then its block is busy until both are forgotten. Or the pool is evicted: then it takes
+ *    no segment any more. And no pool takes a segment of which a record names a pool, be it itself
+ *    (map_claim_segment): a segment may come to two threads, as in step 4, and none of them finds
+ *    the other's claim in find_evict.
+ * 7. A segment that a pool does not take goes with its context. It is not freed, because the
+ *    address may be the other claimant's, or of a later life.
+ * 8. An arena's addresses are the pool's until pool_abandon unreserves them, after the last busy
  *    thread. Nobody else gets them before.
  *
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its

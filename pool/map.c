@@ -122,6 +122,21 @@ void map_claim(struct chunk *c, struct pool *owner)
     }
 }
 
+/* Other pools claim under their own locks. */
+bool map_claim_segment(struct chunk *c, struct pool *owner)
+{
+    for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {
+        struct pool *nobody = NULL;
+        if (likely(atomic_compare_exchange_strong(&map_find(at)->pool, &nobody, owner)))
+            continue;
+        const struct chunk below = {.addr = c->addr, .size_bytes = at - c->addr};
+        map_disclaim(&below, owner);
+        return false;
+    }
+    map_claim(c, owner);
+    return true;
+}
+
 void map_disclaim(const struct chunk *c, const struct pool *owner)
 {
     for (uint64_t at = c->addr; at < c->addr + c->size_bytes; at += GRANULE_BYTES) {

@@ -66,8 +66,11 @@ bool map_ensure(uint64_t addr, uint64_t size_bytes);
  * written under a lock. */
 void map_touch(uint64_t addr, uint64_t size_bytes);
 /* Names pool and chunk as owners of the chunk's range, whose records were ensured. The range is
- * nobody's: find_evict sees to that where the driver has just handed it out. */
+ * nobody's: its addresses are reserved, and find_evict has seen to the rest. */
 void map_claim(struct chunk *c, struct pool *owner);
+/* The same, for a segment. False: a pool has claimed a part of the range since find_evict, the
+ * owner itself perhaps, and nothing was claimed. */
+bool map_claim_segment(struct chunk *c, struct pool *owner);
 /* The chunk's range is nobody's any more. What another pool has claimed meanwhile stays its own. */
 void map_disclaim(const struct chunk *c, const struct pool *owner);
 /* The same, for a chunk whose blocks are still recorded: they are forgotten. */

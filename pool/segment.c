@@ -165,6 +165,23 @@ void pool_release_at_free(uint64_t freed_addr)
     state_leave(p);
 }
 
+/* NULL: no host memory, or the segment cannot be this pool's (abandon.c). */
+static struct block *add(struct zone *z, struct chunk *c, uint64_t addr, uint64_t size_bytes)
+{
+    struct pool *p = z->pool;
+    bool is_over = p->evicted || p->abandoned;
+    struct block *b = is_over ? NULL : zone_add_region(z, addr, size_bytes, BLOCK_BUSY);
+    if (!b)
+        return NULL;
+    c->addr = addr;
+    c->size_bytes = size_bytes;
+    c->idle_since_ns = p->now_ns;
+    if (map_claim_segment(c, p))
+        return b;
+    zone_drop_region(b);
+    return NULL;
+}
+
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
     uint64_t bytes = segment_new_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
@@ -206,7 +223,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     p->planned_bytes -= bytes;
     p->unlocked_jobs--;
     state_broadcast(p);
-    struct block *b = failed || odd ? NULL : zone_add_region(z, addr, bytes, BLOCK_BUSY);
+    struct block *b = failed || odd ? NULL : add(z, c, addr, bytes);
     if (!b) {
         host_cache_put(&p->chunk_cache, c);
         if (failed)
@@ -216,10 +233,6 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         p->stats.num_backend_failures++;
         return GROW_FAILED;
     }
-    c->addr = addr;
-    c->size_bytes = bytes;
-    c->idle_since_ns = p->now_ns;
-    map_claim(c, p);
     chunk_enter(c, z);
     stats_raise(&p->stats.reserved_bytes, bytes);
     p->stats.num_device_alloc++;

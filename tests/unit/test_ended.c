@@ -148,6 +148,44 @@ POOL_TEST(what_the_next_pool_has_is_not_handed_out)
     EXPECT(!words || !strcmp(words, "a fence is left"), words);
 }
 
+/* The next life of a primary context has the handle of this one, so a thread that is in the driver
+ * for a segment gets one of that life. */
+static void begin_again(struct model *m, enum model_row row)
+{
+    if (row != MODEL_ROW_segment_alloc)
+        return;
+    m->hook = NULL;
+    atomic_store(&m->backend.gone, true);
+    model_destroy_context(m);
+    pthread_mutex_lock(&m->lock);
+    m->context_gone = false;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* The driver gives its thread addresses that the pool still has. What is idle is seized by what the
+ * map says is there. */
+TEST(a_pool_takes_nothing_of_the_next_life)
+{
+    struct rig *r = rig_in(RIG_BYTES, true, false);
+    uint64_t first, addr;
+    int code;
+    rig_start(r);
+    rig_free(r, rig_alloc(r, MIB(200))); /* so much may be idle */
+    rig_trim(r, 0, true);
+    first = rig_freed(r, MIB(30)); /* too large to serve the request */
+    rig_settle(r);
+    r->model->hook = begin_again;
+    EXPECT_EQ(pool_alloc(r->pool, MIB(20), &addr, &code), POOL_PASS, "its context is over");
+    EXPECT(!r->model->hook, "the next life began meanwhile");
+    EXPECT(!pool_owns(first), "where the pool had an idle segment");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(30), "the new one is not added");
+    trim(r);
+    release(r);
+    pool_abandon(r->pool);
+    model_destroy_context(r->model);
+    EXPECT_ENDS(r);
+}
+
 static void *use(void *arg)
 {
     struct pool *p = arg;

@@ -59,6 +59,22 @@ TEST(a_claim_names_every_granule_and_no_other)
            "nobody's again");
 }
 
+TEST(a_segment_is_claimed_where_nobody_is)
+{
+    struct pool *const pools[] = {owner, other};
+    for (unsigned i = 0; i < 2; i++) {
+        struct chunk first, lower = {.addr = BASE, .size_bytes = MIB(6)};
+        claim(&first, BASE + MIB(4), MIB(4));
+        EXPECT(!map_claim_segment(&lower, pools[i]), "a part of it is claimed");
+        EXPECT(!map_find(BASE)->chunk && !pool_owns(BASE), "nothing is claimed below");
+        EXPECT(map_chunk(BASE + MIB(4), owner) == &first, "what was claimed stays");
+        map_disclaim(&first, owner);
+        EXPECT(map_claim_segment(&lower, pools[i]), "it is nobody's");
+        EXPECT(map_chunk(BASE + MIB(4), pools[i]) == &lower, "its end is claimed, too");
+        map_disclaim(&lower, pools[i]);
+    }
+}
+
 TEST(small_blocks_are_found_by_their_start_alone)
 {
     struct chunk c;
