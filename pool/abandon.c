@@ -17,7 +17,8 @@
  *    that gets a range from the driver takes it from the pool that the map still names, under that
  *    pool's lock (find_evict). It holds no lock of its own then, and names itself only afterwards,
  *    under its own lock (map_claim_segment). So a thread inside the old pool, which holds that
- *    pool's lock, sees a record name its pool with all that belongs to it, or not name it.
+ *    pool's lock, sees a record name its pool with all that belongs to it, or not name it. A chunk
+ *    is evicted as a whole, so all records of its range name its pool, or none does.
  * 3. A thread inside asks the map for a chunk by the name of its own pool (map_chunk), and takes a
  *    block out of the map only where the map names its pool (map_clear). Where the map does not,
  *    the memory is gone: there is no chunk, and the thread leaves out what it wanted of it.

@@ -34,10 +34,9 @@ void find_evict(uint64_t addr, uint64_t size_bytes)
         struct pool *p = find_owner(at, &g);
         if (likely(!p))
             continue;
-        const struct chunk rest = {.addr = at, .size_bytes = addr + size_bytes - at};
         p->evicted = p->fences.lost = true;
         fence_publish(&p->fences);
-        map_forget(&rest, p);
+        map_forget(g->chunk, p); /* as a whole: a slab may begin below the range */
         state_unlock(p);
     }
 }

@@ -14,8 +14,9 @@ struct pool;
  * pool owns it. */
 struct pool *find_owner(uint64_t addr, struct granule **g);
 /* The driver has just handed out a range of whole granules, whose records were ensured. If they
- * still name a pool, the context of that pool has ended. Then the pool forgets the range, and is
- * lost from now on. It may be the caller's own pool. No lock held. See abandon.c. */
+ * still name a pool, the context of that pool has ended. Then the pool forgets the chunks there, as
+ * a whole, and is lost from now on. It may be the caller's own pool. No lock held. See abandon.c.
+ */
 void find_evict(uint64_t addr, uint64_t size_bytes);
 
 #endif

@@ -186,6 +186,36 @@ TEST(a_pool_takes_nothing_of_the_next_life)
     EXPECT_ENDS(r);
 }
 
+/* The driver gives the next pool a part of a segment, in which a slab of the first begins. */
+TEST(a_segment_is_evicted_as_a_whole)
+{
+    enum { OBJECTS = 26000 };
+    static uint64_t at[OBJECTS];
+    struct rig *r = rig_in(RIG_BYTES, true, false);
+    rig_start(r);
+    for (unsigned i = 0; i < OBJECTS; i++)
+        at[i] = rig_alloc(r, i % 2 ? KIB(12) : 600);
+    model_destroy_context(r->model);
+    r->model->context_gone = false;
+    struct pool *next = pool_create(&r->model->backend, &r->config, NULL);
+    for (unsigned i = 0; i < 20; i++) {
+        uint64_t addr;
+        int code;
+        EXPECT_EQ(pool_alloc(next, i ? MIB(2) : MIB(120), &addr, &code), POOL_OK,
+                  "there is memory");
+        for (unsigned k = 0; k < OBJECTS; k += 7) {
+            struct pool_block found;
+            pool_lookup(at[k], &found);
+        }
+        EXPECT(!pool_check(next), "the next is sound");
+    }
+    model_destroy_context(r->model);
+    pool_abandon(r->pool);
+    pool_abandon(next);
+    r->count = 0;
+    ends_destroy(r, "whole", 0);
+}
+
 static void *use(void *arg)
 {
     struct pool *p = arg;
