@@ -22,8 +22,9 @@
 static struct give_wait {
     struct gpu_wait wait;
     uint64_t given_bytes;
-    uint64_t park;   /* its number; 0: none */
-    bool has_joined; /* .. which was under way before the request came */
+    uint64_t park;        /* its number; 0: none */
+    uint64_t asked_bytes; /* of it */
+    bool has_joined;      /* .. which was under way before the request came */
     uint64_t park_until_ns;
 } waiting[PAGE_SLOTS];
 
@@ -39,8 +40,9 @@ static bool begin_to_park(struct give_wait *w, uint64_t missing_bytes)
         return false;
     w->park = park_under_way();
     w->has_joined = w->park;
-    if (!w->park && asleep_may_lend(w->wait.device))
+    if (!w->park && asleep_may_lend(w->wait.device, missing_bytes))
         w->park = park_begin(&wish);
+    w->asked_bytes = missing_bytes;
     return w->park;
 }
 
@@ -58,7 +60,7 @@ static bool has_parked(struct give_wait *w)
     if (!w->has_joined && bytes)
         lend_given(bytes);
     else if (!w->has_joined)
-        asleep_lent_nothing();
+        asleep_lent_nothing(w->wait.device, w->asked_bytes);
     return true;
 }
 

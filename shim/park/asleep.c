@@ -17,6 +17,8 @@
 #include "shim/park/park.h"
 #include "shim/process/own_thread.h"
 
+#include <string.h>
+
 #define LEAST_LOOK_NS (5 * MS_NS)
 #define PARK_WAIT_NS (100 * MS_NS)
 
@@ -33,8 +35,13 @@ static uint64_t answer_until_ns; /* .. and how long it waits for their answer */
 static uint64_t tried_ns;        /* the last time that it began to park itself */
 static unsigned doublings;       /* step 2 */
 static uint64_t judged_ns;       /* the wake that they count already */
-static unsigned in_vain;         /* parks for neighbours since the last use: step 4 */
-static uint64_t in_vain_ns;      /* the last of them */
+
+/* Step 4: parks for neighbours that brought nothing since the last use; the last one, and the least
+ * of what they were to bring. */
+static struct vain {
+    unsigned times;
+    uint64_t at_ns, bytes;
+} vain[DEVICES_MAX];
 
 static bool is_quiet(void)
 {
@@ -63,7 +70,7 @@ static void take_look(uint64_t now_ns)
         since_ns = now_ns;
         is_idle = false;
         question = 0;
-        in_vain = 0;
+        memset(vain, 0, sizeof vain);
     }
     look_ns = now_ns;
     if (!is_idle && since_ns != now_ns)
@@ -116,6 +123,15 @@ static void park_itself(uint64_t now_ns)
     }
 }
 
+/* Step 3. */
+static bool is_asleep(uint64_t now_ns)
+{
+    uint64_t lend_ns = in_force()->park.lend_ns;
+
+    return !in_force()->park.off && lend_ns && is_idle && uses == submitters_uses() &&
+           now_ns - since_ns >= lend_ns;
+}
+
 static void publish(uint64_t asleep_ns)
 {
     if (atomic_exchange(&publish_park.asleep_since_ns, asleep_ns) != asleep_ns)
@@ -136,32 +152,34 @@ static uint64_t run_watch(uint64_t now_ns)
     bool parked = park_is_parked(); /* before the look, which then sees the wake that ended it */
     take_look(now_ns);
     uint64_t asleep_ns = is_idle ? now_ns - since_ns : 0;
-    publish(asleep_may_lend(-1) ? since_ns : 0);
+    publish(is_asleep(now_ns) && held_bytes_here(-1) ? since_ns : 0);
     if (idle_ns && is_idle && !parked && asleep_ns >= idle_time_ns(idle_ns) &&
         now_ns - tried_ns >= doubled(idle_ns, atomic_load(&park_last.refusals)))
         park_itself(now_ns);
     return control_after(now_ns, question ? LEAST_LOOK_NS : max_u64(least_ns / 4, LEAST_LOOK_NS));
 }
 
-bool asleep_may_lend(int device)
+bool asleep_may_lend(int device, uint64_t bytes)
 {
-    uint64_t lend_ns = in_force()->park.lend_ns, now_ns = clock_now_ns();
+    const struct vain *v = &vain[device % DEVICES_MAX];
+    uint64_t now_ns = clock_now_ns(), pause_ns = ASLEEP_VAIN_NS << min_u64(v->times, 5) >> 1;
 
-    return !in_force()->park.off && lend_ns && is_idle && uses == submitters_uses() &&
-           now_ns - since_ns >= lend_ns &&                                       /* step 3 */
-           (!in_vain || now_ns - in_vain_ns >= doubled(lend_ns, in_vain - 1)) && /* step 4 */
-           held_bytes_here(device);
+    return is_asleep(now_ns) && held_bytes_here(device) &&
+           (!v->times || bytes < v->bytes || now_ns - v->at_ns >= pause_ns);
 }
 
-void asleep_lent_nothing(void)
+void asleep_lent_nothing(int device, uint64_t bytes)
 {
-    in_vain++;
-    in_vain_ns = clock_now_ns();
+    struct vain *v = &vain[device % DEVICES_MAX];
+
+    v->bytes = v->times ? min_u64(v->bytes, bytes) : bytes;
+    v->times++;
+    v->at_ns = clock_now_ns();
 }
 
 void asleep_options_changed(void)
 {
     atomic_store(&park_last.refusals, 0);
-    in_vain = 0;
+    memset(vain, 0, sizeof vain);
     control_due(&watch, 0);
 }

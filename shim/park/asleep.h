@@ -16,10 +16,11 @@
  *    caches again and again.
  * 3. It parks for a neighbour only if it is asleep for lend:TIME. So it has at least TIME of work
  *    between two such parks.
- * 4. It lends only what is on the device. A park for a neighbour that brings nothing, as each one
- *    of some processes, makes it lend nothing for lend:TIME, and twice as long after each further
- *    one, up to ASLEEP_MOST_NS, until the next use. Else each request of a neighbour that waits
- *    would try it again.
+ * 4. It lends only what is on the device. A park for a neighbour may bring nothing: of some
+ *    processes each one, of others one for want of room. Then the next one that is to bring as much
+ *    of that device waits for ASLEEP_VAIN_NS, and twice as long after each further one, up to 16
+ *    times that, until the next use. Else each request of a neighbour that waits would try it
+ * again.
  */
 #ifndef SHIM_ASLEEP_H
 #define SHIM_ASLEEP_H
@@ -32,11 +33,12 @@
 #define ASLEEP_WORTH 10
 #define ASLEEP_MOST_NS (600 * SEC_NS)
 #define ASLEEP_LONG_NS (3600 * SEC_NS)
+#define ASLEEP_VAIN_NS SEC_NS
 
 /* GPUCACHE_PARK changed, or the library has started. */
 void asleep_options_changed(void);
-/* May a neighbour have its memory of this device now? -1: of any. And: a park for one brought
+/* May a neighbour have so much of its memory of this device now? And: a park for that brought
  * nothing. Both on the control thread. */
-bool asleep_may_lend(int device);
-void asleep_lent_nothing(void);
+bool asleep_may_lend(int device, uint64_t bytes);
+void asleep_lent_nothing(int device, uint64_t bytes);
 #endif

@@ -326,14 +326,39 @@ class Full(Base):
         self.wait_for(lambda: sleeper.page.get("asleep_since_ns"), "it lends no more")
 
     def test_who_cannot_be_parked_tries_it_ever_less_often(self):
+        """But once it can be, it lends; and what needs less is tried at once."""
         asks = self.start("make 16 60")
-        sleeper, log = self.sleeper("make 16 4", GPUCACHE_PARK_TO="/missing")
+        folder = os.path.join(self.scratch(), "parked")
         self.park(asks)
+        sleeper, log = self.sleeper("make 16 60", GPUCACHE_PARK_TO=folder)
         self.fill()
         self.requests_while_one_waits(asks, sleeper, 4)
-        self.assertIn(log().count("not parked"), (1, 2, 3), log())  # at 0, 1 and 3 s
-        self.other.do("drop")
+        refused = log().count("not parked")
+        self.assertIn(refused, (1, 2, 3), log())  # at 0, 1 and 3 s
+        self.assertEqual(sleeper.ask(f"give gpu={self.uuid(sleeper)} bytes={MIB} wait=1000")[1], 0)
+        self.assertEqual(log().count("not parked"), refused + 1, log())
+        os.mkdir(folder, 0o700)
         self.assertEqual(asks.talker.read(), "right")
+        asks.do("drop")
+        self.other.do("drop")
+        self.assertEqual(sleeper.do("check"), "right")
+
+    def uuid(self, p):
+        return p.state()["pools"][0]["uuid"]
+
+    def test_what_one_device_cannot_lend_another_one_can(self):
+        sleeper, _ = self.sleeper("second 128", "make 4 4", SIM_DEVICES="2")
+        first, second = (
+            [pool["uuid"] for pool in sleeper.state()["pools"] if pool["device"] == device][0]
+            for device in (0, 1))
+        folder = os.path.join(self.scratch(), "parked")
+        self.assertEqual(sleeper.ask(f"set PARK_TO={folder}")[0], DONE)
+        self.wait_for(lambda: sleeper.page.get("asleep_since_ns"), "it does not sleep")
+        give = lambda uuid: sleeper.ask(f"give gpu={uuid} bytes={MIB} wait=1000")[1]  # noqa: E731
+        self.assertEqual([give(first), give(first), give(first)], 3 * [0])
+        os.mkdir(folder, 0o700)
+        self.assertGreater(give(second), 0)
+        self.assertEqual(sleeper.do("check"), "right")
 
     def test_who_worked_lately_lends_nothing(self):
         first = self.start(GPUCACHE_PARK="lend:60s")  # as long as all of this takes on any machine
