@@ -22,7 +22,8 @@
  *    get what it destroys. All counts change under the mutex, so one of them does come last.
  * 7. A range may go for ever: its thread left a handler by longjmp, or this is a child of clone or
  *    _Fork, which has no such thread. (In other forked children the library is off.) So nobody
- *    waits once AWAIT_NS have passed since the latest range began to go.
+ *    waits once ranges have been on their way for AWAIT_NS without a break. A range that goes for
+ *    ever costs that once.
  */
 #include "shim/driver/reservation.h"
 
@@ -121,7 +122,7 @@ struct retired {
  * (step 5), and how many were on their way. The lock protects all. */
 static struct retired retired[RESERVATIONS_RETIRED];
 static unsigned num_retired, num_going, num_held, num_gone;
-static uint64_t began_ns; /* when the latest of them began to go */
+static uint64_t began_ns; /* since when there always was one that is on its way and not held */
 
 /* Of num_going and num_held, those of the calling thread. */
 static __thread unsigned going_here __attribute__((tls_model("initial-exec")));
@@ -132,9 +133,10 @@ static struct retired take_retired(void)
 {
     struct retired oldest = retired[0];
     num_retired--;
+    if (num_going == num_held)
+        began_ns = clock_now_ns();
     num_going++;
     going_here++;
-    began_ns = clock_now_ns();
     memmove(retired, retired + 1, num_retired * sizeof retired[0]);
     return oldest;
 }

@@ -19,8 +19,7 @@
  * 4. It lends only what is on the device. A park for a neighbour may bring nothing: of some
  *    processes each one, of others one for want of room. Then the next one that is to bring as much
  *    of that device waits for ASLEEP_VAIN_NS, and twice as long after each further one, up to 16
- *    times that, until the next use. Else each request of a neighbour that waits would try it
- * again.
+ *    times that, until the next use. Else each request of one that waits would try it again.
  */
 #ifndef SHIM_ASLEEP_H
 #define SHIM_ASLEEP_H

@@ -386,4 +386,18 @@ TEST(a_range_that_never_goes_is_not_waited_for_for_ever)
     num_going = 0;
 }
 
+TEST(a_range_that_never_goes_costs_its_time_once)
+{
+    CUdeviceptr none;
+    retire(RESERVATIONS_RETIRED);
+    num_going = 1;
+    began_ns = clock_now_ns() - AWAIT_NS + 20 * MS_NS;
+    most_there = 0;
+    uint64_t start_ns = clock_now_ns();
+    assert_int_equal(reservation_create(&none, PAGE, PAGE), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_true(clock_now_ns() - start_ns < AWAIT_NS / 2);
+    most_there = INT_MAX;
+    num_going = 0;
+}
+
 PLAY_TESTS
