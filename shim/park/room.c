@@ -61,6 +61,8 @@ struct nvml_process {
 };
 
 enum { PROCESSES_MAX = 256 };
+/* A first list that takes longer is the last: each later one would come behind the closed gate. */
+#define LIST_NS (50 * MS_NS)
 #define NOT_KNOWN UINT64_MAX /* of nvml_process.used */
 
 /* The NVML thread's. */
@@ -73,6 +75,7 @@ static struct {
     int (*processes)(void *device, unsigned *count, struct nvml_process *out); /* NULL before 510 */
 } nvml;
 static void *devices[DEVICES_MAX];
+static enum { LISTS_UNTRIED, LISTS_SOON, LISTS_NEVER } lists;
 
 /* What it is to do. The park thread writes and reads this while calls_due is 0. */
 static struct {
@@ -185,6 +188,32 @@ static void find_devices(void)
     fork_gate_leave();
 }
 
+static void find_own(void)
+{
+    static struct nvml_process listed[PROCESSES_MAX];
+    unsigned count = PROCESSES_MAX;
+
+    call.why = NULL;
+    call.own_bytes = 0;
+    fork_gate_enter();
+    bool answered =
+        nvml.is_on && nvml.processes && !nvml.processes(devices[call.device], &count, listed);
+    fork_gate_leave();
+    for (unsigned i = 0; answered && i < count && i < PROCESSES_MAX; i++)
+        if (listed[i].pid == (unsigned)getpid() && listed[i].used != NOT_KNOWN)
+            call.own_bytes = listed[i].used;
+}
+
+static void try_list(void)
+{
+    uint64_t start_ns = clock_now_ns();
+
+    lists = LISTS_NEVER; /* until it is over */
+    find_own();
+    if (clock_now_ns() - start_ns <= LIST_NS)
+        lists = LISTS_SOON;
+}
+
 static bool memory_is_told(void)
 {
     fork_gate_enter();
@@ -204,22 +233,6 @@ static void ask(void)
         find_devices();
     if (!call.why && !memory_is_told())
         call.why = "it fails";
-}
-
-static void find_own(void)
-{
-    static struct nvml_process listed[PROCESSES_MAX];
-    unsigned count = PROCESSES_MAX;
-
-    call.why = NULL;
-    call.own_bytes = 0;
-    fork_gate_enter();
-    bool answered =
-        nvml.is_on && nvml.processes && !nvml.processes(devices[call.device], &count, listed);
-    fork_gate_leave();
-    for (unsigned i = 0; answered && i < count && i < PROCESSES_MAX; i++)
-        if (listed[i].pid == (unsigned)getpid() && listed[i].used != NOT_KNOWN)
-            call.own_bytes = listed[i].used;
 }
 
 /* --- on the park thread */
@@ -252,6 +265,10 @@ static const char *find_all(void)
     call_scope_run(NULL, list_devices, &why);
     if (!why)
         why = call_nvml(find_devices) ? call.why : late;
+    if (!why && lists == LISTS_UNTRIED) {
+        call.device = 0;
+        why = call_nvml(try_list) ? NULL : late;
+    }
     if (why)
         call_nvml(stop_nvml);
     return why;
@@ -285,7 +302,7 @@ bool room_tell(int device, uint64_t *free_bytes)
 
 uint64_t room_own_bytes(int device)
 {
-    if (device >= num_devices || atomic_load(&calls_due)) /* a late one */
+    if (device >= num_devices || atomic_load(&calls_due) || lists != LISTS_SOON)
         return 0;
     call.device = device;
     return call_nvml(find_own) && !call.why ? call.own_bytes : 0;

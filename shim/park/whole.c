@@ -38,6 +38,7 @@
 /* A context takes that, whatever was seen of it. */
 #define LEAST_BYTES (512 * MIB)
 #define SPARE_BYTES (1024 * MIB)
+#define LISTED_LESS_BYTES (64 * MIB)
 
 static uint64_t needs[DEVICES_MAX];
 atomic_bool whole_shares;
@@ -214,10 +215,12 @@ static bool tell_room(struct room rooms[], struct park_receipt *r)
 static uint64_t left_bytes(int device)
 {
     const struct room *was = &before[device], *is = &after[device];
+    uint64_t freed = is->free_bytes - min_u64(is->free_bytes, was->free_bytes);
+    uint64_t least = was->own_bytes, most = was->own_bytes + LISTED_LESS_BYTES;
 
-    if (was->own_bytes && !is->own_bytes)
-        return was->own_bytes;
-    return is->free_bytes - min_u64(is->free_bytes, was->free_bytes);
+    if (!least || is->own_bytes || (freed >= least && freed <= most))
+        return freed;
+    return most;
 }
 
 /* Step 4. */

@@ -28,12 +28,13 @@
  *     checkpoint took off it, what is away of the arenas, and 1 GiB. A process that left less than
  *     2 GiB of the device free wants half of that beside its own, so it can come back. The race
  *     that remains is a process without the library that takes more than that within the 0.3 s of
- *     the restore. What the checkpoint took off is what NVML listed for the process before, if it
- *     lists nothing for it afterwards (H200, 580.159: 5.6 MiB less than became free, be it a
- *     context, 2 GiB by cuMemAlloc or in pools, or PyTorch). Where NVML lists nothing, as in
- *     containers with pids of their own, it is what became free meanwhile: what others free counts
- *     too, and what they take is missed, of which 1 GiB does no harm. So `gpucache park` asks one
- *     process after another.
+ *     the restore. What the checkpoint took off is what became free meanwhile, if that fits what
+ *     NVML listed for the process before, and it lists nothing afterwards (H200, 580.159: 5.6 MiB
+ *     less than became free, be it a context, 2 GiB by cuMemAlloc or in pools, or PyTorch). Else
+ *     others took or freed memory meanwhile, and it is what was listed and LISTED_LESS_BYTES. Where
+ *     NVML lists nothing, as in containers with pids of their own, or takes long for it, it is what
+ *     became free: what others free counts too, and what they take is missed, of which 1 GiB does
+ *     no harm. So `gpucache park` asks one process after another.
  *  5. Each fault of the way out is undone: the process is unlocked and the driver open; the arenas
  *     stay away. If the unlock fails, the driver stays closed, and the next wake or park tries
  *     again, without a look at NVML. If NVML does not tell what the checkpoint freed, a wake could

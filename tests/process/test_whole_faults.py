@@ -87,6 +87,31 @@ class Faults(Base):
         self.other.do("drop")
         self.assertEqual(p.do("check"), "right")
 
+    def test_what_nvml_lists_less_is_missed(self):
+        """A process that leaves nearly nothing beside itself, nor anything in its arenas."""
+        p = self.start(GPUCACHE_PARK_WAIT="2s")
+        self.other.do(f"take {int(self.free_mib()) - 2}")
+        self.leave(p)
+        self.other.do(f"take {int(self.free_mib()) - CONTEXT_MIB + 2}")
+        self.assertEqual(p.do("peek"), "2")
+        self.other.do("drop")
+        p.do("make 4 4")
+        self.assertEqual(p.do("check"), "right")
+
+    def test_a_list_that_takes_long_is_done_without(self):
+        """Each would cost its time while uses wait, and the last one the park."""
+        for ms in "400", "6000":
+            p = self.start(SIM_NVML_LIST_MS=ms)
+            p.do("make 4 4")
+            if ms == "6000":  # the first one, which tells how long they take
+                _, reply = self.leave(p, REFUSED)
+                self.assertIn("does not answer yet", reply["why"])
+                time.sleep(2)
+            for _ in range(2):
+                _, reply = self.leave(p)
+                self.assertEqual(p.do("check"), "right")
+            self.assertLess(reply["ns"], 800e6, reply)
+
     def test_no_unlock_and_no_nvml(self):
         """It is locked and on the GPU: nothing has to tell that there is room."""
         p = self.start(SIM_NVML_LOSES="2", SIM_NVML_STARTS="1", GPUCACHE_PARK_WAIT="2s",

@@ -8,7 +8,8 @@
  * questions fail with that code. SIM_NVML_MS: how long its start takes. SIM_NVML_LOSES: after so
  * many questions they fail until it starts anew. SIM_NVML_STARTS: so many starts succeed.
  * SIM_NVML_EMPTY=1: it says that all is free, whatever is. SIM_NVML_LISTS=0: it lists no
- * processes, as in many containers. The types are those of NVIDIA's
+ * processes, as in many containers. SIM_NVML_LIST_MS: how long a list takes. It has less of a
+ * process than its checkpoint frees (H200). The types are those of NVIDIA's
  * documentation of NVML, written here anew. */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -24,6 +25,7 @@
 
 #define NVML_EXPORT __attribute__((visibility("default")))
 
+enum { LISTED_LESS = 5832704 };
 enum { OK, BAD_ARGUMENT = 2, NOT_FOUND = 6, TOO_SHORT = 7, UNKNOWN = 999 };
 
 struct memory {
@@ -132,17 +134,24 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *out)
 {
-    const char *lists = getenv("SIM_NVML_LISTS");
+    const char *lists = getenv("SIM_NVML_LISTS"), *ms = getenv("SIM_NVML_LIST_MS");
     int number = (int)((char *)device - devices), process;
     unsigned most = *count;
     uint64_t bytes;
     wait_for_driver();
+    if (ms != NULL)
+        nanosleep(
+            &(struct timespec){.tv_sec = atoi(ms) / 1000, .tv_nsec = atoi(ms) % 1000 * 1000000L},
+            NULL);
     *count = 0;
     if (lists != NULL && atoi(lists) == 0)
         return OK;
     for (int row = 0; (row = shared_next(row, number, &process, &bytes)) >= 0; row++) {
         if (*count < most)
-            out[*count] = (struct process){.pid = (unsigned)process, .used = bytes};
+            out[*count] = (struct process){
+                .pid = (unsigned)process,
+                .used = bytes > LISTED_LESS ? bytes - LISTED_LESS : bytes,
+            };
         ++*count;
     }
     return *count <= most ? OK : TOO_SHORT;
