@@ -54,7 +54,10 @@ static bool expand(const char *pattern, char *out, size_t size_bytes)
         out[n++] = '/'; /* in place of the NUL */
     }
     errno = ENAMETOOLONG;
-    return log_file_name(pattern, out + n, size_bytes - n);
+    if (!log_file_name(pattern, out + n, size_bytes - n))
+        return false;
+    errno = EISDIR;
+    return out[strlen(out) - 1] != '/';
 }
 
 /* The kernel would send SIGXFSZ to the program. */

@@ -137,10 +137,14 @@ class OutOfMemory(Traces):
         self.assertEqual(os.path.getsize(program.path), 4)
 
     def test_an_unusable_name_is_told_at_the_start(self):
-        """Of a file that is there, and of a folder that is not; again at the end of memory."""
+        """Of a file that is there, of a folder that is not, and of a folder; again at the end of
+        memory, in the same words."""
         put_text(self.file("mine.gct"), "mine")
+        os.mkdir(self.file("folder"))
         for name, why in (("mine.gct", "the file is there already: File exists"),
-                          ("no/a.gct", "the file cannot be made: No such file or directory")):
+                          ("no/a.gct", "the file cannot be made: No such file or directory"),
+                          ("folder/", "the file has no usable name: Is a directory"),
+                          ("new/", "the file has no usable name: Is a directory")):
             options = {"GPUCACHE_TRACE": self.file(name)}
             told = (f"gpucache: warning: GPUCACHE_TRACE={self.file(name)}: GPUCACHE_TRACE_ON=oom "
                     f"could make no record: {why}\n")
