@@ -17,11 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXTS_KNOWN = 256, SITES = 1 << 12, HOLDERS = 256 };
+enum { CONTEXTS_KNOWN = 256, SITES = 1 << 12, HOLDERS = 256, NUMBER_BYTES = 12 };
 
 static pthread_mutex_t dumping = PTHREAD_MUTEX_INITIALIZER;
-static char target[PATH_MAX], path[PATH_MAX];
-static char problem[TRACE_WHY_BYTES]; /* "": none so far */
+static char target[PATH_MAX], path[PATH_MAX + NUMBER_BYTES]; /* patterns */
+static char problem[TRACE_WHY_BYTES];                        /* "": none so far */
 static struct trace_header header;
 static uint32_t dump_number; /* for struct trace_owner */
 static uint32_t dump_trace;
@@ -175,11 +175,17 @@ static void take_chunk(const struct trace_chunk *chunk, size_t used_bytes, bool 
     put_chunk(chunk, used_bytes);
 }
 
+static void name_file(char out[sizeof path], unsigned number)
+{
+    char behind[NUMBER_BYTES] = "";
+    if (number > 1)
+        snprintf(behind, sizeof behind, ".%u", number);
+    snprintf(out, sizeof path, "%s%s", target, behind);
+}
+
 static bool begin_dump(unsigned number)
 {
-    snprintf(path, sizeof path, "%.*s", (int)sizeof path - 12, target);
-    if (number > 1)
-        snprintf(path + strlen(path), 12, ".%u", number);
+    name_file(path, number);
     trace_copy_begin(path, problem);
     if (!trace_owners_copy()) {
         snprintf(problem, sizeof problem, "there is no host memory");

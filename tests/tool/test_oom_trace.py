@@ -154,6 +154,24 @@ class OutOfMemory(Traces):
             self.assertRegex(said[len(told):], self.MINE + rf"{self.file(name)}: {why}\n$")
             self.assertEqual(self.files(), ["mine.gct"])
 
+    def test_no_name_is_cut(self):
+        """One that is too long is refused, and with its number. %% is one character."""
+        too_long = "the file has no usable name: File name too long\n"
+        for name, made in (("a-long-name.gct", ["a-long-name.gct"]),
+                           ("a%%%%%%-long-name.gct", ["a%%%-long-name.gct",
+                                                      "a%%%-long-name.gct.2"]),
+                           ("%p%p-long-name.gct", [])):
+            path = self.file("").ljust(4095 - len(name), "/") + name
+            program = self.program("take a 1000000", "take b 20000000000", GPUCACHE_TRACE=path)
+            if made:
+                time.sleep(1.1)
+                program.do("take c 20000000000")
+            said = program.end()
+            self.assertEqual(self.files(), made, said)
+            self.assertEqual(said.count(too_long), 2 - len(made), said)
+            for each in made:
+                os.unlink(self.file(each))
+
     def test_nobody_holds_anything(self):
         program = self.program("take b 20000000000")
         self.assertRegex(program.end(), self.LINE + rf"{program.path} says who holds what: no "
