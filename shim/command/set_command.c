@@ -20,6 +20,8 @@
 #include "shim/option/show.h"
 #include "shim/park/asleep.h"
 #include "shim/process/log.h"
+#include "shim/trace/dump.h"
+#include "shim/trace/file.h"
 #include "shim/trace/trace.h"
 
 #include <stdio.h>
@@ -133,6 +135,29 @@ static void change_option(struct change *g, const struct command_word *word)
         log_info("set by a request: %s=%.300s, was %.300s", g->name, new_text, old_text);
 }
 
+static bool is_of_trace(const struct command_word *word)
+{
+    size_t row = options_find(word->name, strlen(word->name));
+
+    return row == OPTION_ROW_trace || row == OPTION_ROW_trace_on;
+}
+
+/* Can GPUCACHE_TRACE_ON=oom make its file? The request's last word on it is answered for all. */
+static void look_at_dump(struct change *g, const struct command_word *word, size_t num_words)
+{
+    static char note[TRACE_WHY_BYTES + 64];
+    char why[TRACE_WHY_BYTES];
+    bool is_last = is_of_trace(word);
+
+    for (size_t i = 1; i < num_words; i++)
+        is_last = is_last && !is_of_trace(&word[i]);
+    if (!is_last || in_force()->trace_on != TRACE_ON_OOM || !*in_force()->trace.path ||
+        trace_dump_may_begin(why, sizeof why))
+        return;
+    snprintf(note, sizeof note, "GPUCACHE_TRACE_ON=oom could make no record: %s", why);
+    g->note = note;
+}
+
 static void add_value(struct text *t, const char *name, const char *value)
 {
     char shown[SHOWN_BYTES + 4];
@@ -177,6 +202,7 @@ enum page_reply command_set(const struct command *c, struct command_reply *reply
         static struct change g;
 
         change_option(&g, &c->words[i]);
+        look_at_dump(&g, &c->words[i], c->num_words - i);
         reply->value += g.done;
         if (!g.done && code != PAGE_REPLY_BAD)
             code = g.code;

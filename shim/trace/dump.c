@@ -21,6 +21,7 @@ enum { CONTEXTS_KNOWN = 256, SITES = 1 << 12, HOLDERS = 256, NUMBER_BYTES = 12 }
 
 static pthread_mutex_t dumping = PTHREAD_MUTEX_INITIALIZER;
 static char target[PATH_MAX], path[PATH_MAX + NUMBER_BYTES]; /* patterns */
+static unsigned last_number;                                 /* of the dump before */
 static char problem[TRACE_WHY_BYTES];                        /* "": none so far */
 static struct trace_header header;
 static uint32_t dump_number; /* for struct trace_owner */
@@ -213,13 +214,16 @@ static bool begin_dump(unsigned number)
 
 bool trace_dump_may_begin(char *why, size_t size_bytes)
 {
+    static char next[sizeof path];
+    char sentence[TRACE_WHY_BYTES] = "";
     int saved_errno = errno;
     bool may = true;
     if (trace_lock(&dumping, 1000)) {
-        may = trace_copy_may_begin(target, problem);
-        snprintf(why, size_bytes, "%s", problem);
-        pthread_mutex_unlock(&dumping);
+        name_file(next, last_number + 1);
+        pthread_mutex_unlock(&dumping); /* a dump would not wait for it */
+        may = trace_copy_may_begin(next, sentence);
     }
+    snprintf(why, size_bytes, "%s", sentence);
     errno = saved_errno;
     return may;
 }
@@ -227,9 +231,11 @@ bool trace_dump_may_begin(char *why, size_t size_bytes)
 bool trace_dump_begin(unsigned number, char *why, size_t size_bytes)
 {
     int saved_errno = errno;
-    why[0] = problem[0] = '\0';
+    why[0] = '\0';
     if (pthread_mutex_trylock(&dumping))
         return false;
+    problem[0] = '\0';
+    last_number = number;
     dump_trace = atomic_load(&trace_now);
     bool begun = false;
     if (dump_trace && trace_is_ring(dump_trace) && trace_ring_lock()) {

@@ -20,7 +20,8 @@
 
 /* The file of the next dumps, a pattern (log_file_name). */
 void trace_dump_set_path(const char *path);
-/* Could the first file be made now? False, with a sentence in `why`: no. Makes none. */
+/* Could the next dump's file be made now? False, with a sentence in `why`: no. Makes none.
+ * One thread at a time: the one that sets the path. */
 bool trace_dump_may_begin(char *why, size_t size_bytes);
 /* number: 1 for the file itself, from 2 on behind its name. If the file cannot be made, the dump
  * goes on all the same, and tells the holders. False: there is no dump; `why` has a sentence, or

@@ -251,16 +251,17 @@ static int copy_fd = -1;
 
 bool trace_copy_may_begin(const char *path, char why[TRACE_WHY_BYTES])
 {
+    static char name[PATH_MAX];
     struct stat st;
-    if (!find_name(path, copy_name, why))
+    if (!find_name(path, name, why))
         return false;
-    char *slash = strrchr(copy_name, '/');
+    char *slash = strrchr(name, '/');
     bool may = false;
-    if (!kernel_fstatat(AT_FDCWD, copy_name, &st, AT_SYMLINK_NOFOLLOW)) {
+    if (!kernel_fstatat(AT_FDCWD, name, &st, AT_SYMLINK_NOFOLLOW)) {
         errno = EEXIST;
     } else if (errno == ENOENT) {
         *slash = '\0';
-        may = access(*copy_name ? copy_name : "/", W_OK | X_OK) == 0;
+        may = access(*name ? name : "/", W_OK | X_OK) == 0;
         *slash = '/';
     }
     if (!may)

@@ -42,7 +42,7 @@ const char *trace_file_name(void);
  * its own, and forbids cancellation. A descriptor is held from the begin to the end. False: it
  * cannot go on; `why` has a sentence. */
 bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES]);
-/* Could a file be made now? Makes none. */
+/* Could a file be made now? Makes none, and keeps that of a copy that is under way. */
 bool trace_copy_may_begin(const char *path, char why[TRACE_WHY_BYTES]);
 bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes,
                     char why[TRACE_WHY_BYTES]);

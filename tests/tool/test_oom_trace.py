@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import re
 import resource
 import time
 
@@ -153,6 +154,34 @@ class OutOfMemory(Traces):
             self.assertEqual(said[:len(told)], told)
             self.assertRegex(said[len(told):], self.MINE + rf"{self.file(name)}: {why}\n$")
             self.assertEqual(self.files(), ["mine.gct"])
+
+    def test_an_unusable_name_is_told_when_it_is_set(self):
+        """Of the file that the next failure makes, and of the last name of a request."""
+        program = Program(self, "take a 1000000", GPUCACHE_TRACE_ON="oom")
+        self.await_page(program)
+        mine, none, right = map(self.file, ("mine.gct", "no/a.gct", "t.gct"))
+        put_text(mine, "mine")
+
+        def expect(why, *words):
+            done = self.tool("set", program.pid, *words)
+            self.assertEqual((done.returncode, done.stderr), (1 if why else 0, ""), words)
+            told = [f" (GPUCACHE_TRACE_ON=oom could make no record: {why})"] if why else []
+            self.assertEqual(re.findall(r" \(.*\)", done.stdout), told, words)
+        missing = "the file cannot be made: No such file or directory"
+        there = "the file is there already: File exists"
+        expect(missing, f"TRACE={none}")
+        expect(missing, "TRACE_ON=oom")
+        expect(missing, f"TRACE={none}", "TRACE_ON=oom")
+        expect("", "TRACE=none")
+        expect("", "TRACE_ON=oom")
+        expect(there, f"TRACE={mine}")
+        expect("", "TRACE_ON=oom", f"TRACE={right}")
+        program.do("take b 20000000000")
+        self.assertEqual(self.files(), ["mine.gct", "t.gct"])
+        expect("", f"TRACE={right}")
+        put_text(right + ".2", "mine")
+        expect(there, f"TRACE={right}")
+        self.assertEqual(program.end().count("out of memory"), 1)
 
     def test_no_name_is_cut(self):
         """One that is too long is refused, and with its number. %% is one character."""
