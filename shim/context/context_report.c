@@ -18,34 +18,39 @@ bool context_can_report(void)
     return true;
 }
 
-/* Does no row before this one have the figures of the device's own pools? */
-static bool is_first_row(const struct report_pool *out, size_t count)
+/* Then that row has the figures of the device's own pools. */
+static bool has_row(const struct report_pool *out, size_t count, CUdevice device)
 {
     for (size_t i = 0; i < count; i++)
-        if (out[i].device == out[count].device)
-            return false;
-    return true;
+        if (out[i].device == device)
+            return true;
+    return false;
 }
 
-/* Adds devices that have no record, and memory in the driver's own pools, or had some. */
+/* Adds devices that have no record, and memory in the driver's own pools, or had some. A row stays,
+ * also while the program has the device closed: a sum over the rows must not fall. */
 static size_t report_async_devices(struct report_pool *out, size_t count, size_t max)
 {
+    static _Atomic uint64_t told; /* a bit for each device that had a row */
+    uint64_t stay = async_pool_returned_devices() | atomic_load(&told);
     struct async_stats async;
-    FOR_EACH_DEVICE(i, async_pool_devices()) {
+    FOR_EACH_DEVICE(i, async_pool_devices() | stay) {
         const struct device_identity *id = device_identity(i);
-        async_pool_stats(i, &async);
-        if (!id || count == max || !(async.async_reserved_bytes | async.async_returned_bytes))
+        if (!id || count == max || has_row(out, count, i))
             continue;
-        out[count] = (struct report_pool){.device = i,
-                                          .name = id->name,
-                                          .backing = "driver",
-                                          .reason = "memory of the driver's own pools only",
-                                          .uuid = id->uuid.text,
-                                          .uuid_bytes = id->uuid.bytes,
-                                          .total_bytes = id->total_bytes,
-                                          .async = async};
-        in_force_pool_config(i, id->total_bytes, &out[count].config);
-        count += is_first_row(out, count);
+        async_pool_stats(i, &async);
+        if (!async.async_reserved_bytes && !(stay & device_bit(i)))
+            continue;
+        atomic_fetch_or(&told, device_bit(i));
+        out[count++] = (struct report_pool){.device = i,
+                                            .name = id->name,
+                                            .backing = "driver",
+                                            .reason = "memory of the driver's own pools only",
+                                            .uuid = id->uuid.text,
+                                            .uuid_bytes = id->uuid.bytes,
+                                            .total_bytes = id->total_bytes,
+                                            .async = async};
+        in_force_pool_config(i, id->total_bytes, &out[count - 1].config);
     }
     return count;
 }
@@ -69,7 +74,7 @@ size_t context_report(struct report_pool *out, size_t max)
             in_force_pool_config(c->device, out[count].total_bytes, &out[count].config);
             if (c->pool)
                 pool_stats(c->pool, &out[count].stats);
-            if (is_first_row(out, count))
+            if (!has_row(out, count, c->device))
                 async_pool_stats(c->device, &out[count].async);
             count++;
         }

@@ -234,6 +234,14 @@ uint64_t async_pool_devices(void)
     return atomic_load(&latest_devices);
 }
 
+uint64_t async_pool_returned_devices(void)
+{
+    uint64_t devices = 0;
+    for (CUdevice i = 0; i < DEVICES_MAX; i++)
+        devices |= atomic_load(&returned_bytes[i]) ? device_bit(i) : 0;
+    return devices;
+}
+
 /* In a call scope. NULL: there is none, or the program has made no stream-ordered allocation. */
 static CUmemoryPool pool_of(const struct driver_pool *r)
 {
@@ -406,7 +414,6 @@ void async_pool_stats(CUdevice device, struct async_stats *out)
             put_driver_pool(r);
         }
         call_scope_end(&scope);
-        sum.async_returned_bytes = atomic_load(&returned_bytes[device]);
         pthread_mutex_lock(&lock);
         latest[device] = sum;
         pthread_mutex_unlock(&lock);
@@ -414,4 +421,5 @@ void async_pool_stats(CUdevice device, struct async_stats *out)
     pthread_mutex_lock(&lock);
     *out = latest[device];
     pthread_mutex_unlock(&lock);
+    out->async_returned_bytes = atomic_load(&returned_bytes[device]);
 }

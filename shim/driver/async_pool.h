@@ -63,12 +63,15 @@ uint64_t async_pool_trim(CUdevice device, uint64_t keep_bytes, uint64_t most_byt
 bool async_pool_release(CUdevice device);
 /* Gives back what was idle at each look since timeout_ns ago. On the control thread. */
 uint64_t async_pool_expire(CUdevice device, uint64_t timeout_ns);
-/* The figures; if the process leaves, the latest ones. Any thread. */
+/* The figures; if the process leaves, the latest ones. async_returned_bytes never falls. Any
+ * thread. */
 void async_pool_stats(CUdevice device, struct async_stats *out);
 /* Does the process have such pools at all? */
 bool async_pool_any(void);
 /* The devices whose pools may have memory: a bit for each device of a pool that the program has
  * made, and of an active primary context. If the process leaves, the latest answer. Any thread. */
 uint64_t async_pool_devices(void);
+/* Those where memory went back at some time, a bit for each. Asks nobody. Any thread. */
+uint64_t async_pool_returned_devices(void);
 
 #endif

@@ -37,6 +37,14 @@ def keep_async_elsewhere(mib):
             cuda.cuMemPoolSetAttribute(pool, 4, ctypes.byref(ctypes.c_uint64(2**64 - 1))) or
             cudart.cudaMallocAsync(ctypes.byref(block), ctypes.c_size_t(mib << 20), stream) or
             cudart.cudaFreeAsync(block, stream) or cudart.cudaStreamSynchronize(stream))
+def close_elsewhere():
+    return ctypes.CDLL("libcuda.so.1").cuDevicePrimaryCtxReset(0)
+def open_elsewhere(mib):
+    # Allocates so much
+    cuda, context, block = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    return (cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or
+            mib and (cuda.cuCtxSetCurrent(context) or
+                     cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(mib << 20))))
 def capture(begin):
     global stream
     if begin:
@@ -340,6 +348,23 @@ class Request(Case):
             self.assertEqual([given, reply["gpus"][0]["async_idle_bytes"]], [48 * MIB, 16 * MIB])
             given, reply = self.ask(page, "flush")
             self.assertEqual([given, [gpu["device"] for gpu in reply["gpus"]]], [16 * MIB, [1, 0]])
+
+    def test_the_row_of_a_device_that_was_told_stays_and_no_counter_of_it_falls(self):
+        for back in 0, 64 * MIB:
+            with self.subTest(back=back), Program(self.folder) as program:
+                self.assertEqual(program.do("keep_async_elsewhere(64)"), "0")
+                page = program.page()
+                if back:
+                    self.assertEqual(self.ask(page, "flush gpu=0")[0], back)
+                for step in ("close_elsewhere()", "open_elsewhere(0)", "close_elsewhere()",
+                             "open_elsewhere(4)"):
+                    self.assertEqual(program.do(step), "0")
+                    self.ask(page, "look")
+                    self.assertEqual([(pool["device"], pool["async_returned_bytes"])
+                                      for pool in page.state()[0]["pools"]], [(1, 0), (0, back)])
+                    given, reply = self.ask(page, "flush")
+                    self.assertEqual([given, [gpu["device"] for gpu in reply["gpus"]]],
+                                     [0, [1, 0]])
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with self.running("alloc(64)", "free(1)") as (_, page):
