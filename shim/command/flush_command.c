@@ -35,7 +35,7 @@
 /* Room for what follows the GPUs. */
 enum { FRAMEWORKS_BYTES = 128 * NUM_FRAMEWORKS + 64 };
 
-static struct report_pool pools[CONTEXTS_MAX];
+static struct report_pool pools[REPORT_ROWS_MAX];
 
 /* A request that waits for frameworks or for GPU work. */
 static struct flush_wait {
@@ -128,7 +128,7 @@ static void add_frameworks(struct text *t, const struct framework_result *result
  * may change their places (context_report). */
 static void add_returned(struct flush_wait *w, uint64_t sign)
 {
-    w->num_pools = context_report(pools, CONTEXTS_MAX);
+    w->num_pools = context_report(pools, REPORT_ROWS_MAX);
     for (size_t i = 0; i < w->num_pools; i++)
         if (pools[i].device < DEVICES_MAX)
             w->returned_bytes[pools[i].device] +=
@@ -156,7 +156,7 @@ static bool begin_flush(struct flush_wait *w, const struct command *c, struct co
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply) ||
         !command_number(c, "frameworks", 1, &frameworks, reply))
         return false;
-    size_t num_pools = context_report(pools, CONTEXTS_MAX);
+    size_t num_pools = context_report(pools, REPORT_ROWS_MAX);
     if (gpu && !command_device(gpu, pools, num_pools, &w->e.device)) {
         *code =
             command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
@@ -212,6 +212,6 @@ enum page_reply command_flush(const struct command *c, struct command_reply *rep
     if (c->again && !capture_open())
         flush_once(w, 0);
     else
-        w->num_pools = context_report(pools, CONTEXTS_MAX);
+        w->num_pools = context_report(pools, REPORT_ROWS_MAX);
     return make_receipt(w, done, reply);
 }

@@ -50,7 +50,7 @@
 /* Room for the end of a reply. */
 enum { END_BYTES = 64 };
 
-static struct report_pool pools[CONTEXTS_MAX];
+static struct report_pool pools[REPORT_ROWS_MAX];
 
 /* A request that waits: for idle memory to go back, then for its turn, then for the park thread. */
 static struct park_request {
@@ -82,7 +82,7 @@ static uint64_t async_bytes(int device, size_t num_pools)
 
 static void add_gpus(struct text *t, const struct park_receipt *r)
 {
-    size_t num_pools = context_report(pools, CONTEXTS_MAX);
+    size_t num_pools = context_report(pools, REPORT_ROWS_MAX);
     unsigned shown = 0;
 
     text_add(t, "\"gpus\":[");
@@ -227,7 +227,8 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
     }
     w->wish.whole = whole;
     w->wish.wait_ns = wait_ms * MS_NS;
-    if (gpu && !command_device(gpu, pools, context_report(pools, CONTEXTS_MAX), &w->wish.device)) {
+    if (gpu &&
+        !command_device(gpu, pools, context_report(pools, REPORT_ROWS_MAX), &w->wish.device)) {
         *code =
             command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
         return false;

@@ -26,7 +26,7 @@
 
 #include <stdatomic.h>
 
-enum { CONTEXTS_MAX = 128 };
+enum { CONTEXTS_MAX = 128, REPORT_ROWS_MAX = CONTEXTS_MAX + DEVICES_MAX };
 /* Turns of spin.h that a thread waits for the end of a context: some 2 s. The driver takes some
  * 100 ms to end one, and longer while it waits for work. The wait has a limit because that work may
  * be a host function of the program that waits for the waiting thread. */
@@ -240,7 +240,9 @@ uint64_t context_away_bytes(int device);
 /* See pool_behind_work_bytes. */
 uint64_t context_behind_work_bytes(int device);
 /* Fills at most max rows, for the pools of ended contexts too. Behind them come devices that have
- * memory in the driver's own pools only, until a context there has a record. Returns how many. */
+ * memory in the driver's own pools only, or had some, until a context there has a record. There are
+ * at most REPORT_ROWS_MAX. With room for these, no device's row goes and no counter of it falls.
+ * Returns how many. */
 size_t context_report(struct report_pool *out, size_t max);
 /* Would context_report return? See pool_can_tell. */
 bool context_can_report(void);

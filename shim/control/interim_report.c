@@ -26,13 +26,13 @@ static uint64_t digest; /* of the figures that the file has */
 
 static bool write_interim(void)
 {
-    struct report_pool *pools = malloc(CONTEXTS_MAX * sizeof *pools);
+    struct report_pool *pools = malloc(REPORT_ROWS_MAX * sizeof *pools);
     struct report_flush last;
     struct report r;
     bool done = true;
     if (!pools)
         return true;
-    publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
+    publish_fill_report(&r, pools, REPORT_ROWS_MAX, &last);
     r.running = true;
     uint64_t now = publish_digest(&r);
     if (r.num_pools && now != digest) {

@@ -46,7 +46,7 @@ static uint64_t digest;       /* of the figures then */
 static atomic_bool wanted;    /* publish_soon */
 static char command[256];
 static char body[PAGE_BODY_BYTES];
-static struct report_pool pools[CONTEXTS_MAX];
+static struct report_pool pools[REPORT_ROWS_MAX];
 static struct page_gpu gpus[PAGE_GPUS_MAX];
 static struct page_park parks[PAGE_GPUS_MAX];
 
@@ -190,7 +190,7 @@ static bool collect_state(struct page_state *state, bool only_changes)
     struct report_park park;
     struct report r;
 
-    publish_fill_report(&r, pools, CONTEXTS_MAX, &last);
+    publish_fill_report(&r, pools, REPORT_ROWS_MAX, &last);
     r.park = fill_park(&park) ? &park : NULL;
     r.command = command;
     r.running = true;

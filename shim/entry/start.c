@@ -50,10 +50,10 @@ static void forked_child(void)
     listener_forget();
 }
 
-/* On the heap, 70 KiB: the thread that ends the process may have a stack of 16 KiB. */
+/* On the heap, 128 KiB: the thread that ends the process may have a stack of 16 KiB. */
 struct at_exit {
     struct options options;
-    struct report_pool pools[CONTEXTS_MAX];
+    struct report_pool pools[REPORT_ROWS_MAX];
 };
 
 static void report_at_exit(void)
@@ -75,7 +75,7 @@ static void report_at_exit(void)
     const struct option_stats *where = &now->options.stats;
     struct report_flush last;
     struct report r;
-    publish_fill_report(&r, now->pools, CONTEXTS_MAX, &last);
+    publish_fill_report(&r, now->pools, REPORT_ROWS_MAX, &last);
     r.options = &now->options;
     if (!report_write(&r, where) && where->path[0])
         log_warn("the report cannot be written to %s: name a file in a folder of your own",

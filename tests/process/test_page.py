@@ -45,6 +45,12 @@ def open_elsewhere(mib):
     return (cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) or
             mib and (cuda.cuCtxSetCurrent(context) or
                      cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(mib << 20))))
+def open_contexts(count):
+    # Of device 1, each with a pool
+    cuda, context, block = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    return sum(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 1) or
+               cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(4096)) or
+               cuda.cuCtxPopCurrent_v2(ctypes.byref(context)) for _ in range(count))
 def capture(begin):
     global stream
     if begin:
@@ -365,6 +371,12 @@ class Request(Case):
                     given, reply = self.ask(page, "flush")
                     self.assertEqual([given, [gpu["device"] for gpu in reply["gpus"]]],
                                      [0, [1, 0]])
+
+    def test_a_device_without_a_record_is_told_behind_as_many_records_as_there_can_be(self):
+        with Program(self.folder) as program:
+            self.assertEqual(program.do("keep_async_elsewhere(64)", "open_contexts(127)"), "0")
+            given, reply = self.ask(program.page(), f"flush gpu=0 keep={16 * MIB}")
+            self.assertEqual([given, [gpu["device"] for gpu in reply["gpus"]]], [48 * MIB, [0]])
 
     def test_that_is_not_understood_says_so_and_does_nothing(self):
         with self.running("alloc(64)", "free(1)") as (_, page):
