@@ -381,11 +381,11 @@ static enum grow_result grow_window(struct pool *p, struct zone *z, uint64_t siz
         goto out;
     }
     p->planned_bytes += plan.create_bytes;
-    p->unlocked_jobs++;
+    unsigned job = state_begin_job(p);
     state_unlock(p);
     int failed = map_all(p->backend, plan.list);
     state_lock(p);
-    p->unlocked_jobs--;
+    state_end_job(p, job);
     p->planned_bytes -= plan.create_bytes;
     result = GROW_OK;
     if (failed) {

@@ -309,7 +309,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
      * the driver gives them to nobody. */
     for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c, p);
-    p->unlocked_jobs++;
+    unsigned job = state_begin_job(p);
     state_unlock(p);
     if (p->arena)
         bytes = chunk_give_memory(p->backend, list, false);
@@ -326,7 +326,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
             forget(p, c);
     }
     p->stats.reserved_bytes -= bytes;
-    p->unlocked_jobs--;
+    state_end_job(p, job);
     state_broadcast(p);
     return bytes;
 }
@@ -420,12 +420,12 @@ static bool reap_some(struct pool *p, bool all)
     }
     if (list_empty(&list))
         return false;
-    p->unlocked_jobs++;
+    unsigned job = state_begin_job(p);
     state_unlock(p);
     for (struct list *n = list.next; n != &list;)
         n = unmap_run(p->backend, n, &list);
     state_lock(p);
-    p->unlocked_jobs--;
+    state_end_job(p, job);
     list_for_each(n, tmp, &list) {
         list_remove(n);
         zone_make_hole(list_entry(n, struct block, link));

@@ -162,13 +162,26 @@ static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
     return count;
 }
 
-/* Chunks under way may have the rights that the backend knew before. This walk does not see them
- * until they are in their places. */
+/* Waits for the jobs that are under way, and not for later ones, of which there may always be some.
+ * 1. A job belongs to the side that turns_begun has when it begins. A turn begins when the one
+ *    before has ended, and ends when no job of the other side is left. So when a turn begins, all
+ *    jobs are of the side that becomes the other one, and when it ends, none of those is left.
+ * 2. The next turn to begin has all jobs before it that are under way now.
+ * 3. A turn belongs to no thread: each one that waits begins it or ends it, whoever comes first.
+ *    Threads that come during a turn share the next one. So each waits for two turns at most.
+ * 4. Whoever waits is woken when the last job of a side is through. */
 static void await_chunks(struct pool *p)
 {
-    uint64_t start_ns = p->backend->ops->now_ns(p->backend);
-    while (p->unlocked_jobs && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
-        state_wait(p);
+    uint64_t wanted = p->turns_begun + 1, start_ns = p->backend->ops->now_ns(p->backend);
+    while (p->turns_ended < wanted &&
+           p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS) {
+        if (p->jobs_of[(p->turns_begun + 1) % 2])
+            state_wait(p);
+        else if (p->turns_ended < p->turns_begun)
+            p->turns_ended++;
+        else
+            p->turns_begun++;
+    }
 }
 
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
@@ -177,6 +190,8 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     struct zone *zones[] = {&p->small, &p->large};
     struct range ranges[RANGES_AT_ONCE];
     state_enter(p);
+    /* Chunks under way may have the rights that the backend knew before. The walk does not see them
+     * until they are in their places. */
     if (!p->abandoned)
         await_chunks(p);
     if (p->abandoned) { /* and perhaps under revival, which reserves its zones without the lock */

@@ -323,11 +323,11 @@ uint64_t pool_park_end(struct pool *p, bool away)
     }
     if (list) {
         chunk_count_away(p, bytes, 0);
-        p->unlocked_jobs++;
+        unsigned job = state_begin_job(p);
         state_unlock(p);
         chunk_give_memory(p->backend, list, has_bytes);
         state_lock(p);
-        p->unlocked_jobs--;
+        state_end_job(p, job);
         bytes -= let_stay(p, list);
         state_broadcast(p);
     }
@@ -396,11 +396,11 @@ int pool_wake_begin(struct pool *p)
     }
     struct chunk *list = list_away(p);
     if (list) {
-        p->unlocked_jobs++;
+        unsigned job = state_begin_job(p);
         state_unlock(p);
         code = bring_back(p->backend, list);
         state_lock(p);
-        p->unlocked_jobs--;
+        state_end_job(p, job);
         for (struct chunk *c = list; c && !code; c = c->plan) {
             c->park = CHUNK_BACK;
             chunk_count_away(p, 0, c->size_bytes);

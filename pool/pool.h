@@ -195,7 +195,7 @@ uint64_t pool_idle_bytes(struct pool *p);
 
 /* Calls f for each committed range of an arena that is not away, to change its access rights. The
  * backend's rows already know the new rights, so ranges whose commit begins meanwhile have them.
- * For the others the call waits. */
+ * For commits that are under way the call waits. f is called without the lock. */
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg);
 

@@ -210,7 +210,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         return GROW_FAILED;
     }
     p->planned_bytes += bytes;
-    p->unlocked_jobs++;
+    unsigned job = state_begin_job(p);
     state_unlock(p);
     int failed = p->backend->ops->segment_alloc(p->backend, bytes, &addr);
     /* The map needs whole granules; every driver so far aligns allocations of this size to them. */
@@ -221,7 +221,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         find_evict(addr, bytes);
     state_lock(p);
     p->planned_bytes -= bytes;
-    p->unlocked_jobs--;
+    state_end_job(p, job);
     state_broadcast(p);
     struct block *b = failed || odd ? NULL : add(z, c, addr, bytes);
     if (!b) {

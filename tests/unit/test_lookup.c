@@ -115,4 +115,57 @@ RIG_TEST(a_note_is_a_blocks_own, expect_arena(state))
     EXPECT_EQ(pool_set_sync_memops(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");
 }
 
+static atomic_bool has_walked;
+
+static void ignore(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+}
+
+static void *walk(void *arg)
+{
+    pool_for_each_range(arg, ignore, NULL);
+    atomic_store(&has_walked, true);
+    return NULL;
+}
+
+static unsigned begin_job(struct pool *p)
+{
+    unsigned job;
+    LOCKED(p, job = state_begin_job(p));
+    return job;
+}
+
+static void end_job(struct pool *p, unsigned job)
+{
+    LOCKED(p, state_end_job(p, job); state_broadcast(p));
+}
+
+static bool is_inside(struct pool *p)
+{
+    bool inside;
+    LOCKED(p, inside = p->threads_inside);
+    return inside;
+}
+
+/* While there is always a job, in either parity of turns. */
+RIG_TEST(a_walk_waits_for_the_jobs_before_it_and_for_no_others, expect_arena(state))
+{
+    rig_alloc(r, MIB(6));
+    for (unsigned round = 0, job = begin_job(r->pool), next; round < 4; round++, job = next) {
+        atomic_store(&has_walked, false);
+        pthread_t thread = started(walk, r->pool);
+        while (!is_inside(r->pool) && !atomic_load(&has_walked))
+            usleep(100);
+        EXPECT(!atomic_load(&has_walked), "it waits");
+        next = begin_job(r->pool);
+        end_job(r->pool, job);
+        for (unsigned turn = 0; turn < 200000 && !atomic_load(&has_walked); turn++)
+            usleep(100);
+        EXPECT(atomic_load(&has_walked), "it is through while a later job is at work");
+        pthread_join(thread, NULL);
+        if (round == 3)
+            end_job(r->pool, next);
+    }
+}
+
 PLAY_TESTS
