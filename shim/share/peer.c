@@ -2,10 +2,21 @@
  *
  * See peer.h. A table holds the contexts, with a bit for each pair of them. A lock guards it, and
  * the rights of devices that follow from it (shim/driver/access.h). It is never held over a driver
- * call: a thread changes the rights under the lock, and the mapped ranges after it.
+ * call: a thread changes the rights under the lock, and the mapped ranges after it. Why the ranges
+ * have the last right, although several threads may change it and walk at the same time:
+ * 1. Whoever changes a range reads the right just before, and looks at it afterwards. If the right
+ *    is another one by then, the thread changes the range again. So the thread that changes a range
+ *    last gives it the last right: a later right would bring its own walk over the range.
+ * 2. A thread that takes access to a range away reads the right and counts itself as a taker in one
+ *    section under the lock. So none begins while the right is set to yes.
+ * 3. Whoever sets the right to yes waits for the takers before its walk. Each makes one call. From
+ *    then on nobody takes access away while a context needs it. So after the walk a copy of that
+ *    context is served. The wait is bounded; after the bound a copy may fail until the taker has
+ *    looked at the right again.
  */
 #include "shim/share/peer.h"
 
+#include "pool/spin.h"
 #include "shim/context/context.h"
 #include "shim/context/stream_watch.h"
 #include "shim/driver/access.h"
@@ -32,16 +43,54 @@ static bool overflowed; /* a context found no place: from then on no access is t
 static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Of each owner and accessor: threads that are taking the access to one range away. */
+static unsigned takers[DEVICES_MAX][DEVICES_MAX];
+
 struct peer_change {
-    CUdevice peer;
-    bool allowed;
+    CUdevice owner, accessor;
     CUresult rc; /* of the first failure */
 };
+
+static bool is_allowed(CUdevice owner, CUdevice accessor)
+{
+    return access_peers(owner) & device_bit(accessor);
+}
+
+static unsigned *takers_of(CUdevice owner, CUdevice accessor)
+{
+    return &takers[(unsigned)owner % DEVICES_MAX][(unsigned)accessor % DEVICES_MAX];
+}
+
+/* Lock held; a walk_ranges follows. */
+static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
+{
+    access_set_peer(owner, accessor, allowed);
+    walks_begun++;
+}
+
+/* Steps 1 and 2. */
+static CUresult change_one(const struct peer_change *change, uint64_t addr, uint64_t size_bytes)
+{
+    CUresult rc;
+    bool allowed;
+    unsigned *count = takers_of(change->owner, change->accessor);
+    do {
+        pthread_mutex_lock(&lock);
+        allowed = is_allowed(change->owner, change->accessor);
+        *count += !allowed;
+        pthread_mutex_unlock(&lock);
+        rc = access_change(change->accessor, allowed, addr, size_bytes);
+        pthread_mutex_lock(&lock);
+        *count -= !allowed;
+        pthread_mutex_unlock(&lock);
+    } while (is_allowed(change->owner, change->accessor) != allowed);
+    return rc;
+}
 
 static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct peer_change *change = arg;
-    CUresult rc = access_change(change->peer, change->allowed, addr, size_bytes);
+    CUresult rc = change_one(change, addr, size_bytes);
     if (change->rc == CUDA_SUCCESS)
         change->rc = rc;
 }
@@ -52,40 +101,41 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
  * Here copies need access, and kernels get it with them. */
 static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
 {
-    const struct peer_change *change = arg;
-    access_change(change->peer, change->allowed, addr, size_bytes);
-}
-
-static bool is_allowed(CUdevice owner, CUdevice accessor)
-{
-    return access_peers(owner) & device_bit(accessor);
-}
-
-/* Lock held; a walk_ranges follows. */
-static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
-{
-    access_set_peer(owner, accessor, allowed);
-    walks_begun++;
+    change_one(arg, addr, size_bytes);
 }
 
 /* Gives the ranges the right that was set. Pools that commit memory meanwhile already know it. A
  * pool may give a range back during the walk. Then a failure on it means nothing, and the next try
- * walks over what is left. Another thread may change the right and walk at the same time. Whoever
- * ends last sees the last right, and all ranges have that. */
+ * walks over what is left. */
 static CUresult walk_ranges(CUdevice owner, CUdevice accessor)
 {
     struct peer_change change;
     int tries = 0;
     do {
-        change = (struct peer_change){accessor, is_allowed(owner, accessor), CUDA_SUCCESS};
+        change = (struct peer_change){owner, accessor, CUDA_SUCCESS};
         context_for_each_range(owner, change_range, &change);
         import_for_each_range(owner, change_import, &change);
-    } while ((change.rc != CUDA_SUCCESS || is_allowed(owner, accessor) != change.allowed) &&
-             ++tries < TRIES);
+    } while (change.rc != CUDA_SUCCESS && ++tries < TRIES);
     pthread_mutex_lock(&lock);
     walks_ended++;
     pthread_mutex_unlock(&lock);
     return change.rc;
+}
+
+static bool has_taker(CUdevice owner, CUdevice accessor)
+{
+    pthread_mutex_lock(&lock);
+    bool has = *takers_of(owner, accessor);
+    pthread_mutex_unlock(&lock);
+    return has;
+}
+
+/* The right was set to yes: step 3. */
+static CUresult grant_ranges(CUdevice owner, CUdevice accessor)
+{
+    for (unsigned turn = 0; turn < CONTEXT_AWAIT_TURNS && has_taker(owner, accessor); turn++)
+        spin_pause(turn);
+    return walk_ranges(owner, accessor);
 }
 
 /* NULL: it is not known. Lock held, as for the functions up to take_back. */
@@ -192,7 +242,7 @@ CUresult peer_grant(CUcontext peer)
     }
     set_right(owner, device, true);
     pthread_mutex_unlock(&lock);
-    return walk_ranges(owner, device);
+    return grant_ranges(owner, device);
 }
 
 void peer_revoke(CUcontext peer)
@@ -226,7 +276,7 @@ static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
     if (!walks)
         return false;
     single_stream_disable(); /* as cuCtxEnablePeerAccess does */
-    if (walk_ranges(owner, device) == CUDA_SUCCESS)
+    if (grant_ranges(owner, device) == CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&lock);
     s = find_side(ctx);

@@ -389,3 +389,42 @@ ACT(a_block_that_comes_while_access_is_given_is_reached)
     printf(" and %d\n", cuMemcpyDtoH(&ones, made, sizeof ones));
     return word != 3 || ones != UINT32_MAX;
 }
+
+/* Threads make contexts, copy blocks of another device in each, and end it, so access of their
+ * device is granted and taken away all the time. */
+
+enum { MAKERS = 8, MAKERS_MS = 2000 };
+
+static int copy_in_own_contexts(int index, void *context)
+{
+    const struct first_copies *f = context;
+    int failed = 0;
+    uint64_t begin_ns = scene_now_ns();
+    for (unsigned round = 0; scene_now_ns() - begin_ns < MAKERS_MS * MS_NS && !failed; round++) {
+        CUcontext own;
+        REQUIRE(cuCtxCreate(&own, NULL, 0, 1));
+        for (unsigned i = 0; i < 3; i++) {
+            unsigned at = (round * 3 + i * 7 + (unsigned)index) % BLOCKS;
+            uint32_t word = UINT32_MAX;
+            int rc = cuMemcpyDtoH(&word, f->block[at], sizeof word);
+            failed += rc != 0 || word != at;
+        }
+        REQUIRE(cuCtxDestroy(own));
+    }
+    return failed;
+}
+
+ACT(first_copies_beside_ends_of_contexts_do_not_fail)
+{
+    static struct first_copies f;
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuMemSetAccess", "10000", 0));
+    scene_start(2, 120);
+    REQUIRE(gpu_open(0));
+    for (int i = 0; i < BLOCKS; i++)
+        f.block[i] = NEW_FILLED(MIB, (uint32_t)i, NULL);
+    REQUIRE(gpu_sync());
+    int failed = scene_threads(MAKERS, copy_in_own_contexts, &f);
+    printf("%d copies failed\n", failed);
+    return failed != 0;
+}
