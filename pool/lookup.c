@@ -184,6 +184,20 @@ static void await_chunks(struct pool *p)
     }
 }
 
+bool pool_has_range(uint64_t addr, uint64_t size_bytes)
+{
+    struct granule *g;
+    struct pool *p = find_owner(addr, &g);
+    if (!p)
+        return false;
+    p->threads_inside++;
+    await_chunks(p);
+    const struct chunk *c = map_chunk(addr, p);
+    bool has = c && c->addr == addr && c->size_bytes == size_bytes && c->park != CHUNK_AWAY;
+    state_leave(p);
+    return has;
+}
+
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg)
 {

@@ -87,10 +87,17 @@ static CUresult change_one(const struct peer_change *change, uint64_t addr, uint
     return rc;
 }
 
+/* Other threads may give the range back, or move its memory, during the walk. Then a failure means
+ * nothing. A range may also come anew between a failure and the look at it. */
 static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct peer_change *change = arg;
-    CUresult rc = change_one(change, addr, size_bytes);
+    CUresult rc = CUDA_SUCCESS;
+    for (int tries = 0; tries < TRIES; tries++) {
+        rc = change_one(change, addr, size_bytes);
+        if (rc == CUDA_SUCCESS || !pool_has_range(addr, size_bytes))
+            return;
+    }
     if (change->rc == CUDA_SUCCESS)
         change->rc = rc;
 }
@@ -104,18 +111,12 @@ static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
     change_one(arg, addr, size_bytes);
 }
 
-/* Gives the ranges the right that was set. Pools that commit memory meanwhile already know it. A
- * pool may give a range back during the walk. Then a failure on it means nothing, and the next try
- * walks over what is left. */
+/* Gives the ranges the right that was set. Pools that commit memory meanwhile already know it. */
 static CUresult walk_ranges(CUdevice owner, CUdevice accessor)
 {
-    struct peer_change change;
-    int tries = 0;
-    do {
-        change = (struct peer_change){owner, accessor, CUDA_SUCCESS};
-        context_for_each_range(owner, change_range, &change);
-        import_for_each_range(owner, change_import, &change);
-    } while (change.rc != CUDA_SUCCESS && ++tries < TRIES);
+    struct peer_change change = {owner, accessor, CUDA_SUCCESS};
+    context_for_each_range(owner, change_range, &change);
+    import_for_each_range(owner, change_import, &change);
     pthread_mutex_lock(&lock);
     walks_ended++;
     pthread_mutex_unlock(&lock);

@@ -428,3 +428,50 @@ ACT(first_copies_beside_ends_of_contexts_do_not_fail)
     printf("%d copies failed\n", failed);
     return failed != 0;
 }
+
+/* Access is given and taken away while memory of the device comes and goes. */
+
+enum { COMERS = 4, ENABLES = 8 };
+
+struct coming {
+    CUcontext owner;
+    uint64_t block;
+    atomic_bool ends;
+};
+
+static int come_and_go(int index, void *context)
+{
+    struct coming *c = context;
+    int failed = 0;
+    REQUIRE(gpu_open(index < COMERS ? 0 : 1));
+    for (size_t i = (size_t)index; index < COMERS && !atomic_load(&c->ends); i++)
+        TAKE_AND_GIVE((32 + i * 7 % 64) * MIB);
+    for (int i = 0; i < ENABLES && index == COMERS; i++) {
+        uint32_t word = 0;
+        int rc = cuCtxEnablePeerAccess(c->owner, 0);
+        failed += rc != 0 || cuMemcpyDtoH(&word, c->block, sizeof word) != 0 || word != 7;
+        if (rc == 0)
+            REQUIRE(cuCtxDisablePeerAccess(c->owner));
+    }
+    atomic_store(&c->ends, atomic_load(&c->ends) || index == COMERS);
+    return failed;
+}
+
+ACT(access_is_given_while_memory_goes_back)
+{
+    static struct coming c;
+    REQUIRE(setenv("GPUCACHE_MAX_IDLE", "0", 1));
+    REQUIRE(setenv("GPUCACHE_IDLE_TIMEOUT", "1ms", 1));
+    REQUIRE(setenv("SIM_REALTIME", "1", 0));
+    REQUIRE(setenv("SIM_COST_cuMemCreate", "300000", 0));
+    REQUIRE(setenv("SIM_COST_cuMemMap", "50000", 0));
+    REQUIRE(setenv("SIM_COST_cuMemSetAccess", "50000", 0));
+    scene_start(2, 120);
+    REQUIRE(gpu_open(0));
+    c.owner = CURRENT_CONTEXT();
+    c.block = NEW_FILLED(16 * MIB, 7, NULL);
+    REQUIRE(gpu_sync());
+    int failed = scene_threads(COMERS + 1, come_and_go, &c);
+    printf("%d failed\n", failed);
+    return failed != 0;
+}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/lookup.c: whose memory is it, seen from outside. */
+#include "pool/chunk.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/state.h"
@@ -166,6 +167,20 @@ RIG_TEST(a_walk_waits_for_the_jobs_before_it_and_for_no_others, expect_arena(sta
         if (round == 3)
             end_job(r->pool, next);
     }
+}
+
+RIG_TEST(a_range_that_has_gone_is_none, expect_arena(state))
+{
+    uint64_t a = rig_alloc(r, MIB(6));
+    const struct chunk *c = map_find(a)->chunk;
+    uint64_t addr = c->addr, size_bytes = c->size_bytes;
+    EXPECT(pool_has_range(addr, size_bytes), "the chunk");
+    EXPECT(!pool_has_range(addr, size_bytes / 2), "a part of it");
+    EXPECT(!pool_has_range(addr + GRANULE_BYTES, size_bytes), "not from its start on");
+    rig_free(r, a);
+    rig_trim(r, 0, true);
+    EXPECT(!pool_has_range(addr, size_bytes), "it has gone");
+    EXPECT(!pool_has_range(UINT64_C(0x5000), size_bytes), "nobody's memory");
 }
 
 PLAY_TESTS
