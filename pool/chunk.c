@@ -67,7 +67,7 @@ struct search {
 
 static bool eligible(const struct search *s, const struct chunk *c)
 {
-    return c->park == s->park && c->idle_since_ns <= s->unused_ns &&
+    return c->park == s->park && !c->walks && c->idle_since_ns <= s->unused_ns &&
            (!s->move || c->size_bytes <= s->want_bytes - s->got_bytes);
 }
 

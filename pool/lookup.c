@@ -8,6 +8,7 @@
 #include "pool/chunk.h"
 #include "pool/magazine.h"
 #include "pool/map.h"
+#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -145,21 +146,39 @@ enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops)
     return POOL_OK;
 }
 
-struct range {
-    uint64_t addr, size_bytes;
-};
-
-/* The next chunks from *at on. They are copied to the stack, because host memory may be short, and
- * f runs without the lock. */
-static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
-                            struct range ranges[RANGES_AT_ONCE])
+/* The next chunks from *at on, until one that a thread works on: *busy. They are copied to the
+ * stack, because host memory may be short. f runs without the lock: until it has, no thread takes
+ * the memory away from there. */
+static unsigned next_chunks(const struct pool *p, uint64_t *at, uint64_t end,
+                            struct chunk *chunks[RANGES_AT_ONCE], bool *busy)
 {
     unsigned count = 0, looks = RANGE_LOOKS;
-    const struct chunk *c;
-    while (count < RANGES_AT_ONCE && (c = chunk_next(p, at, end, &looks)))
-        if (c->park != CHUNK_AWAY)
-            ranges[count++] = (struct range){c->addr, c->size_bytes};
+    struct chunk *c;
+    *busy = false;
+    while (count < RANGES_AT_ONCE && !*busy && (c = chunk_next(p, at, end, &looks))) {
+        if (c->park == CHUNK_AWAY)
+            continue;
+        *busy = c->busy_block;
+        if (*busy) {
+            *at = c->addr;
+        } else {
+            c->walks++;
+            chunks[count++] = c;
+        }
+    }
     return count;
+}
+
+/* One turn of a wait for other threads. False: it has taken too long. Drops the lock. Nobody wakes
+ * the caller, who may be a signal handler in the very thread that is at work. */
+static bool await_turn(struct pool *p, unsigned *turn, uint64_t start_ns)
+{
+    if (p->backend->ops->now_ns(p->backend) - start_ns >= OOM_WAIT_NS)
+        return false;
+    state_unlock(p);
+    spin_pause((*turn)++);
+    state_lock(p);
+    return true;
 }
 
 /* Waits for the jobs that are under way, and not for later ones, of which there may always be some.
@@ -168,15 +187,15 @@ static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
  *    jobs are of the side that becomes the other one, and when it ends, none of those is left.
  * 2. The next turn to begin has all jobs before it that are under way now.
  * 3. A turn belongs to no thread: each one that waits begins it or ends it, whoever comes first.
- *    Threads that come during a turn share the next one. So each waits for two turns at most.
- * 4. Whoever waits is woken when the last job of a side is through. */
+ *    Threads that come during a turn share the next one. So each waits for two turns at most. */
 static void await_chunks(struct pool *p)
 {
     uint64_t wanted = p->turns_begun + 1, start_ns = p->backend->ops->now_ns(p->backend);
-    while (p->turns_ended < wanted &&
-           p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS) {
+    unsigned turn = 0;
+    bool waits = true;
+    while (waits && p->turns_ended < wanted) {
         if (p->jobs_of[(p->turns_begun + 1) % 2])
-            state_wait(p);
+            waits = await_turn(p, &turn, start_ns);
         else if (p->turns_ended < p->turns_begun)
             p->turns_ended++;
         else
@@ -184,25 +203,13 @@ static void await_chunks(struct pool *p)
     }
 }
 
-bool pool_has_range(uint64_t addr, uint64_t size_bytes)
-{
-    struct granule *g;
-    struct pool *p = find_owner(addr, &g);
-    if (!p)
-        return false;
-    p->threads_inside++;
-    await_chunks(p);
-    const struct chunk *c = map_chunk(addr, p);
-    bool has = c && c->addr == addr && c->size_bytes == size_bytes && c->park != CHUNK_AWAY;
-    state_leave(p);
-    return has;
-}
-
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg)
 {
     struct zone *zones[] = {&p->small, &p->large};
-    struct range ranges[RANGES_AT_ONCE];
+    struct chunk *chunks[RANGES_AT_ONCE];
+    uint64_t start_ns = p->backend->ops->now_ns(p->backend);
+    unsigned turn = 0;
     state_enter(p);
     /* Chunks under way may have the rights that the backend knew before. The walk does not see them
      * until they are in their places. */
@@ -217,11 +224,18 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
     for (int i = 0; i < 2; i++) {
         uint64_t end = zones[i]->base + zones[i]->size_bytes;
         for (uint64_t at = zones[i]->base; at < end;) {
-            unsigned count = next_ranges(p, &at, end, ranges);
+            bool busy;
+            unsigned count = next_chunks(p, &at, end, chunks, &busy);
+            if (busy && !count) { /* it may come back as it was, or go */
+                at += await_turn(p, &turn, start_ns) ? 0 : GRANULE_BYTES;
+                continue;
+            }
             state_unlock(p);
             for (unsigned k = 0; k < count; k++)
-                f(arg, ranges[k].addr, ranges[k].size_bytes);
+                f(arg, chunks[k]->addr, chunks[k]->size_bytes);
             state_lock(p);
+            for (unsigned k = 0; k < count; k++)
+                chunks[k]->walks--;
         }
     }
     p->unlocked_jobs--;

@@ -38,7 +38,7 @@
  * 3. No second mapping is left: once the chunks are held no ghost comes of them, and all ghosts go
  *    (no work runs). Else their mappings would keep the memory.
  * 4. The pool moves, releases and seizes only chunks that are HERE (eligible in chunk.c). What a
- *    thread works on at the hold (busy_block) is not held. A window of a growth may cover free
+ *    thread works on at the hold (busy_block, walks) is not held. A window of a growth may cover free
  *    memory of a parked chunk. Growing creates and maps in the holes of its window only.
  * 5. The list `parked` has all chunks that are not HERE, and no others. Only these functions and
  *    pool_abandon take one out. So the caller's walk over it may drop the lock.
@@ -101,7 +101,7 @@ static void hold_chunks(struct pool *p)
         for (uint64_t at = zones[i]->base, end = at + zones[i]->size_bytes; at < end;) {
             unsigned looks = RANGE_LOOKS;
             for (struct chunk *c; (c = chunk_next(p, &at, end, &looks));) {
-                if (c->park != CHUNK_HERE || c->exposed || c->busy_block)
+                if (c->park != CHUNK_HERE || c->exposed || c->busy_block || c->walks)
                     continue;
                 while (above != &p->parked && parked_chunk(above)->addr < c->addr)
                     above = above->next;

@@ -195,12 +195,10 @@ uint64_t pool_idle_bytes(struct pool *p);
 
 /* Calls f for each committed range of an arena that is not away, to change its access rights. The
  * backend's rows already know the new rights, so ranges whose commit begins meanwhile have them.
- * For commits that are under way the call waits. f is called without the lock. */
+ * For commits that are under way the call waits. f is called without the lock, and meanwhile the
+ * range stays as it is. */
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg);
-/* Is this one of those ranges, as a whole? For an f that failed: other threads may have given the
- * range back, or moved its memory. Waits for those that are at work on memory. */
-bool pool_has_range(uint64_t addr, uint64_t size_bytes);
 
 /* What the program holds, with the bytes that it asked for, and the device memory that the pool
  * holds, without what is away. Fills at most max. Returns how many there are. Holds the lock for

@@ -65,6 +65,7 @@ static struct host_cache records = {.record_bytes = (sizeof(struct opened) + 15)
 static struct opened *list, *closed, *leaving;
 static atomic_int open_count, closed_count; /* closed_count: of both those lists */
 static struct departure *departures;        /* the threads that unmap an entry */
+static unsigned walkers; /* threads that change the access to ranges that they have listed */
 
 static void remove_entry(struct opened **head, struct opened *gone)
 {
@@ -117,6 +118,20 @@ static void forget_entry(struct departure *d)
     pthread_mutex_unlock(&lock);
 }
 
+/* No entry that is in `list` no more is in a walk then (peer.c). Bounded: a walker may be what this
+ * thread's signal handler has interrupted. */
+static void await_walkers(void)
+{
+    for (unsigned turn = 0; turn < CONTEXT_AWAIT_TURNS; turn++) {
+        pthread_mutex_lock(&lock);
+        bool none = !walkers;
+        pthread_mutex_unlock(&lock);
+        if (none)
+            return;
+        spin_pause(turn);
+    }
+}
+
 static void unmap_closed(void *data)
 {
     struct departure *d = data;
@@ -126,8 +141,10 @@ static void unmap_closed(void *data)
     /* The end of a context waits for its work. */
     d->refused = d->native && device_fence_drain(o->ctx) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     forget_entry(d); /* before the driver may give its addresses to others */
-    if (!d->refused)
+    if (!d->refused) {
+        await_walkers();
         mapping_destroy(&o->mapping, !d->native);
+    }
     pushed_end(&pushed);
 }
 
@@ -201,17 +218,12 @@ static uint64_t tidy(uint64_t now_ns)
     return DUTY_NEVER;
 }
 
-/* Access that other devices got while the memory was on its way. The thread that grants access
- * walks over the opened entries, and this one was not among them yet. */
-struct late_access {
-    CUdevice device;
-    const struct mapping *mapping;
-};
-
+/* Of a busy entry, over which no change of access walks. The peers may change during its mapping.
+ */
 static void allow_late(void *data)
 {
-    const struct late_access *late = data;
-    access_allow(late->device, late->mapping->base, late->mapping->total_bytes);
+    const struct opened *o = data;
+    access_allow(o->device, o->mapping.base, o->mapping.total_bytes);
 }
 
 /* Makes the mapping of a busy entry. */
@@ -243,8 +255,7 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!mapping_is_supported())
         return CUDA_ERROR_NOT_SUPPORTED;
-    struct mapping fresh = {.total_bytes = 0};
-    struct late_access late = {.mapping = &fresh};
+    bool is_new = false;
     pthread_mutex_lock(&lock);
     clear_closed();
     struct opened *o;
@@ -256,12 +267,18 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
         pthread_mutex_unlock(&lock);
         rc = map_entry(o, flags, native);
         pthread_mutex_lock(&lock);
-        o->busy = false;
+        while (rc == CUDA_SUCCESS && o->mapping.total_bytes &&
+               o->mapping.peers != access_peers(o->device)) {
+            o->mapping.peers = access_peers(o->device);
+            pthread_mutex_unlock(&lock);
+            call_scope_run(NULL, allow_late, o);
+            pthread_mutex_lock(&lock);
+        }
+        o->busy = false; /* from here on a change of access walks over it */
         pthread_cond_broadcast(&changed);
         if (rc == CUDA_SUCCESS) {
             atomic_fetch_add(&open_count, 1);
-            fresh = o->mapping;
-            late.device = o->device;
+            is_new = o->mapping.total_bytes;
         } else {
             remove_entry(&list, o);
             host_cache_put(&records, o);
@@ -271,12 +288,8 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
         o->opens++;
         *addr = o->mapping.addr;
     }
-    /* The entry is found from here on: a later change of access walks over it. */
-    bool behind = fresh.total_bytes && access_peers(late.device) != fresh.peers;
     pthread_mutex_unlock(&lock);
-    *mapped = fresh.total_bytes != 0;
-    if (behind)
-        call_scope_run(NULL, allow_late, &late);
+    *mapped = is_new;
     return rc;
 }
 
@@ -326,6 +339,7 @@ bool import_close(CUdeviceptr addr, CUresult *rc)
 static void unmap_after_context(void *data)
 {
     const struct opened *o = data;
+    await_walkers();
     mapping_destroy(&o->mapping, true);
 }
 
@@ -418,6 +432,7 @@ void import_for_each_range(CUdevice device,
     if (!import_any_open())
         return;
     pthread_mutex_lock(&lock);
+    walkers++;
     for (const struct opened *o = list; o; o = o->next)
         count++;
     if (count)
@@ -428,6 +443,9 @@ void import_for_each_range(CUdevice device,
     pthread_mutex_unlock(&lock);
     for (size_t i = 0; i < at; i++)
         f(arg, ranges[i].addr, ranges[i].size_bytes);
+    pthread_mutex_lock(&lock);
+    walkers--;
+    pthread_mutex_unlock(&lock);
     host_pages_free(ranges, count * sizeof *ranges);
 }
 

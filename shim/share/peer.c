@@ -2,17 +2,15 @@
  *
  * See peer.h. A table holds the contexts, with a bit for each pair of them. A lock guards it, and
  * the rights of devices that follow from it (shim/driver/access.h). It is never held over a driver
- * call: a thread changes the rights under the lock, and the mapped ranges after it. Why the ranges
- * have the last right, although several threads may change it and walk at the same time:
- * 1. Whoever changes a range reads the right just before, and looks at it afterwards. If the right
- *    is another one by then, the thread changes the range again. So the thread that changes a range
- *    last gives it the last right: a later right would bring its own walk over the range.
- * 2. A thread that takes access to a range away reads the right and counts itself as a taker in one
- *    section under the lock. So none begins while the right is set to yes.
- * 3. Whoever sets the right to yes waits for the takers before its walk. Each makes one call. From
- *    then on nobody takes access away while a context needs it. So after the walk a copy of that
- *    context is served. The wait is bounded; after the bound a copy may fail until the taker has
- *    looked at the right again.
+ * call: a thread changes the rights under the lock, and the mapped ranges after it.
+ * 1. One thread at a time changes the access to a range, and nobody unmaps the range meanwhile
+ *    (pool_for_each_range, import_for_each_range). Else the driver frees host memory twice, or
+ *    running work fails with 719 (two H200, 580.159). A turn is one call. The wait for it is
+ *    bounded, because the caller may be a signal handler in the thread whose turn it is.
+ * 2. In its turn a thread reads the right and gives the range that. A later right brings a walk of
+ *    its own. So the last turn gives each range the last right.
+ * 3. After the walk of a grant the ranges stay in reach as long as a context needs it: a turn that
+ *    read that there is no right came before the grant's turn at the same range.
  */
 #include "shim/share/peer.h"
 
@@ -28,7 +26,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64, TRIES = 4 };
+enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64 };
 
 /* A context that the program made, or that has access or gives it. */
 static struct side {
@@ -43,8 +41,7 @@ static bool overflowed; /* a context found no place: from then on no access is t
 static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Of each owner and accessor: threads that are taking the access to one range away. */
-static unsigned takers[DEVICES_MAX][DEVICES_MAX];
+static bool has_turn; /* a thread has: step 1 */
 
 struct peer_change {
     CUdevice owner, accessor;
@@ -56,11 +53,6 @@ static bool is_allowed(CUdevice owner, CUdevice accessor)
     return access_peers(owner) & device_bit(accessor);
 }
 
-static unsigned *takers_of(CUdevice owner, CUdevice accessor)
-{
-    return &takers[(unsigned)owner % DEVICES_MAX][(unsigned)accessor % DEVICES_MAX];
-}
-
 /* Lock held; a walk_ranges follows. */
 static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
 {
@@ -68,36 +60,28 @@ static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
     walks_begun++;
 }
 
-/* Steps 1 and 2. */
-static CUresult change_one(const struct peer_change *change, uint64_t addr, uint64_t size_bytes)
+/* Returns with the lock held. */
+static void take_turn(void)
 {
-    CUresult rc;
-    bool allowed;
-    unsigned *count = takers_of(change->owner, change->accessor);
-    do {
-        pthread_mutex_lock(&lock);
-        allowed = is_allowed(change->owner, change->accessor);
-        *count += !allowed;
+    pthread_mutex_lock(&lock);
+    for (unsigned turn = 0; has_turn && turn < CONTEXT_AWAIT_TURNS; turn++) {
         pthread_mutex_unlock(&lock);
-        rc = access_change(change->accessor, allowed, addr, size_bytes);
+        spin_pause(turn);
         pthread_mutex_lock(&lock);
-        *count -= !allowed;
-        pthread_mutex_unlock(&lock);
-    } while (is_allowed(change->owner, change->accessor) != allowed);
-    return rc;
+    }
+    has_turn = true;
 }
 
-/* Other threads may give the range back, or move its memory, during the walk. Then a failure means
- * nothing. A range may also come anew between a failure and the look at it. */
 static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct peer_change *change = arg;
-    CUresult rc = CUDA_SUCCESS;
-    for (int tries = 0; tries < TRIES; tries++) {
-        rc = change_one(change, addr, size_bytes);
-        if (rc == CUDA_SUCCESS || !pool_has_range(addr, size_bytes))
-            return;
-    }
+    take_turn();
+    bool allowed = is_allowed(change->owner, change->accessor);
+    pthread_mutex_unlock(&lock);
+    CUresult rc = access_change(change->accessor, allowed, addr, size_bytes);
+    pthread_mutex_lock(&lock);
+    has_turn = false;
+    pthread_mutex_unlock(&lock);
     if (change->rc == CUDA_SUCCESS)
         change->rc = rc;
 }
@@ -108,7 +92,8 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
  * Here copies need access, and kernels get it with them. */
 static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
 {
-    change_one(arg, addr, size_bytes);
+    struct peer_change change = *(const struct peer_change *)arg;
+    change_range(&change, addr, size_bytes);
 }
 
 /* Gives the ranges the right that was set. Pools that commit memory meanwhile already know it. */
@@ -121,22 +106,6 @@ static CUresult walk_ranges(CUdevice owner, CUdevice accessor)
     walks_ended++;
     pthread_mutex_unlock(&lock);
     return change.rc;
-}
-
-static bool has_taker(CUdevice owner, CUdevice accessor)
-{
-    pthread_mutex_lock(&lock);
-    bool has = *takers_of(owner, accessor);
-    pthread_mutex_unlock(&lock);
-    return has;
-}
-
-/* The right was set to yes: step 3. */
-static CUresult grant_ranges(CUdevice owner, CUdevice accessor)
-{
-    for (unsigned turn = 0; turn < CONTEXT_AWAIT_TURNS && has_taker(owner, accessor); turn++)
-        spin_pause(turn);
-    return walk_ranges(owner, accessor);
 }
 
 /* NULL: it is not known. Lock held, as for the functions up to take_back. */
@@ -243,7 +212,7 @@ CUresult peer_grant(CUcontext peer)
     }
     set_right(owner, device, true);
     pthread_mutex_unlock(&lock);
-    return grant_ranges(owner, device);
+    return walk_ranges(owner, device);
 }
 
 void peer_revoke(CUcontext peer)
@@ -277,7 +246,7 @@ static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
     if (!walks)
         return false;
     single_stream_disable(); /* as cuCtxEnablePeerAccess does */
-    if (grant_ranges(owner, device) == CUDA_SUCCESS)
+    if (walk_ranges(owner, device) == CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&lock);
     s = find_side(ctx);
