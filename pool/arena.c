@@ -7,6 +7,7 @@
 #include "pool/arena.h"
 
 #include "pool/chunk.h"
+#include "pool/job.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/peak.h"
@@ -381,11 +382,11 @@ static enum grow_result grow_window(struct pool *p, struct zone *z, uint64_t siz
         goto out;
     }
     p->planned_bytes += plan.create_bytes;
-    unsigned job = state_begin_job(p);
+    job_begin(p);
     state_unlock(p);
     int failed = map_all(p->backend, plan.list);
     state_lock(p);
-    state_end_job(p, job);
+    job_end(p);
     p->planned_bytes -= plan.create_bytes;
     result = GROW_OK;
     if (failed) {

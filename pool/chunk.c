@@ -4,6 +4,7 @@
  */
 #include "pool/chunk.h"
 
+#include "pool/job.h"
 #include "pool/map.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
@@ -67,7 +68,7 @@ struct search {
 
 static bool eligible(const struct search *s, const struct chunk *c)
 {
-    return c->park == s->park && !c->walks && c->idle_since_ns <= s->unused_ns &&
+    return c->park == s->park && c->idle_since_ns <= s->unused_ns &&
            (!s->move || c->size_bytes <= s->want_bytes - s->got_bytes);
 }
 
@@ -309,7 +310,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
      * the driver gives them to nobody. */
     for (struct chunk *c = list; c && p->arena; c = c->plan)
         map_disclaim(c, p);
-    unsigned job = state_begin_job(p);
+    job_begin(p);
     state_unlock(p);
     if (p->arena)
         bytes = chunk_give_memory(p->backend, list, false);
@@ -326,7 +327,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
             forget(p, c);
     }
     p->stats.reserved_bytes -= bytes;
-    state_end_job(p, job);
+    job_end(p);
     state_broadcast(p);
     return bytes;
 }
@@ -420,12 +421,12 @@ static bool reap_some(struct pool *p, bool all)
     }
     if (list_empty(&list))
         return false;
-    unsigned job = state_begin_job(p);
+    job_begin(p);
     state_unlock(p);
     for (struct list *n = list.next; n != &list;)
         n = unmap_run(p->backend, n, &list);
     state_lock(p);
-    state_end_job(p, job);
+    job_end(p);
     list_for_each(n, tmp, &list) {
         list_remove(n);
         zone_make_hole(list_entry(n, struct block, link));

@@ -48,7 +48,6 @@ struct chunk {
     bool in_use_by_gpu; /* .. old work may use it: a moved chunk keeps its old mapping */
     bool exposed;       /* something in it is or was exposed, and is live, pending or dead */
     enum chunk_park park;
-    unsigned walks;         /* threads that change its rights (lookup.c): its memory stays there */
     bool still_mapped;      /* AWAY; the driver may not have undone the mapping of a failed wake */
     struct list parked;     /* pool.parked, unless HERE */
     uint64_t idle_since_ns; /* last use, if IDLE_TIMEOUT is set; else when it was committed */

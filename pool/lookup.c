@@ -6,9 +6,9 @@
 #include "pool/lookup.h"
 
 #include "pool/chunk.h"
+#include "pool/job.h"
 #include "pool/magazine.h"
 #include "pool/map.h"
-#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -146,99 +146,45 @@ enum pool_status pool_set_sync_memops(uint64_t addr, bool sync_memops)
     return POOL_OK;
 }
 
-/* The next chunks from *at on, until one that a thread works on: *busy. They are copied to the
- * stack, because host memory may be short. f runs without the lock: until it has, no thread takes
- * the memory away from there. */
-static unsigned next_chunks(const struct pool *p, uint64_t *at, uint64_t end,
-                            struct chunk *chunks[RANGES_AT_ONCE], bool *busy)
+struct range {
+    uint64_t addr, size_bytes;
+};
+
+/* The next chunks from *at on. They are copied to the stack, because host memory may be short, and
+ * f runs without the lock. */
+static unsigned next_ranges(const struct pool *p, uint64_t *at, uint64_t end,
+                            struct range ranges[RANGES_AT_ONCE])
 {
     unsigned count = 0, looks = RANGE_LOOKS;
-    struct chunk *c;
-    *busy = false;
-    while (count < RANGES_AT_ONCE && !*busy && (c = chunk_next(p, at, end, &looks))) {
-        if (c->park == CHUNK_AWAY)
-            continue;
-        *busy = c->busy_block;
-        if (*busy) {
-            *at = c->addr;
-        } else {
-            c->walks++;
-            chunks[count++] = c;
-        }
-    }
+    const struct chunk *c;
+    while (count < RANGES_AT_ONCE && (c = chunk_next(p, at, end, &looks)))
+        if (c->park != CHUNK_AWAY)
+            ranges[count++] = (struct range){c->addr, c->size_bytes};
     return count;
-}
-
-/* One turn of a wait for other threads. False: it has taken too long. Drops the lock. Nobody wakes
- * the caller, who may be a signal handler in the very thread that is at work. */
-static bool await_turn(struct pool *p, unsigned *turn, uint64_t start_ns)
-{
-    if (p->backend->ops->now_ns(p->backend) - start_ns >= OOM_WAIT_NS)
-        return false;
-    state_unlock(p);
-    spin_pause((*turn)++);
-    state_lock(p);
-    return true;
-}
-
-/* Waits for the jobs that are under way, and not for later ones, of which there may always be some.
- * 1. A job belongs to the side that turns_begun has when it begins. A turn begins when the one
- *    before has ended, and ends when no job of the other side is left. So when a turn begins, all
- *    jobs are of the side that becomes the other one, and when it ends, none of those is left.
- * 2. The next turn to begin has all jobs before it that are under way now.
- * 3. A turn belongs to no thread: each one that waits begins it or ends it, whoever comes first.
- *    Threads that come during a turn share the next one. So each waits for two turns at most. */
-static void await_chunks(struct pool *p)
-{
-    uint64_t wanted = p->turns_begun + 1, start_ns = p->backend->ops->now_ns(p->backend);
-    unsigned turn = 0;
-    bool waits = true;
-    while (waits && p->turns_ended < wanted) {
-        if (p->jobs_of[(p->turns_begun + 1) % 2])
-            waits = await_turn(p, &turn, start_ns);
-        else if (p->turns_ended < p->turns_begun)
-            p->turns_ended++;
-        else
-            p->turns_begun++;
-    }
 }
 
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg)
 {
     struct zone *zones[] = {&p->small, &p->large};
-    struct chunk *chunks[RANGES_AT_ONCE];
-    uint64_t start_ns = p->backend->ops->now_ns(p->backend);
-    unsigned turn = 0;
-    state_enter(p);
-    /* Chunks under way may have the rights that the backend knew before. The walk does not see them
-     * until they are in their places. */
-    if (!p->abandoned)
-        await_chunks(p);
+    struct range ranges[RANGES_AT_ONCE];
+    state_lock(p);
     if (p->abandoned) { /* and perhaps under revival, which reserves its zones without the lock */
-        state_leave(p);
+        state_unlock(p);
         return;
     }
-    p->unlocked_jobs++;
-    /* Chunks that come from here on are mapped with the rights that the backend knows by then. */
+    job_begin_walk(p);
     for (int i = 0; i < 2; i++) {
         uint64_t end = zones[i]->base + zones[i]->size_bytes;
         for (uint64_t at = zones[i]->base; at < end;) {
-            bool busy;
-            unsigned count = next_chunks(p, &at, end, chunks, &busy);
-            if (busy && !count) { /* it may come back as it was, or go */
-                at += await_turn(p, &turn, start_ns) ? 0 : GRANULE_BYTES;
-                continue;
-            }
+            unsigned count = next_ranges(p, &at, end, ranges);
             state_unlock(p);
             for (unsigned k = 0; k < count; k++)
-                f(arg, chunks[k]->addr, chunks[k]->size_bytes);
+                f(arg, ranges[k].addr, ranges[k].size_bytes);
             state_lock(p);
-            for (unsigned k = 0; k < count; k++)
-                chunks[k]->walks--;
         }
     }
-    p->unlocked_jobs--;
+    job_end_walk(p);
     state_broadcast(p);
-    state_leave(p);
+    state_unlock(p);
 }

@@ -38,7 +38,7 @@
  * 3. No second mapping is left: once the chunks are held no ghost comes of them, and all ghosts go
  *    (no work runs). Else their mappings would keep the memory.
  * 4. The pool moves, releases and seizes only chunks that are HERE (eligible in chunk.c). What a
- *    thread works on at the hold (busy_block, walks) is not held. A window of a growth may cover free
+ *    thread works on at the hold (busy_block) is not held. A window of a growth may cover free
  *    memory of a parked chunk. Growing creates and maps in the holes of its window only.
  * 5. The list `parked` has all chunks that are not HERE, and no others. Only these functions and
  *    pool_abandon take one out. So the caller's walk over it may drop the lock.
@@ -49,6 +49,7 @@
  * address keeps that address until all bytes are back.
  */
 #include "pool/chunk.h"
+#include "pool/job.h"
 #include "pool/map.h"
 #include "pool/pool.h"
 #include "pool/release.h"
@@ -101,7 +102,7 @@ static void hold_chunks(struct pool *p)
         for (uint64_t at = zones[i]->base, end = at + zones[i]->size_bytes; at < end;) {
             unsigned looks = RANGE_LOOKS;
             for (struct chunk *c; (c = chunk_next(p, &at, end, &looks));) {
-                if (c->park != CHUNK_HERE || c->exposed || c->busy_block || c->walks)
+                if (c->park != CHUNK_HERE || c->exposed || c->busy_block)
                     continue;
                 while (above != &p->parked && parked_chunk(above)->addr < c->addr)
                     above = above->next;
@@ -323,11 +324,11 @@ uint64_t pool_park_end(struct pool *p, bool away)
     }
     if (list) {
         chunk_count_away(p, bytes, 0);
-        unsigned job = state_begin_job(p);
+        job_begin(p);
         state_unlock(p);
         chunk_give_memory(p->backend, list, has_bytes);
         state_lock(p);
-        state_end_job(p, job);
+        job_end(p);
         bytes -= let_stay(p, list);
         state_broadcast(p);
     }
@@ -396,11 +397,11 @@ int pool_wake_begin(struct pool *p)
     }
     struct chunk *list = list_away(p);
     if (list) {
-        unsigned job = state_begin_job(p);
+        job_begin(p);
         state_unlock(p);
         code = bring_back(p->backend, list);
         state_lock(p);
-        state_end_job(p, job);
+        job_end(p);
         for (struct chunk *c = list; c && !code; c = c->plan) {
             c->park = CHUNK_BACK;
             chunk_count_away(p, 0, c->size_bytes);

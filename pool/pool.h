@@ -194,9 +194,9 @@ bool pool_can_tell(struct pool *p);
 uint64_t pool_idle_bytes(struct pool *p);
 
 /* Calls f for each committed range of an arena that is not away, to change its access rights. The
- * backend's rows already know the new rights, so ranges whose commit begins meanwhile have them.
- * For commits that are under way the call waits. f is called without the lock, and meanwhile the
- * range stays as it is. */
+ * backend's rows already know the new rights, so ranges committed afterwards have them. Waits for
+ * commits and releases that are under way, and others wait for its end (job.h). f is called without
+ * the lock. */
 void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uint64_t size_bytes),
                          void *arg);
 

@@ -5,6 +5,7 @@
 #include "pool/segment.h"
 
 #include "pool/chunk.h"
+#include "pool/job.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/release.h"
@@ -210,7 +211,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         return GROW_FAILED;
     }
     p->planned_bytes += bytes;
-    unsigned job = state_begin_job(p);
+    job_begin(p);
     state_unlock(p);
     int failed = p->backend->ops->segment_alloc(p->backend, bytes, &addr);
     /* The map needs whole granules; every driver so far aligns allocations of this size to them. */
@@ -221,7 +222,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
         find_evict(addr, bytes);
     state_lock(p);
     p->planned_bytes -= bytes;
-    state_end_job(p, job);
+    job_end(p);
     state_broadcast(p);
     struct block *b = failed || odd ? NULL : add(z, c, addr, bytes);
     if (!b) {

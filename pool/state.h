@@ -32,16 +32,14 @@ struct pool {
     void *owner;
     bool arena; /* arena backing; else segments */
     bool abandoned;
-    bool evicted;            /* the driver gave its memory to others: the context has ended */
-    unsigned threads_inside; /* threads in a function that may drop the lock on its way */
-    unsigned unlocked_jobs;  /* threads that commit, move or release memory, or walk over it */
-    unsigned jobs_of[2];     /* all but the walks, by the parity of turns_begun when they began */
-    uint64_t turns_begun;    /* see await_chunks in lookup.c */
-    uint64_t turns_ended;    /* of those */
-    uint64_t jobs_done;      /* how often one of those threads was through */
-    uint64_t released_ns;    /* when idle memory went back last; 0: never */
-    uint64_t now_ns;         /* coarse clock, read at slow moments */
-    uint64_t serial;         /* of the last block handed out, but for magazines */
+    bool evicted;                 /* the driver gave its memory to others: the context has ended */
+    unsigned threads_inside;      /* threads in a function that may drop the lock on its way */
+    unsigned unlocked_jobs;       /* threads that commit, move or release memory, or walk over it */
+    unsigned running_jobs, walks; /* see job.h */
+    uint64_t jobs_done;           /* how often one of those threads was through */
+    uint64_t released_ns;         /* when idle memory went back last; 0: never */
+    uint64_t now_ns;              /* coarse clock, read at slow moments */
+    uint64_t serial;              /* of the last block handed out, but for magazines */
     struct time_budget time_budget; /* time left for saving memory */
     uint64_t planned_bytes;         /* threads without the lock are taking it from the driver */
     unsigned release_beyond_shift;  /* segment backing: see plan_release in segment.c; 0: none */
@@ -123,22 +121,6 @@ static inline void state_broadcast(struct pool *p)
 {
     p->jobs_done++;
     pthread_cond_broadcast(&p->changed);
-}
-
-/* Around work on memory without the lock. Returns what state_end_job needs. */
-static inline unsigned state_begin_job(struct pool *p)
-{
-    unsigned side = p->turns_begun % 2;
-    p->unlocked_jobs++;
-    p->jobs_of[side]++;
-    return side;
-}
-
-/* A state_broadcast follows. */
-static inline void state_end_job(struct pool *p, unsigned side)
-{
-    p->unlocked_jobs--;
-    p->jobs_of[side]--;
 }
 
 /* Would taking so much more from the driver break MAX_RESERVED? */

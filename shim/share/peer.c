@@ -4,7 +4,7 @@
  * the rights of devices that follow from it (shim/driver/access.h). It is never held over a driver
  * call: a thread changes the rights under the lock, and the mapped ranges after it.
  * 1. One thread at a time changes the access to a range, and nobody unmaps the range meanwhile
- *    (pool_for_each_range, import_for_each_range). Else the driver frees host memory twice, or
+ *    (pool/job.h, import_for_each_range). Else the driver frees host memory twice, or
  *    running work fails with 719 (two H200, 580.159). A turn is one call. The wait for it is
  *    bounded, because the caller may be a signal handler in the thread whose turn it is.
  * 2. In its turn a thread reads the right and gives the range that. A later right brings a walk of

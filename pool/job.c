@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See job.h; the numbers are those of its steps.
+ */
+#include "pool/job.h"
+
+#include "pool/spin.h"
+#include "pool/state.h"
+#include "pool/tuning.h"
+
+/* Until *count is 0. Nobody wakes the caller: step 3. */
+static void await_none(struct pool *p, const unsigned *count)
+{
+    uint64_t start_ns = 0;
+    for (unsigned turn = 0; *count; turn++) {
+        uint64_t now_ns = p->backend->ops->now_ns(p->backend);
+        start_ns = start_ns ? start_ns : now_ns;
+        if (now_ns - start_ns >= OOM_WAIT_NS)
+            return;
+        state_unlock(p);
+        spin_pause(turn);
+        state_lock(p);
+    }
+}
+
+void job_begin(struct pool *p)
+{
+    p->unlocked_jobs++;
+    await_none(p, &p->walks);
+    p->running_jobs++;
+}
+
+void job_end(struct pool *p)
+{
+    p->running_jobs--;
+    p->unlocked_jobs--;
+}
+
+void job_begin_walk(struct pool *p)
+{
+    p->unlocked_jobs++;
+    p->walks++;
+    await_none(p, &p->running_jobs);
+}
+
+void job_end_walk(struct pool *p)
+{
+    p->walks--;
+    p->unlocked_jobs--;
+}
