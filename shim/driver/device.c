@@ -97,7 +97,7 @@ static int row_map(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64
     uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = access_map(addr, size_bytes, handle);
+    CUresult rc = real.cuMemMap(addr, size_bytes, 0, handle, 0);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_MAP, addr, size_bytes, begin_ns);
@@ -120,7 +120,7 @@ static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
     uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = access_unmap(addr, size_bytes);
+    CUresult rc = real.cuMemUnmap(addr, size_bytes);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_UNMAP, addr, size_bytes, begin_ns);

@@ -61,7 +61,7 @@ static CUresult map_one(struct arrival *a, int fd, uint64_t size_bytes)
                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (rc != CUDA_SUCCESS)
         return rc;
-    rc = access_map(a->base + a->mapped_bytes, size_bytes, handle);
+    rc = real.cuMemMap(a->base + a->mapped_bytes, size_bytes, 0, handle, 0);
     if (rc == CUDA_SUCCESS)
         a->mapped_bytes += size_bytes;
     real.cuMemRelease(handle); /* the mapping keeps the memory */
@@ -72,7 +72,7 @@ static CUresult map_one(struct arrival *a, int fd, uint64_t size_bytes)
 static void unmap_all(CUdeviceptr base, uint64_t mapped_bytes, uint64_t total_bytes)
 {
     if (mapped_bytes)
-        access_unmap(base, mapped_bytes);
+        real.cuMemUnmap(base, mapped_bytes);
     reservation_destroy(base, total_bytes);
 }
 
@@ -99,9 +99,7 @@ static CUresult allow(struct arrival *a)
     CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = a->device},
                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     a->peers = access_peers(a->device);
-    bool taken = access_begin_turn();
     CUresult rc = real.cuMemSetAccess(a->base, a->total_bytes, &desc, 1);
-    access_end_turn(taken);
     if (rc == CUDA_SUCCESS && a->peers)
         /* May fail: not each of the peers need be a peer of the memory's own device. */
         access_allow(a->device, a->base, a->total_bytes);

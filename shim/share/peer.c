@@ -3,8 +3,10 @@
  * See peer.h. A table holds the contexts, with a bit for each pair of them. A lock guards it, and
  * the rights of devices that follow from it (shim/driver/access.h). It is never held over a driver
  * call: a thread changes the rights under the lock, and the mapped ranges after it.
- * 1. One thread at a time changes the access to a range (access.h), and nobody unmaps the range
- *    meanwhile (pool/job.h, import_for_each_range).
+ * 1. One thread at a time changes the access to a range, and nobody unmaps the range meanwhile
+ *    (pool/job.h, import_for_each_range). Else the driver frees host memory twice, or
+ *    running work fails with 719 (two H200, 580.159). A turn is one call. The wait for it is
+ *    bounded, because the caller may be a signal handler in the thread whose turn it is.
  * 2. In its turn a thread reads the right and gives the range that. A later right brings a walk of
  *    its own. So the last turn gives each range the last right.
  * 3. After the walk of a grant the ranges stay in reach as long as a context needs it: a turn that
@@ -12,6 +14,7 @@
  */
 #include "shim/share/peer.h"
 
+#include "pool/spin.h"
 #include "shim/context/context.h"
 #include "shim/context/stream_watch.h"
 #include "shim/driver/access.h"
@@ -38,6 +41,8 @@ static bool overflowed; /* a context found no place: from then on no access is t
 static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static bool has_turn; /* a thread has: step 1 */
+
 struct peer_change {
     CUdevice owner, accessor;
     CUresult rc; /* of the first failure */
@@ -55,13 +60,28 @@ static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
     walks_begun++;
 }
 
+/* Returns with the lock held. */
+static void take_turn(void)
+{
+    pthread_mutex_lock(&lock);
+    for (unsigned turn = 0; has_turn && turn < CONTEXT_AWAIT_TURNS; turn++) {
+        pthread_mutex_unlock(&lock);
+        spin_pause(turn);
+        pthread_mutex_lock(&lock);
+    }
+    has_turn = true;
+}
+
 static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
 {
     struct peer_change *change = arg;
-    bool taken = access_begin_turn();
+    take_turn();
     bool allowed = is_allowed(change->owner, change->accessor);
+    pthread_mutex_unlock(&lock);
     CUresult rc = access_change(change->accessor, allowed, addr, size_bytes);
-    access_end_turn(taken);
+    pthread_mutex_lock(&lock);
+    has_turn = false;
+    pthread_mutex_unlock(&lock);
     if (change->rc == CUDA_SUCCESS)
         change->rc = rc;
 }
