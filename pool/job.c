@@ -9,14 +9,10 @@
 #include "pool/tuning.h"
 
 /* Until *count is 0. Nobody wakes the caller: step 3. */
-static void await_none(struct pool *p, const unsigned *count)
+static void await_none(struct pool *p, const unsigned *count, uint64_t start_ns)
 {
-    uint64_t start_ns = 0;
-    for (unsigned turn = 0; *count; turn++) {
-        uint64_t now_ns = p->backend->ops->now_ns(p->backend);
-        start_ns = start_ns ? start_ns : now_ns;
-        if (now_ns - start_ns >= OOM_WAIT_NS)
-            return;
+    for (unsigned turn = 0; *count && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS;
+         turn++) {
         state_unlock(p);
         spin_pause(turn);
         state_lock(p);
@@ -26,7 +22,8 @@ static void await_none(struct pool *p, const unsigned *count)
 void job_begin(struct pool *p)
 {
     p->unlocked_jobs++;
-    await_none(p, &p->walks);
+    if (p->walks)
+        await_none(p, &p->walks, p->backend->ops->now_ns(p->backend));
     p->running_jobs++;
 }
 
@@ -40,7 +37,12 @@ void job_begin_walk(struct pool *p)
 {
     p->unlocked_jobs++;
     p->walks++;
-    await_none(p, &p->running_jobs);
+    await_none(p, &p->running_jobs, p->backend->ops->now_ns(p->backend));
+}
+
+void job_await_all(struct pool *p, uint64_t start_ns)
+{
+    await_none(p, &p->unlocked_jobs, start_ns);
 }
 
 void job_end_walk(struct pool *p)

@@ -305,6 +305,7 @@ uint64_t pool_park_end(struct pool *p, bool away)
     uint64_t bytes = 0;
     bool has_bytes = true; /* the device memory, so it may stay */
     state_enter(p);
+    job_begin(p); /* first: a walk passes what is away, and it may stay */
     list_for_each(n, tmp, &p->parked) {
         struct chunk *c = parked_chunk(n);
         has_bytes = has_bytes && c->park != CHUNK_BACK;
@@ -324,14 +325,13 @@ uint64_t pool_park_end(struct pool *p, bool away)
     }
     if (list) {
         chunk_count_away(p, bytes, 0);
-        job_begin(p);
         state_unlock(p);
         chunk_give_memory(p->backend, list, has_bytes);
         state_lock(p);
-        job_end(p);
         bytes -= let_stay(p, list);
-        state_broadcast(p);
     }
+    job_end(p);
+    state_broadcast(p);
     state_leave(p);
     return bytes;
 }

@@ -5,6 +5,7 @@
 #include "pool/release.h"
 
 #include "pool/chunk.h"
+#include "pool/job.h"
 #include "pool/magazine_pool.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
@@ -98,8 +99,7 @@ bool pool_release(struct pool *p, enum pool_release step)
         count_flush(p, start_ns, back);
         /* What others hold is on its way back, as a rule. Each of their turns is a few driver
          * calls. */
-        while (p->unlocked_jobs && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS)
-            state_wait(p);
+        job_await_all(p, start_ns);
         some = some || back || p->jobs_done != done;
     }
     state_leave(p);

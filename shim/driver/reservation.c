@@ -173,6 +173,8 @@ static void await_going(unsigned gone)
     }
     num_held -= held;
     held_here -= held;
+    if (held)
+        began_ns = clock_now_ns();
 }
 
 /* After a call that failed. gone: count_gone before it. False: no range has gone since, and there

@@ -83,7 +83,7 @@ static struct {
     int count, device;
     struct device_uuid uuids[DEVICES_MAX];
     struct nvml_memory memory;
-    uint64_t own_bytes;
+    uint64_t own_bytes, list_ns;
     const char *why; /* NULL: it worked */
 } call;
 static _Atomic uint32_t calls_due; /* 1: a call is due or under way */
@@ -196,8 +196,10 @@ static void find_own(void)
     call.why = NULL;
     call.own_bytes = 0;
     fork_gate_enter();
+    uint64_t start_ns = clock_now_ns();
     bool answered =
         nvml.is_on && nvml.processes && !nvml.processes(devices[call.device], &count, listed);
+    call.list_ns = clock_now_ns() - start_ns;
     fork_gate_leave();
     for (unsigned i = 0; answered && i < count && i < PROCESSES_MAX; i++)
         if (listed[i].pid == (unsigned)getpid() && listed[i].used != NOT_KNOWN)
@@ -206,11 +208,9 @@ static void find_own(void)
 
 static void try_list(void)
 {
-    uint64_t start_ns = clock_now_ns();
-
     lists = LISTS_NEVER; /* until it is over */
     find_own();
-    if (clock_now_ns() - start_ns <= LIST_NS)
+    if (call.list_ns <= LIST_NS)
         lists = LISTS_SOON;
 }
 

@@ -269,8 +269,12 @@ CUresult import_open(CUdeviceptr *addr, const CUipcMemHandle *handle, unsigned f
         pthread_mutex_lock(&lock);
         while (rc == CUDA_SUCCESS && o->mapping.total_bytes &&
                o->mapping.peers != access_peers(o->device)) {
-            o->mapping.peers = access_peers(o->device);
+            uint64_t gone = o->mapping.peers, peers = access_peers(o->device);
+            o->mapping.peers = peers;
             pthread_mutex_unlock(&lock);
+            for (gone &= ~peers; gone; gone &= gone - 1)
+                access_change(__builtin_ctzll(gone), false, o->mapping.base,
+                              o->mapping.total_bytes);
             call_scope_run(NULL, allow_late, o);
             pthread_mutex_lock(&lock);
         }
@@ -429,8 +433,6 @@ void import_for_each_range(CUdevice device,
         uint64_t addr, size_bytes;
     } *ranges = NULL;
     size_t count = 0, at = 0;
-    if (!import_any_open())
-        return;
     pthread_mutex_lock(&lock);
     walkers++;
     for (const struct opened *o = list; o; o = o->next)
@@ -446,7 +448,8 @@ void import_for_each_range(CUdevice device,
     pthread_mutex_lock(&lock);
     walkers--;
     pthread_mutex_unlock(&lock);
-    host_pages_free(ranges, count * sizeof *ranges);
+    if (ranges)
+        host_pages_free(ranges, count * sizeof *ranges);
 }
 
 uint64_t import_devices(void)
