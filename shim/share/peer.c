@@ -26,7 +26,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64 };
+enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64, TRIES = 4 };
 
 /* A context that the program made, or that has access or gives it. */
 static struct side {
@@ -72,9 +72,8 @@ static void take_turn(void)
     has_turn = true;
 }
 
-static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
+static CUresult change_once(const struct peer_change *change, uint64_t addr, uint64_t size_bytes)
 {
-    struct peer_change *change = arg;
     take_turn();
     bool allowed = is_allowed(change->owner, change->accessor);
     pthread_mutex_unlock(&lock);
@@ -82,6 +81,16 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
     pthread_mutex_lock(&lock);
     has_turn = false;
     pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+/* A call may give the error of other work. */
+static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    struct peer_change *change = arg;
+    CUresult rc = change_once(change, addr, size_bytes);
+    for (int tries = 1; rc != CUDA_SUCCESS && tries < TRIES; tries++)
+        rc = change_once(change, addr, size_bytes);
     if (change->rc == CUDA_SUCCESS)
         change->rc = rc;
 }

@@ -4,9 +4,11 @@ the library, and the folder of the simulated driver or, for Python, also that of
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 PIPE = subprocess.PIPE
 
@@ -52,6 +54,16 @@ def threads(pid):
     """The names of the process's threads."""
     return sorted(read(f"/proc/{pid}/task/{task}/comm").strip()
                   for task in os.listdir(f"/proc/{pid}/task"))
+
+
+def stop(pid):
+    """The process stands still: the signal alone does not say so of each thread."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + 30
+    while any(read(f"/proc/{pid}/task/{task}/stat").rpartition(")")[2].split()[0] != "T"
+              for task in os.listdir(f"/proc/{pid}/task")):
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 class Talker:

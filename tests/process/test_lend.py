@@ -261,7 +261,7 @@ class Lend(waiting.Waiting):
     def test_a_stopped_peer_costs_a_moment_once(self):
         gpu = Gpu(self)
         stopped, _, asker = gpu.start(600), gpu.start(300), gpu.start()
-        os.kill(stopped.pid, signal.SIGSTOP)
+        programs.stop(stopped.pid)
         self.assertEqual(asker.take(350), 0)
         self.assertEqual(asker.take(600), NO_MEMORY)
         os.kill(stopped.pid, signal.SIGCONT)
@@ -276,7 +276,7 @@ class Lend(waiting.Waiting):
         killed, _ = gpu.start(600), gpu.start(300)
         asker = gpu.start(GPUCACHE_SHARE="2s")
         self.assertEqual(asker.take(20), 0)
-        os.kill(killed.pid, signal.SIGSTOP)
+        programs.stop(killed.pid)
         asker.send(f"take {700 * MIB} {700 * MIB}")
         os.kill(killed.pid, signal.SIGKILL)
         killed.process.wait()
