@@ -11,9 +11,9 @@
  *    come back. So the walk may pass it. The job maps it elsewhere with the rights that the backend
  *    knows by then.
  * 3. A job that runs waits for no walk, and a walk in its calls for no job. So both waits end when
- *    the driver returns, and what its callers let in. A caller may also be a signal handler in a
- *    thread that is at work, and a job may be held up while the driver is closed. Then the wait
- * ends after OOM_WAIT_NS, and the two meet.
+ *    the driver returns. Two things may hold it up longer: a job may wait at the gate while the
+ *    driver is closed for a park, and the caller may be a signal handler in the thread that is at
+ *    work. Then the wait ends after OOM_WAIT_NS, and walk and job are not kept apart.
  * 4. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them,
  *    without a bound.
  */

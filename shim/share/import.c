@@ -118,8 +118,8 @@ static void forget_entry(struct departure *d)
     pthread_mutex_unlock(&lock);
 }
 
-/* No entry that is in `list` no more is in a walk then (peer.c). Bounded: a walker may be what this
- * thread's signal handler has interrupted. */
+/* Afterwards no walk has an entry that has left `list` before. Bounded, because the caller may be a
+ * signal handler that has interrupted a walk of its own thread. */
 static void await_walkers(void)
 {
     for (unsigned turn = 0; turn < CONTEXT_AWAIT_TURNS; turn++) {

@@ -4,9 +4,11 @@
  * the rights of devices that follow from it (shim/driver/access.h). It is never held over a driver
  * call: a thread changes the rights under the lock, and the mapped ranges after it.
  * 1. One thread at a time changes the access to a range, and nobody unmaps the range meanwhile
- *    (pool/job.h, import_for_each_range). Else the driver frees host memory twice, or
- *    running work fails with 719 (two H200, 580.159). A turn is one call. The wait for it is
- *    bounded, because the caller may be a signal handler in the thread whose turn it is.
+ *    (pool/job.h, import_for_each_range). Else running work fails with 719 (two threads), or the
+ *    driver frees host memory twice (beside an unmap; two H200, 580.159). A turn is one call. The
+ *    wait for it is bounded, because the caller may be a signal handler in the thread whose turn it
+ *    is. Not explained yet: on that machine the driver refuses the change of some memory that moved
+ *    while GPU work could use it.
  * 2. In its turn a thread reads the right and gives the range that. A later right brings a walk of
  *    its own. So the last turn gives each range the last right.
  * 3. After the walk of a grant the ranges stay in reach as long as a context needs it: a turn that
@@ -101,8 +103,7 @@ static void change_range(void *arg, uint64_t addr, uint64_t size_bytes)
  * Here copies need access, and kernels get it with them. */
 static void change_import(void *arg, uint64_t addr, uint64_t size_bytes)
 {
-    struct peer_change change = *(const struct peer_change *)arg;
-    change_range(&change, addr, size_bytes);
+    change_once(arg, addr, size_bytes);
 }
 
 /* Gives the ranges the right that was set. Pools that commit memory meanwhile already know it. */
