@@ -217,7 +217,8 @@ static bool is_at_target(const struct chunk *c)
 }
 
 /* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk
- * is. Access is granted once for each contiguous range, which is cheaper than chunk by chunk. */
+ * is. Access is granted once for each contiguous range, which is cheaper than chunk by chunk. What
+ * the backend refuses a range it may give each chunk. */
 static int map_all(struct backend *b, struct chunk *list)
 {
     int code = 0;
@@ -231,12 +232,15 @@ static int map_all(struct backend *b, struct chunk *list)
         while (is_at_target(last->plan) && last->plan->target->addr == block_end(last->target))
             last = last->plan;
         struct chunk *after = last->plan;
-        int denied = b->ops->allow(b, c->target->addr, block_end(last->target) - c->target->addr);
-        for (; denied && c != after; c = c->plan) {
+        int refused = b->ops->allow(b, c->target->addr, block_end(last->target) - c->target->addr);
+        for (; refused && c != after; c = c->plan) {
+            int denied = b->ops->allow(b, c->target->addr, c->size_bytes);
+            code = code ? code : denied;
+            if (!denied)
+                continue;
             b->ops->unmap(b, c->target->addr, c->size_bytes);
             leave_behind(b, c, c->outcome == CHUNK_MOVED);
         }
-        code = code ? code : denied;
         c = after;
     }
     return code;

@@ -43,9 +43,9 @@ struct backend_ops {
     void (*unreserve)(struct backend *b, uint64_t addr, uint64_t size_bytes);
 
     /* Physical memory of an arena. create gives a handle of size_bytes. map puts a whole handle at
-     * addr. allow makes a mapped range (several handles) accessible. unmap takes away a range of
-     * whole mappings, or fails and takes none. unmap and release do not wait for GPU work: the
-     * caller has fenced. */
+     * addr. allow makes a mapped range (several handles) accessible; it may refuse several what it
+     * gives each. unmap takes away a range of whole mappings, or fails and takes none. unmap and
+     * release do not wait for GPU work: the caller has fenced. */
     int (*create)(struct backend *b, uint64_t size_bytes, uint64_t *handle);
     void (*release)(struct backend *b, uint64_t handle, uint64_t size_bytes);
     int (*map)(struct backend *b, uint64_t addr, uint64_t size_bytes, uint64_t handle);

@@ -39,7 +39,7 @@ bool model_row_fails(struct model *m, enum model_row row)
 {
     m->calls[row]++;
     m->calls[MODEL_ANY]++;
-    return m->plan.at && m->calls[m->plan.row] == m->plan.at &&
+    return m->plan.at && m->calls[m->plan.row] - m->plan.at < m->plan.count &&
            (m->plan.row == row || m->plan.row == MODEL_ANY);
 }
 
@@ -461,9 +461,15 @@ uint64_t model_used_bytes(struct model *m)
 
 void model_fail(struct model *m, enum model_row row, uint64_t nth, int code)
 {
+    model_fail_many(m, row, nth, 1, code);
+}
+
+void model_fail_many(struct model *m, enum model_row row, uint64_t nth, uint64_t count, int code)
+{
     enter(&m->backend);
     m->plan.row = row;
     m->plan.at = nth ? m->calls[row] + nth : 0;
+    m->plan.count = count;
     m->plan.code = code;
     leave(m, 0);
 }

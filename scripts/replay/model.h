@@ -102,7 +102,7 @@ struct model {
     int work_code;   /* 0, or unmap does its own and answers this, an error of other work */
     struct {
         enum model_row row;
-        uint64_t at; /* fail call number at of the row; 0: none */
+        uint64_t at, count; /* so many calls of the row fail, from number at on; at 0: none */
         int code;
     } plan;
     /* Called, unlocked, before a row acts: lets a test put another thread's step into the moment
@@ -126,6 +126,8 @@ uint64_t model_used_bytes(struct model *m);
 
 /* Call number nth (from 1, from now on) of the row fails with the code. 0: none. */
 void model_fail(struct model *m, enum model_row row, uint64_t nth, int code);
+/* The same for so many calls, from that one on. */
+void model_fail_many(struct model *m, enum model_row row, uint64_t nth, uint64_t count, int code);
 /* True once the planned failure has happened. */
 bool model_failed(struct model *m);
 uint64_t model_calls(struct model *m, enum model_row row);

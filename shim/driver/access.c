@@ -5,6 +5,7 @@
 #include "shim/driver/access.h"
 
 #include "shim/driver/call_scope.h"
+#include "shim/driver/reservation.h"
 
 #include <stdatomic.h>
 
@@ -31,6 +32,37 @@ uint64_t access_peers(CUdevice owner)
     return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;
 }
 
+/* A defect of the driver (two H200, 580.159). Memory for GPUDirect RDMA is mapped twice, and the
+ * first mapping is taken away, as a ghost is (pool/arena.h). From then on cuMemSetAccess gives
+ * CUDA_ERROR_INVALID_VALUE for a device that has access to no mapping of that memory. While the
+ * memory has one more mapping, anywhere, it succeeds, and the access stays. */
+static CUresult set_access_beside(uint64_t addr, uint64_t size_bytes, const CUmemAccessDesc *desc,
+                                  size_t count)
+{
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr beside;
+    CUresult rc = CUDA_ERROR_INVALID_VALUE;
+    if (!hooks_present(HOOK_cuMemRetainAllocationHandle) ||
+        real.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)addr) != CUDA_SUCCESS)
+        return rc;
+    if (reservation_create(&beside, size_bytes, 0) == CUDA_SUCCESS) {
+        if (real.cuMemMap(beside, size_bytes, 0, handle, 0) == CUDA_SUCCESS) {
+            rc = real.cuMemSetAccess(addr, size_bytes, desc, count);
+            real.cuMemUnmap(beside, size_bytes);
+        }
+        reservation_destroy(beside, size_bytes);
+    }
+    real.cuMemRelease(handle);
+    return rc;
+}
+
+static CUresult set_access(uint64_t addr, uint64_t size_bytes, const CUmemAccessDesc *desc,
+                           size_t count)
+{
+    CUresult rc = real.cuMemSetAccess(addr, size_bytes, desc, count);
+    return rc == CUDA_ERROR_INVALID_VALUE ? set_access_beside(addr, size_bytes, desc, count) : rc;
+}
+
 CUresult access_allow(CUdevice device, uint64_t addr, uint64_t size_bytes)
 {
     CUmemAccessDesc desc[DEVICES_MAX + 1];
@@ -40,7 +72,7 @@ CUresult access_allow(CUdevice device, uint64_t addr, uint64_t size_bytes)
         if (d != device && (allowed >> d & 1))
             desc[count++] = access_of(d, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     desc[count++] = access_of(device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    return real.cuMemSetAccess(addr, size_bytes, desc, count);
+    return set_access(addr, size_bytes, desc, count);
 }
 
 CUresult access_change(CUdevice peer, bool allowed, uint64_t addr, uint64_t size_bytes)
@@ -50,7 +82,7 @@ CUresult access_change(CUdevice peer, bool allowed, uint64_t addr, uint64_t size
     struct call_scope scope;
     if (!call_scope_begin(&scope))
         return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = real.cuMemSetAccess(addr, size_bytes, &desc, 1);
+    CUresult rc = set_access(addr, size_bytes, &desc, 1);
     call_scope_end(&scope);
     return rc;
 }

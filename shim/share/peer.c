@@ -7,8 +7,7 @@
  *    (pool/job.h, import_for_each_range). Else running work fails with 719 (two threads), or the
  *    driver frees host memory twice (beside an unmap; two H200, 580.159). A turn is one call. The
  *    wait for it is bounded, because the caller may be a signal handler in the thread whose turn it
- *    is. Not explained yet: on that machine the driver refuses the change of some memory that moved
- *    while GPU work could use it.
+ *    is.
  * 2. In its turn a thread reads the right and gives the range that. A later right brings a walk of
  *    its own. So the last turn gives each range the last right.
  * 3. After the walk of a grant the ranges stay in reach as long as a context needs it: a turn that

@@ -24,6 +24,7 @@ struct physical {
     uint64_t id;      /* unique in the process */
     unsigned handles; /* references that the program holds by cuMemCreate and similar calls */
     CUmemAllocationProp properties; /* of VMM memory */
+    uint64_t first_addr;            /* .. where it was mapped first; 0: nowhere, or no longer */
 };
 
 /* Reserves the address spaces. Called once. */

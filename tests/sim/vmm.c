@@ -121,6 +121,7 @@ static CUresult map(CUdeviceptr addr, uint64_t size, uint64_t offset,
     memory->device = physical->device;
     memory->physical = physical_retain(physical);
     memory->host = physical->host;
+    physical->first_addr = physical->first_addr ? physical->first_addr : addr;
     return CUDA_SUCCESS;
 }
 
@@ -155,9 +156,31 @@ static CUresult unmap(CUdeviceptr addr, uint64_t size)
     for (uint64_t at = addr; at < addr + size;) {
         struct memory *memory = memory_find(at);
         at = memory->range.hi;
+        if (memory->physical->first_addr == memory->range.lo)
+            memory->physical->first_addr = 0;
         memory_drop(memory);
     }
     return CUDA_SUCCESS;
+}
+
+static bool is_reached(const struct physical *physical, int device)
+{
+    for (const struct memory *memory = memory_from(0); memory != NULL;
+         memory = memory_from(memory->range.hi))
+        if (memory->physical == physical && (memory->readable >> device) & 1)
+            return true;
+    return false;
+}
+
+/* Memory for GPUDirect RDMA with several mappings, whose first one was taken away: the driver gives
+ * access to no device that has none so far, until the memory is mapped once more, anywhere (two
+ * H200, 580.159; without that flag it does). */
+static bool lost_its_first(const struct memory *memory, const CUmemAccessDesc *desc)
+{
+    const struct physical *physical = memory->physical;
+    return physical->properties.allocFlags.gpuDirectRDMACapable && physical->first_addr == 0 &&
+           desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && desc->location.id != physical->device &&
+           !is_reached(physical, desc->location.id);
 }
 
 static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDesc *desc,
@@ -173,6 +196,7 @@ static CUresult set_access(CUdeviceptr addr, uint64_t size, const CUmemAccessDes
     for (uint64_t at = addr; at < addr + size;) {
         struct memory *memory = memory_find(at);
         for (size_t i = 0; i < count; i++) {
+            REFUSE(lost_its_first(memory, &desc[i]), INVALID_VALUE);
             uint32_t bit = (uint32_t)1 << desc[i].location.id;
             bool read = desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
             bool write = desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;

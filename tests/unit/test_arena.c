@@ -163,6 +163,19 @@ static void prepare_move(struct rig *r)
     rig_settle(r);
 }
 
+TEST(access_that_is_refused_to_a_range_is_asked_for_each_chunk)
+{
+    struct rig *r = rig_in(RIG_BYTES, false, true);
+    rig_start(r);
+    prepare_move(r);
+    model_fail(r->model, MODEL_ROW_allow, 1, MODEL_BROKEN);
+    EXPECT(rig_alloc(r, MIB(16)), "each chunk is accessible");
+    EXPECT(model_failed(r->model), "the range was not");
+    EXPECT_SOUND(r);
+    EXPECT_ENDS(r);
+}
+
+/* Access: to the range, and to the first nth chunks of it. */
 TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
 {
     for (uint64_t nth = 1; nth <= 3; nth++) {
@@ -170,8 +183,10 @@ TEST(a_chunk_that_cannot_be_mapped_again_is_forgotten)
             struct rig *r = rig_in(RIG_BYTES, false, true);
             rig_start(r);
             prepare_move(r);
-            model_fail(r->model, row ? MODEL_ROW_allow : MODEL_ROW_map, row ? 1 : nth,
-                       MODEL_BROKEN);
+            if (row)
+                model_fail_many(r->model, MODEL_ROW_allow, 1, 1 + nth, MODEL_BROKEN);
+            else
+                model_fail(r->model, MODEL_ROW_map, nth, MODEL_BROKEN);
             uint64_t b = rig_alloc(r, MIB(16));
             EXPECT(model_failed(r->model), "the failure came");
             EXPECT(!b, "the request goes to the driver");

@@ -83,7 +83,8 @@ static bool run_once(const struct scenario *s, bool segments, enum model_row row
 {
     struct rig *r = rig_in(s->capacity_bytes, segments, s->single);
     r->model->late_allowed = true; /* safety is under test here */
-    model_fail(r->model, row, nth, code);
+    /* What is refused to a range is asked for each chunk. */
+    model_fail_many(r->model, row, nth, row == MODEL_ROW_allow ? 3 : 1, code);
     rig_start(r);
     s->run(r);
     bool failed = model_failed(r->model);
