@@ -83,11 +83,11 @@ ACT(memory_that_moved_behind_work_is_reached)
         REQUIRE(gpu_open(1));
         int enabled = cuCtxEnablePeerAccess(owner, 0);
         printf("enable: %d\n", enabled);
-        for (uint64_t at = 0; at < words; at += MIB) {
-            uint32_t word = 0;
-            REQUIRE(cuMemcpyDtoH(&word, big + at * 4, sizeof word));
-            wrong += word != 7;
-        }
+        uint64_t copy = NEW_FILLED(words, 0, NULL);
+        REQUIRE(gpu_copy(copy, big, words, NULL));
+        REQUIRE(gpu_sync());
+        wrong += scene_wrong_words(copy, words, 7, NULL);
+        REQUIRE(gpu_free(copy));
         printf("disable: %d\n", cuCtxDisablePeerAccess(owner));
         REQUIRE(gpu_open(0));
     }
