@@ -5,7 +5,6 @@ pages go to the folder that TEST_PAGES names."""
 import concurrent.futures
 import json
 import os
-import random
 import re
 import shutil
 import statistics
@@ -27,7 +26,7 @@ PARKS = 2  # the text has the last ten things that happened, flushes among them
 # training it may cost.
 LEVELS = {"owner": ("0", 0.3), "stacks": ("16", 1.0), "Python frames": ("16,python", 2.0)}
 PEERS = ("PyTorch", "memray")  # work_torch.py has their recorders
-SETTLES, DRAWS = 2, 200  # steps of each turn that do not count; draws for the error of a figure
+SETTLES = 2  # steps of each turn that do not count: a recorder meets call paths for the first time
 ROUNDS = 25  # of pairs
 LOST = re.compile(r"events, (none|[\d,.]+) lost")
 GROWS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -246,20 +245,21 @@ def events_made(p):
 
 
 def turns_of(p, recorder, ways, pairs):
-    """Each way by turns with off, within one process: {way: (turns off, turns on)}, a turn as the
-    seconds of each of its steps; and why others are missing. The first turn was made before."""
+    """Each way by turns with off, within one process: {way: [(off, on), ..]}, a turn as the seconds
+    of each of its steps; and why others are missing. The first turn was made before. The two turns
+    of a pair follow each other, because the speed of a machine drifts: off on, on off, .."""
     missing = {}
     turns = []
-    for number in range(2 * pairs):
-        is_on = number % 2 != number // 2 % 2  # off on, on off, ..
+    for number in range(pairs):
         for way in ways:
-            if way in missing:
-                continue
-            try:
-                record_turn(p, recorder, way if is_on else None, number)
-                turns.append((way, is_on))
-            except base.Skip as reason:
-                missing[way] = str(reason)
+            for is_on in (number % 2 == 1, number % 2 == 0):
+                if way in missing:
+                    continue
+                try:
+                    record_turn(p, recorder, way if is_on else None, 2 * number + is_on)
+                    turns.append((way, is_on))
+                except base.Skip as reason:
+                    missing[way] = str(reason)
     p.say("end")
     while not (line := p.hear()).startswith("done "):
         pass
@@ -267,21 +267,18 @@ def turns_of(p, recorder, ways, pairs):
     taken = {way: ([], []) for way in ways if way not in missing}
     for (way, is_on), value in zip(turns, steps, strict=True):
         taken.get(way, ([], []))[is_on].append(value)
-    return taken, missing
+    return {way: list(zip(*both)) for way, both in taken.items()}, missing
 
 
-def usual_seconds(turns):
-    """A turn of which each step takes as long as it usually does: some take long by chance. The
-    first steps do not count, because a recorder meets each call path for the first time there."""
-    return sum(statistics.median(step) for step in list(zip(*turns))[SETTLES:])
+def usual_seconds(turn):
+    """Of a step: some take long by chance."""
+    return statistics.median(turn[SETTLES:])
 
 
-def on_of_off(taken, chance=random.Random(1)):
-    """How many percent more time the steps take, and the standard error, by drawing other turns."""
-    def more(turns):
-        return (usual_seconds(turns[1]) / usual_seconds(turns[0]) - 1) * 100
-    return more(taken), statistics.stdev(
-        more([chance.choices(turns, k=len(turns)) for turns in taken]) for _ in range(DRAWS))
+def on_of_off(taken):
+    """How many percent more time a step takes, and the standard error."""
+    more = [(usual_seconds(on) / usual_seconds(off) - 1) * 100 for off, on in taken]
+    return statistics.median(more), bench_store.median_error(more)
 
 
 def cost(suite, recorder, cache, env, ways, pairs, steps):
@@ -294,7 +291,8 @@ def cost(suite, recorder, cache, env, ways, pairs, steps):
             events = (events_made(p) - before) / steps
             each = event_ns(p, recorder, [way for way in ways if way in LEVELS])
             taken, missing = turns_of(p, recorder, ways, pairs)
-    step_ns = min(usual_seconds(off) / (steps - SETTLES) * 1e9 for off, _ in taken.values())
+    step_ns = statistics.median(usual_seconds(off) for both in taken.values()
+                                for off, _ in both) * 1e9
     for way in ways:
         name = f"PyTorch, cache {cache}: recorded on, of off: " + (
             f"{way}'s own recorder" if way in PEERS else way)
