@@ -27,7 +27,7 @@ PARKS = 2  # the text has the last ten things that happened, flushes among them
 LEVELS = {"owner": ("0", 0.3), "stacks": ("16", 1.0), "Python frames": ("16,python", 2.0)}
 PEERS = ("PyTorch", "memray")  # work_torch.py has their recorders
 SETTLES = 2  # steps of each turn that do not count: a recorder meets call paths for the first time
-ROUNDS = 25  # of pairs
+ROUNDS, QUICK_ROUNDS = 120, 25  # of pairs
 LOST = re.compile(r"events, (none|[\d,.]+) lost")
 GROWS = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 # What the report of report_program.c must say.
@@ -219,11 +219,11 @@ def record_turn(p, recorder, way, number):
         raise base.Skip(said) if way in PEERS else RuntimeError("the training does not go on")
 
 
-def event_ns(p, recorder, ways):
+def event_ns(p, recorder, ways, rounds):
     """What an event costs: a pair of an allocation and a free has two. Each round has a pair of
     each way, and one without a recorder beside it. {way: (ns, error)}"""
     more = {way: [] for way in ways}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         off = float(recorded(p, recorder, None, number, "pairs"))
         for way, found in more.items():
             found.append((float(recorded(p, recorder, way, number, "pairs")) - off) / 2)
@@ -289,7 +289,8 @@ def cost(suite, recorder, cache, env, ways, pairs, steps):
             before = events_made(p)
             p.do("go")
             events = (events_made(p) - before) / steps
-            each = event_ns(p, recorder, [way for way in ways if way in LEVELS])
+            each = event_ns(p, recorder, [way for way in ways if way in LEVELS],
+                            QUICK_ROUNDS if suite.quick else ROUNDS)
             taken, missing = turns_of(p, recorder, ways, pairs)
     step_ns = statistics.median(usual_seconds(off) for both in taken.values()
                                 for off, _ in both) * 1e9
