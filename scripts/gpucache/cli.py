@@ -132,6 +132,12 @@ def _place(words):
     return place
 
 
+def _file(words):
+    if not words:
+        raise argparse.ArgumentTypeError("the name of the file is empty")
+    return words
+
+
 def _time(words):
     found = text.parse_time(words)
     if found is None:
@@ -212,13 +218,13 @@ def _add_trace(add):
     _with_completer(add("pid", type=_pid, metavar="PID", help="the process"), complete_pids)
     add("--seconds", type=_seconds, default=30.0, metavar="N",
         help="how long (default: 30); until the process ends at most")
-    add("-o", "--output", metavar="FILE",
+    add("-o", "--output", type=_file, metavar="FILE",
         help="the file, which must not be there yet (default: gpucache-PID-TIME.gct)")
 
 
 def _add_report(add):
     add("files", nargs="+", metavar="FILE", help="a trace")
-    add("-o", "--output", metavar="FILE",
+    add("-o", "--output", type=_file, metavar="FILE",
         help="write to this file, - for stdout; an input or a trace is never written over")
     add("--snapshot", metavar="PICKLE",
         help="a snapshot of PyTorch's of the same process (torch.cuda.memory._dump_snapshot): text "
@@ -308,7 +314,7 @@ def _add_set(add):
 
 def _add_metrics(add):
     add("--listen", metavar="HOST:PORT", help="serve them here, such as 127.0.0.1:9465")
-    add("--textfile", metavar="FILE",
+    add("--textfile", type=_file, metavar="FILE",
         help="write them into this file, for the textfile collector of node_exporter")
     add("--owners", action="store_true",
         help="live memory by the library whose code asked for it, too, of each process that "

@@ -40,6 +40,10 @@ class Arguments(Case):
         self.refused("unrecognized arguments: --bogus", "set", os.getpid(), "--bogus", "MAX_IDLE=1")
         self.refused("unrecognized arguments: --maxidle; the nearest option is --max-idle", "run",
                      "--maxidle", "1G", "true")
+        for words in (("report", "x.gct", "-o"), ("trace", os.getpid(), "-o"),
+                      ("metrics", "--textfile")):
+            self.refused(f"argument {words[-1].replace('-o', '-o/--output')}: "
+                         "the name of the file is empty", *words, "")
 
     def test_a_python_that_is_too_old_is_told_in_one_sentence(self):
         """Before anything is imported that such a Python may not understand."""
