@@ -129,7 +129,7 @@ static void forget_rest(CUcontext ctx)
 
 /* The context did not end: allocations find it again, unless other threads may be ending it. While
  * it was hidden, the program may have submitted work that its pool does not know of. Another pool
- * may have been made that does not know of this one. */
+ * may have been made that does not know of this one. Access of peers may have changed. */
 static void reopen(struct context *c)
 {
     if (context_unhide(c)) {
@@ -137,6 +137,7 @@ static void reopen(struct context *c)
             single_stream_disable();
         if (c->pool)
             pool_leave_single_stream(c->pool);
+        peer_renew(c);
     }
     context_show(c);
 }

@@ -19,6 +19,7 @@
 #include "shim/process/log.h"
 #include "shim/process/state.h"
 #include "shim/process/text.h"
+#include "shim/share/peer.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -132,6 +133,7 @@ static bool publish_context(struct context *c, CUcontext ctx)
     /* After may_be_single a capture may have begun, or another context may have got a pool. From
      * here on calls for all pools reach this one, so it is told now. */
     stream_watch_pool_listed(context_is_alone(c));
+    peer_renew(c); /* the pool may have memory already (GPUCACHE_PREALLOC) */
     context_trace(c, false);
     log_info("device %d (%s): backing %s (%s)", c->device, c->name, c->backing, c->reason);
     flush_pool_made(c->config.prealloc_bytes || c->config.max_reserved_bytes != UINT64_MAX);

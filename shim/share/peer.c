@@ -12,6 +12,9 @@
  *    its own. So the last turn gives each range the last right.
  * 3. After the walk of a grant the ranges stay in reach as long as a context needs it: a turn that
  *    read that there is no right came before the grant's turn at the same range.
+ * 4. A walk leaves out a pool whose record is hidden. Who shows the record calls peer_renew then.
+ *    Let another thread change a right. If it does so before peer_renew has the lock, peer_renew
+ *    knows the device. Else its walk begins later, and finds the record shown.
  */
 #include "shim/share/peer.h"
 
@@ -38,6 +41,8 @@ static struct side {
     uint64_t peers[WORDS]; /* a bit for each place: the program gave it access to that context */
 } sides[SIDES_MAX];
 static bool overflowed; /* a context found no place: from then on no access is taken away */
+/* Of each owner: the devices that had access to it at some time. */
+static uint64_t ever[DEVICES_MAX];
 /* Walks over ranges. After each one that ends, a copy that was refused is worth another try. */
 static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,6 +63,8 @@ static bool is_allowed(CUdevice owner, CUdevice accessor)
 static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
 {
     access_set_peer(owner, accessor, allowed);
+    if (owner >= 0 && owner < DEVICES_MAX)
+        ever[owner] |= access_peers(owner);
     walks_begun++;
 }
 
@@ -115,6 +122,20 @@ static CUresult walk_ranges(CUdevice owner, CUdevice accessor)
     walks_ended++;
     pthread_mutex_unlock(&lock);
     return change.rc;
+}
+
+/* Step 4. */
+void peer_renew(const struct context *c)
+{
+    if (c->device >= DEVICES_MAX || !c->pool || !pool_uses_arena(c->pool))
+        return;
+    pthread_mutex_lock(&lock);
+    uint64_t accessors = ever[c->device];
+    pthread_mutex_unlock(&lock);
+    for (; accessors; accessors &= accessors - 1) {
+        struct peer_change change = {c->device, __builtin_ctzll(accessors), CUDA_SUCCESS};
+        pool_for_each_range(c->pool, change_range, &change);
+    }
 }
 
 /* NULL: it is not known. Lock held, as for the functions up to take_back. */

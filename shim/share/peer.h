@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct context;
+
 /* The program gave the current context access to the memory of `peer`: grants the same for what is
  * mapped. Returns the driver's code. After a failure the pair is known, but part of the memory may
  * be out of reach: the caller tries again or calls peer_revoke. CUDA_SUCCESS if both are of one
@@ -24,6 +26,10 @@
 CUresult peer_grant(CUcontext peer);
 /* Takes that access away, unless another context of the device needs it, or a copy did. */
 void peer_revoke(CUcontext peer);
+
+/* Calls for all pools reach the record again, or for the first time. Gives its memory the access
+ * that changed while they did not. */
+void peer_renew(const struct context *c);
 
 /* The driver copies between devices, and between any device and the host, whichever device is
  * current and whether or not peers have access. For mapped memory it refuses such a copy

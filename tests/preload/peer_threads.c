@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Access of one device to the memory of another, while other threads make and end contexts, or give
+ * the same access. */
+#include "tests/preload/scene.h"
+
+enum { WORDS = 16 * 1024, VALUE = 7 };
+
+/* Calls of the function wait in the simulated driver. */
+static void hold(const char *function)
+{
+    if (scene_simulated())
+        REQUIRE(SIM(simHold)(function));
+}
+
+static void let_go(const char *function)
+{
+    if (scene_simulated())
+        SIM(simLetGo)(function);
+}
+
+/* A copy of the current context's. */
+static int copy_failed(uint64_t block)
+{
+    uint32_t word = 0;
+    return cuMemcpyDtoH(&word, block, sizeof word) != CUDA_SUCCESS || word != VALUE;
+}
+
+/* A context's pool takes memory when it starts. While that memory is being mapped, access to its
+ * device is given or taken away. */
+
+static void *make_large(void *out)
+{
+    uint64_t *block = out;
+    REQUIRE(gpu_open(1));
+    *block = NEW_BLOCK(8 * MIB);
+    return NULL;
+}
+
+/* Returns the block. */
+static uint64_t make_beside(int (*change)(int peer))
+{
+    uint64_t block = 0;
+    hold("cuMemSetAccess");
+    pthread_t maker = NEW_THREAD(make_large, &block);
+    if (scene_simulated() && scene_preloaded())
+        scene_await_held(1);
+    printf("change: %d\n", change(1));
+    let_go("cuMemSetAccess");
+    REQUIRE(pthread_join(maker, NULL));
+    return block;
+}
+
+/* Returns a block of device 0, whose context is current from here on. */
+static uint64_t start_with_preallocation(void)
+{
+    REQUIRE(setenv("GPUCACHE_PREALLOC", "64M", 1));
+    scene_start_peers(120);
+    REQUIRE(gpu_open(1));
+    REQUIRE(gpu_open(0));
+    uint64_t own = NEW_FILLED(WORDS, VALUE, NULL);
+    REQUIRE(gpu_sync());
+    return own;
+}
+
+/* By a kernel. */
+static int write_there(uint64_t block, uint64_t own)
+{
+    REQUIRE(gpu_copy(block, own, WORDS, NULL));
+    int rc = gpu_sync();
+    printf("a kernel there: %d\n", rc);
+    return rc;
+}
+
+ACT(access_reaches_memory_that_is_being_mapped_for_a_new_context)
+{
+    uint64_t own = start_with_preallocation();
+    uint64_t block = make_beside(gpu_peer_enable);
+    return write_there(block, own) || scene_wrong_words(block, WORDS, VALUE, NULL) ||
+           copy_failed(block);
+}
+
+ACT(access_that_is_taken_leaves_memory_that_is_being_mapped)
+{
+    uint64_t own = start_with_preallocation();
+    REQUIRE(gpu_peer_enable(1));
+    uint64_t block = make_beside(gpu_peer_disable);
+    return write_there(block, own) != CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+/* The end of a context fails. Meanwhile its device's memory comes into reach, by way of another
+ * context there. */
+
+static void *end_context(void *ctx)
+{
+    printf("end: %d\n", cuCtxDestroy(ctx));
+    return NULL;
+}
+
+ACT(access_reaches_a_context_whose_end_fails)
+{
+    scene_start_peers(120);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    CUcontext second = NULL;
+    REQUIRE(gpu_open(1));
+    REQUIRE(cuCtxCreate(&second, NULL, 0, 1));
+    uint64_t block = NEW_FILLED(WORDS, VALUE, NULL);
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_open(0));
+    REQUIRE(SIM(simFail)("cuCtxDestroy_v2", 1, CUDA_ERROR_UNKNOWN));
+    hold("cuCtxDestroy_v2");
+    pthread_t ender = NEW_THREAD(end_context, second);
+    scene_await_held(1);
+    int rc = gpu_peer_enable(1);
+    let_go("cuCtxDestroy_v2");
+    REQUIRE(pthread_join(ender, NULL));
+    int failed = copy_failed(block);
+    printf("enable: %d, %d copies failed\n", rc, failed);
+    return failed;
+}
