@@ -15,6 +15,8 @@
  * 4. A walk leaves out a pool whose record is hidden. Who shows the record calls peer_renew then.
  *    Let another thread change a right. If it does so before peer_renew has the lock, peer_renew
  *    knows the device. Else its walk begins later, and finds the record shown.
+ * 5. Several threads may give one context access for copies, and only some of them fail. A thread
+ *    that fails takes the right away if no other one is about to give it, or has (copy_grants).
  */
 #include "shim/share/peer.h"
 
@@ -41,6 +43,12 @@ static struct side {
     uint64_t peers[WORDS]; /* a bit for each place: the program gave it access to that context */
 } sides[SIDES_MAX];
 static bool overflowed; /* a context found no place: from then on no access is taken away */
+/* Threads that give their contexts access for copies, each on its thread's stack. */
+static struct copy_grant {
+    struct copy_grant *next;
+    CUcontext ctx;
+    CUdevice owner;
+} *copy_grants;
 /* Of each owner: the devices that had access to it at some time. */
 static uint64_t ever[DEVICES_MAX];
 /* Walks over ranges. After each one that ends, a copy that was refused is worth another try. */
@@ -166,13 +174,30 @@ static void set_pair(struct side *accessor, const struct side *owner, bool on)
 }
 
 /* The devices to whose memory it has access, a bit for each. */
-static uint64_t owners_of(const struct side *s)
+static uint64_t given_to(const struct side *s)
 {
     uint64_t devices = s->copies;
     for (size_t i = 0; i < WORDS; i++)
         for (uint64_t left = s->peers[i]; left; left &= left - 1)
             devices |= device_bit(sides[i * 64 + (size_t)__builtin_ctzll(left)].device);
     return devices;
+}
+
+/* The same, and those where a thread is about to give it that. */
+static uint64_t owners_of(const struct side *s)
+{
+    uint64_t devices = given_to(s);
+    for (const struct copy_grant *g = copy_grants; g; g = g->next)
+        devices |= g->ctx == s->ctx ? device_bit(g->owner) : 0;
+    return devices;
+}
+
+static void remove_grant(const struct copy_grant *gone)
+{
+    struct copy_grant **at = &copy_grants;
+    while (*at != gone)
+        at = &(*at)->next;
+    *at = gone->next;
 }
 
 /* Takes away what no context needs any more. */
@@ -258,33 +283,40 @@ void peer_revoke(CUcontext peer)
     take_back();
 }
 
+/* Step 5. Returns whether all ranges are in reach. */
+static bool end_grant(const struct copy_grant *grant, CUresult rc)
+{
+    pthread_mutex_lock(&lock);
+    remove_grant(grant);
+    struct side *s = find_side(grant->ctx);
+    if (s && rc == CUDA_SUCCESS && !(given_to(s) & device_bit(grant->owner)))
+        s->copies |= device_bit(grant->owner);
+    pthread_mutex_unlock(&lock);
+    if (rc != CUDA_SUCCESS)
+        take_back();
+    return rc == CUDA_SUCCESS;
+}
+
 /* True: the context got access for copies. False: it had it, or cannot have it. While another
  * thread walks, this one walks too, because it does not know how far the other one is. */
 static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
 {
     pthread_mutex_lock(&lock);
+    struct copy_grant grant = {copy_grants, ctx, owner};
     struct side *s = ensure_side(ctx);
-    bool had = is_allowed(owner, device) && (!s || (owners_of(s) & device_bit(owner)));
+    bool had = is_allowed(owner, device) && (!s || (given_to(s) & device_bit(owner)));
     bool walks = !had || walks_begun != walks_ended;
-    if (s && !had) {
+    if (s && walks)
         s->device = device;
-        s->copies |= device_bit(owner);
-    }
-    if (walks)
+    if (walks) {
+        copy_grants = &grant;
         set_right(owner, device, true);
+    }
     pthread_mutex_unlock(&lock);
     if (!walks)
         return false;
     single_stream_disable(); /* as cuCtxEnablePeerAccess does */
-    if (walk_ranges(owner, device) == CUDA_SUCCESS)
-        return true;
-    pthread_mutex_lock(&lock);
-    s = find_side(ctx);
-    if (s && !had)
-        s->copies &= ~device_bit(owner);
-    pthread_mutex_unlock(&lock);
-    take_back();
-    return false;
+    return end_grant(&grant, walk_ranges(owner, device));
 }
 
 /* Has a walk ended since this thread asked last? */

@@ -118,3 +118,53 @@ ACT(access_reaches_a_context_whose_end_fails)
     printf("enable: %d, %d copies failed\n", rc, failed);
     return failed;
 }
+
+/* Two threads of one context copy from the other device for the first time. What one of them tries
+ * in order to give the access fails. The other one's succeeds. */
+
+enum { ROUNDS = 12, TRIES = 4 };
+
+struct two_grants {
+    CUcontext ctx;
+    uint64_t block;
+    atomic_int failed;
+};
+
+static int grant_beside(int index, void *context)
+{
+    struct two_grants *g = context;
+    if (index < 2) {
+        REQUIRE(cuCtxSetCurrent(g->ctx));
+        atomic_fetch_add(&g->failed, copy_failed(g->block));
+        return 0;
+    }
+    scene_sleep_ms(20); /* one waits in the driver, and one for its turn */
+    for (unsigned i = 1; i <= TRIES && scene_simulated(); i++)
+        REQUIRE(SIM(simFail)("cuMemSetAccess", i, CUDA_ERROR_OUT_OF_MEMORY));
+    let_go("cuMemSetAccess");
+    return 0;
+}
+
+ACT(a_grant_that_fails_takes_no_access_from_another_thread)
+{
+    static struct two_grants g;
+    int failed = 0;
+    scene_start(2, 120);
+    REQUIRE(gpu_open(1));
+    g.block = NEW_FILLED(WORDS, VALUE, NULL);
+    REQUIRE(gpu_sync());
+    REQUIRE(gpu_open(0));
+    for (int i = 0; i < ROUNDS; i++) {
+        g.ctx = NEW_CONTEXT();
+        atomic_store(&g.failed, 0);
+        hold("cuMemSetAccess");
+        scene_threads(3, grant_beside, &g);
+        failed += atomic_load(&g.failed) > 1;
+        if (scene_simulated())
+            SIM(simFailClear)("cuMemSetAccess");
+        REQUIRE(cuCtxDestroy(g.ctx));
+        REQUIRE(gpu_open(0));
+    }
+    printf("none has access in %d rounds\n", failed);
+    return failed;
+}
