@@ -12,20 +12,26 @@
 
 #include <errno.h>
 
+/* In a use. Whatever fails, the driver is there to undo its part. */
 static CUresult enable(CUcontext peer, unsigned flags)
 {
-    return real.cuCtxEnablePeerAccess(peer, flags);
-}
-
-static CUresult grant(CUcontext peer, unsigned flags)
-{
-    (void)flags;
-    return peer_grant(peer);
+    CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
+    if (rc != CUDA_SUCCESS || !hooks_init()) /* another thread may still fill the slots */
+        return rc;
+    int saved_errno = errno, cancel = cancel_forbid();
+    single_stream_disable();
+    rc = peer_grant(peer);
+    if (rc != CUDA_SUCCESS) { /* as natively: access to all of the peer's memory, or to none */
+        peer_revoke(peer);
+        real.cuCtxDisablePeerAccess(peer);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return rc;
 }
 
 /* A use: work that reaches pool memory follows. No mark is held while memory goes back. */
-static CUresult use_and_retry(CUresult (*step)(CUcontext peer, unsigned flags), CUcontext peer,
-                              unsigned flags)
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     struct retry_steps steps = {0};
     CUresult rc;
@@ -34,27 +40,10 @@ static CUresult use_and_retry(CUresult (*step)(CUcontext peer, unsigned flags), 
         rc = gate_use_begin(&use);
         if (rc != CUDA_SUCCESS)
             return rc;
-        rc = step(peer, flags);
+        rc = enable(peer, flags);
         gate_use_end(&use);
     } while (retry_is_error(rc) && retry_note_error(rc) &&
              retry_release(devices_peers(peer), &steps));
-    return rc;
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-    CUresult rc = use_and_retry(enable, peer, flags);
-    if (rc != CUDA_SUCCESS || !hooks_init()) /* another thread may still fill the slots */
-        return rc;
-    int saved_errno = errno, cancel = cancel_forbid();
-    single_stream_disable();
-    rc = use_and_retry(grant, peer, flags);
-    if (rc != CUDA_SUCCESS) { /* as natively: access to all of the peer's memory, or to none */
-        peer_revoke(peer);
-        real.cuCtxDisablePeerAccess(peer);
-    }
-    cancel_allow(cancel);
-    errno = saved_errno;
     return rc;
 }
 
