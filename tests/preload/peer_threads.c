@@ -168,3 +168,47 @@ ACT(a_grant_that_fails_takes_no_access_from_another_thread)
     printf("none has access in %d rounds\n", failed);
     return failed;
 }
+
+/* Two threads of one context enable the same access. The driver tells the second one that it is
+ * there already, while the first one still gives it to what is mapped, or fails to. */
+
+static void *enable_first(void *data)
+{
+    (void)data;
+    REQUIRE(gpu_open(0));
+    gpu_peer_enable(1);
+    return NULL;
+}
+
+static void *let_go_late(void *fails)
+{
+    scene_sleep_ms(50);
+    for (unsigned i = 1; i <= TRIES && fails && scene_simulated(); i++)
+        REQUIRE(SIM(simFail)("cuMemSetAccess", i, CUDA_ERROR_INVALID_VALUE));
+    let_go("cuMemSetAccess");
+    return NULL;
+}
+
+static int enable_twice(bool first_fails)
+{
+    scene_start_peers(120);
+    REQUIRE(gpu_open(1));
+    uint64_t block = NEW_BLOCK(8 * MIB);
+    REQUIRE(gpu_open(0));
+    uint64_t own = NEW_FILLED(WORDS, VALUE, NULL);
+    REQUIRE(gpu_sync());
+    hold("cuMemSetAccess");
+    pthread_t first = NEW_THREAD(enable_first, NULL);
+    if (scene_simulated() && scene_preloaded())
+        scene_await_held(1);
+    pthread_t later = NEW_THREAD(let_go_late, first_fails ? &first : NULL);
+    int rc = gpu_peer_enable(1);
+    EXPECT(rc == CUDA_SUCCESS || rc == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    rc = write_there(block, own);
+    REQUIRE(pthread_join(first, NULL));
+    REQUIRE(pthread_join(later, NULL));
+    return rc;
+}
+
+ACT_IS(ACT(access_that_is_there_already_is_whole), enable_twice(false))
+ACT_IS(ACT(access_that_another_thread_fails_to_give_is_given), enable_twice(true))

@@ -18,6 +18,7 @@ static struct {
     unsigned bad_grants, releases; /* that many are still to come */
     unsigned uses, depth;          /* uses that have ended; that are under way */
     bool enabled, granted;         /* by the driver; of what is mapped */
+    unsigned enables;              /* calls of the driver's */
     unsigned calls_of_no_use;      /* of the driver's, and changes of what is mapped */
 } world;
 
@@ -29,6 +30,7 @@ static bool is_closed(void)
 
 static CUresult driver_enable(CUcontext peer, unsigned flags)
 {
+    world.enables++;
     if (is_closed())
         return LOST;
     if (world.enabled)
@@ -138,6 +140,18 @@ TEST(access_that_cannot_be_given_is_none)
     assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_OUT_OF_MEMORY);
     expect(CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(world.uses, 3);
+}
+
+/* No other thread is at work, whatever failed before. */
+TEST(access_that_is_there_is_told_at_once)
+{
+    begin(100, 2, 1);
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_SUCCESS);
+    assert_int_equal(world.enables, 3);
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+    assert_int_equal(world.enables, 4);
+    expect(CUDA_SUCCESS);
 }
 
 TEST(access_is_taken_whole_or_not_at_all)
