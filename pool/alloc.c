@@ -282,8 +282,8 @@ static bool try_all_else(struct pool *p, struct request *r)
             return true;
         }
         if ((p->unlocked_jobs || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
-            if (p->unlocked_jobs)
-                state_wait(p);
+            if (p->unlocked_jobs && !state_wait_until(p, until_ns))
+                break; /* perhaps in a signal handler of the thread that is at work */
             continue;
         }
         if (last)

@@ -4,49 +4,73 @@
  */
 #include "pool/job.h"
 
-#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
-/* Until *count is 0. Nobody wakes the caller: step 3. */
-static void await_none(struct pool *p, const unsigned *count, uint64_t start_ns)
+/* Step 2. */
+static void admit(struct jobs *j, enum job_kind kind)
 {
-    for (unsigned turn = 0; *count && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS;
-         turn++) {
-        state_unlock(p);
-        spin_pause(turn);
-        state_lock(p);
+    j->running[kind] += j->waiting[kind];
+    j->waiting[kind] = 0;
+    j->turns[kind]++;
+}
+
+static void enter_turn(struct pool *p, enum job_kind kind)
+{
+    struct jobs *j = &p->jobs;
+    enum job_kind other = !kind;
+    p->unlocked_jobs++;
+    if (likely(!j->running[other] && !j->waiting[other])) {
+        j->running[kind]++;
+        return;
     }
+    uint64_t turn = j->turns[kind];
+    uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
+    j->waiting[kind]++;
+    while (j->turns[kind] == turn && state_wait_until(p, until_ns))
+        continue;
+    if (j->turns[kind] == turn) { /* step 4 */
+        j->waiting[kind]--;
+        j->running[kind]++;
+    }
+}
+
+/* Step 3. */
+static void leave_turn(struct pool *p, enum job_kind kind)
+{
+    struct jobs *j = &p->jobs;
+    enum job_kind other = !kind;
+    p->unlocked_jobs--;
+    if (--j->running[kind] > 0)
+        return;
+    if (j->waiting[other])
+        admit(j, other);
+    else if (j->waiting[kind] && !j->running[other])
+        admit(j, kind);
 }
 
 void job_begin(struct pool *p)
 {
-    p->unlocked_jobs++;
-    if (p->walks)
-        await_none(p, &p->walks, p->backend->ops->now_ns(p->backend));
-    p->running_jobs++;
+    enter_turn(p, JOB_OF_MEMORY);
 }
 
 void job_end(struct pool *p)
 {
-    p->running_jobs--;
-    p->unlocked_jobs--;
+    leave_turn(p, JOB_OF_MEMORY);
 }
 
 void job_begin_walk(struct pool *p)
 {
-    p->unlocked_jobs++;
-    p->walks++;
-    await_none(p, &p->running_jobs, p->backend->ops->now_ns(p->backend));
-}
-
-void job_await_all(struct pool *p, uint64_t start_ns)
-{
-    await_none(p, &p->unlocked_jobs, start_ns);
+    enter_turn(p, JOB_WALK);
 }
 
 void job_end_walk(struct pool *p)
 {
-    p->walks--;
-    p->unlocked_jobs--;
+    leave_turn(p, JOB_WALK);
+}
+
+void job_await_all(struct pool *p, uint64_t start_ns)
+{
+    while (p->unlocked_jobs && state_wait_until(p, start_ns + OOM_WAIT_NS))
+        continue;
 }

@@ -3,18 +3,23 @@
  * A job is work on device memory without the lock: a thread takes memory from the driver, moves it
  * or gives it back. A walk changes the access to all memory of an arena, also without the lock. The
  * two exclude each other: while other threads mapped and unmapped memory beside a walk, the driver
- * freed host memory twice (two H200, 580.159: in 1 of 40 runs; in 0 of 51 since).
+ * freed host memory twice (two H200, 580.159: in 1 of 40 runs; in 0 of 101 since). Jobs run beside
+ * jobs, and walks beside walks.
  *
- * 1. A walk counts itself, then waits for the jobs that run. A job that begins waits for the walks.
- *    Both happen under the lock. So no job runs during a walk.
- * 2. A job waits with its plan made: its blocks are BUSY, and its memory is as it was, or will not
- *    come back. So the walk may pass it. The job maps it elsewhere with the rights that the backend
- *    knows by then.
- * 3. A job that runs waits for no walk, and a walk in its calls for no job. So both waits end when
+ * 1. A job begins if no walk runs or waits. Else it waits. The same holds for walks. All of this
+ *    happens under the lock. So no job runs during a walk.
+ * 2. Who waits is admitted together with all of his kind that wait.
+ * 3. The last one of a kind that ends admits the other kind, if any of it waits. So a thread waits
+ *    for those of its kind that ran when it came, if there are any, and for those of the other
+ *    kind that ran or waited then. Neither kind starves.
+ * 4. A job that runs waits for no walk, and a walk in its calls for no job. So the waits end when
  *    the driver returns. Two things may hold it up longer: a job may wait at the gate while the
  *    driver is closed for a park, and the caller may be a signal handler in the thread that is at
  *    work. Then the wait ends after OOM_WAIT_NS, and walk and job are not kept apart.
- * 4. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them,
+ * 5. A job waits with its plan made: its blocks are BUSY, and its memory is as it was, or will not
+ *    come back. So the walk may pass it. The job maps it elsewhere with the rights that the backend
+ *    knows by then.
+ * 6. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them,
  *    without a bound.
  */
 #ifndef POOL_JOB_H
@@ -24,7 +29,7 @@
 
 struct pool;
 
-/* The lock is held, but for the wait. A state_broadcast follows the end. */
+/* The lock is held, but for the wait. A broadcast of `changed` follows the end. */
 void job_begin(struct pool *p);
 void job_end(struct pool *p);
 void job_begin_walk(struct pool *p);

@@ -19,10 +19,20 @@
 #include "pool/pool.h"
 #include "pool/slab.h"
 #include "pool/time_budget.h"
+#include "pool/tuning.h"
 #include "pool/zone.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <time.h>
+
+/* See job.h. */
+enum job_kind { JOB_OF_MEMORY, JOB_WALK, JOB_KINDS };
+
+struct jobs {
+    unsigned running[JOB_KINDS], waiting[JOB_KINDS];
+    uint64_t turns[JOB_KINDS]; /* how often those of a kind that waited were admitted */
+};
 
 struct pool {
     pthread_mutex_t lock;
@@ -32,14 +42,14 @@ struct pool {
     void *owner;
     bool arena; /* arena backing; else segments */
     bool abandoned;
-    bool evicted;                 /* the driver gave its memory to others: the context has ended */
-    unsigned threads_inside;      /* threads in a function that may drop the lock on its way */
-    unsigned unlocked_jobs;       /* threads that commit, move or release memory, or walk over it */
-    unsigned running_jobs, walks; /* see job.h */
-    uint64_t jobs_done;           /* how often one of those threads was through */
-    uint64_t released_ns;         /* when idle memory went back last; 0: never */
-    uint64_t now_ns;              /* coarse clock, read at slow moments */
-    uint64_t serial;              /* of the last block handed out, but for magazines */
+    bool evicted;            /* the driver gave its memory to others: the context has ended */
+    unsigned threads_inside; /* threads in a function that may drop the lock on its way */
+    unsigned unlocked_jobs;  /* threads that commit, move or release memory, or walk over it */
+    struct jobs jobs;        /* of those, who may run */
+    uint64_t jobs_done;      /* how often one of those threads was through */
+    uint64_t released_ns;    /* when idle memory went back last; 0: never */
+    uint64_t now_ns;         /* coarse clock, read at slow moments */
+    uint64_t serial;         /* of the last block handed out, but for magazines */
     struct time_budget time_budget; /* time left for saving memory */
     uint64_t planned_bytes;         /* threads without the lock are taking it from the driver */
     unsigned release_beyond_shift;  /* segment backing: see plan_release in segment.c; 0: none */
@@ -75,6 +85,15 @@ static inline void state_init_lock(struct pool *p)
 #endif
     pthread_mutex_init(&p->lock, &kind);
     pthread_mutexattr_destroy(&kind);
+}
+
+static inline void state_init_changed(struct pool *p)
+{
+    pthread_condattr_t kind;
+    pthread_condattr_init(&kind);
+    pthread_condattr_setclock(&kind, CLOCK_MONOTONIC); /* state_wait_until */
+    pthread_cond_init(&p->changed, &kind);
+    pthread_condattr_destroy(&kind);
 }
 
 static inline void state_lock(struct pool *p)
@@ -115,6 +134,24 @@ static inline void state_wait(struct pool *p)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_cond_wait(&p->changed, &p->lock);
     pthread_setcancelstate(cancel, NULL);
+}
+
+/* The same until the backend's clock says until_ns. False: nothing has changed by then. That clock
+ * may be a model's, so the thread looks at it each STATE_LOOK_NS. */
+static inline bool state_wait_until(struct pool *p, uint64_t until_ns)
+{
+    int cancel, code;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    do {
+        struct timespec end;
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        uint64_t end_ns = (uint64_t)end.tv_nsec + STATE_LOOK_NS;
+        end.tv_sec += (time_t)(end_ns / SECOND_NS);
+        end.tv_nsec = (long)(end_ns % SECOND_NS);
+        code = pthread_cond_timedwait(&p->changed, &p->lock, &end);
+    } while (code && p->backend->ops->now_ns(p->backend) < until_ns);
+    pthread_setcancelstate(cancel, NULL);
+    return !code;
 }
 
 static inline void state_broadcast(struct pool *p)

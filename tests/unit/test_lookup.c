@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* pool/lookup.c: whose memory is it, seen from outside. */
 #include "pool/chunk.h"
-#include "pool/job.h"
 #include "pool/lookup.h"
 #include "pool/map.h"
 #include "pool/state.h"
@@ -115,77 +114,6 @@ RIG_TEST(a_note_is_a_blocks_own, expect_arena(state))
         rig_free_all(r);
     }
     EXPECT_EQ(pool_set_sync_memops(UINT64_C(0x5000), true), POOL_FOREIGN, "nobody's memory");
-}
-
-static atomic_bool has_walked, has_begun, is_called, goes_on;
-
-static void call(void *arg, uint64_t addr, uint64_t size_bytes)
-{
-    atomic_store(&is_called, true);
-    while (!atomic_load(&goes_on))
-        usleep(100);
-}
-
-static void *walk(void *arg)
-{
-    pool_for_each_range(arg, call, NULL);
-    atomic_store(&has_walked, true);
-    return NULL;
-}
-
-static void *do_job(void *arg)
-{
-    struct pool *p = arg;
-    LOCKED(p, job_begin(p));
-    atomic_store(&has_begun, true);
-    LOCKED(p, job_end(p); state_broadcast(p));
-    return NULL;
-}
-
-static bool await_flag(atomic_bool *flag)
-{
-    for (unsigned turn = 0; turn < 200000 && !atomic_load(flag); turn++)
-        usleep(100);
-    return atomic_load(flag);
-}
-
-static unsigned count_jobs(struct pool *p)
-{
-    unsigned jobs;
-    LOCKED(p, jobs = p->unlocked_jobs);
-    return jobs;
-}
-
-static void await_jobs(struct pool *p, unsigned wanted)
-{
-    while (count_jobs(p) < wanted)
-        usleep(100);
-}
-
-/* Memory under way, and memory of a later job, would lack the right. And the driver bears no other
- * work on memory beside a change of access. */
-RIG_TEST(a_walk_and_jobs_exclude_each_other, expect_arena(state))
-{
-    struct pool *p = r->pool;
-    rig_alloc(r, MIB(6));
-    LOCKED(p, job_begin(p));
-    pthread_t walker = started(walk, p);
-    await_jobs(p, 2);
-    usleep(20000);
-    EXPECT(!atomic_load(&is_called), "the walk waits for the job");
-    pthread_t job = started(do_job, p);
-    await_jobs(p, 3);
-    usleep(20000);
-    EXPECT(!atomic_load(&has_begun), "a later job waits for the walk");
-    LOCKED(p, job_end(p); state_broadcast(p));
-    EXPECT(await_flag(&is_called), "the walk goes on");
-    usleep(20000);
-    EXPECT(!atomic_load(&has_begun), "the job waits for its end");
-    atomic_store(&goes_on, true);
-    EXPECT(await_flag(&has_walked) && await_flag(&has_begun), "both are through");
-    pthread_join(walker, NULL);
-    pthread_join(job, NULL);
-    EXPECT_EQ(count_jobs(p), 0, "and counted");
 }
 
 PLAY_TESTS

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* pool/job.c: threads that work on device memory, and threads that change the access to it, take
+ * turns. */
+#include "pool/job.h"
+#include "pool/state.h"
+#include "tests/unit/expect.h"
+
+#include <unistd.h>
+
+/* A thread in a job or a walk of its own, until goes_on. */
+struct worker {
+    struct pool *pool;
+    atomic_bool is_there, goes_on;
+    pthread_t thread;
+};
+
+static bool await_flag(atomic_bool *flag)
+{
+    for (unsigned turn = 0; turn < 200000 && !atomic_load(flag); turn++)
+        usleep(100);
+    return atomic_load(flag);
+}
+
+static void stay(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    struct worker *w = arg;
+    atomic_store(&w->is_there, true);
+    await_flag(&w->goes_on);
+}
+
+static void *walk(void *arg)
+{
+    struct worker *w = arg;
+    pool_for_each_range(w->pool, stay, w);
+    return NULL;
+}
+
+static void *work(void *arg)
+{
+    struct worker *w = arg;
+    LOCKED(w->pool, job_begin(w->pool));
+    stay(w, 0, 0);
+    LOCKED(w->pool, job_end(w->pool); state_broadcast(w->pool));
+    return NULL;
+}
+
+static unsigned count_jobs(struct pool *p)
+{
+    unsigned jobs;
+    LOCKED(p, jobs = p->unlocked_jobs);
+    return jobs;
+}
+
+/* Returns when the thread runs or waits. */
+static void begin(struct worker *w, struct pool *p, void *(*run)(void *arg))
+{
+    unsigned jobs = count_jobs(p);
+    w->pool = p;
+    w->thread = started(run, w);
+    while (count_jobs(p) == jobs)
+        usleep(100);
+}
+
+static void end(struct worker *w)
+{
+    atomic_store(&w->goes_on, true);
+    pthread_join(w->thread, NULL);
+}
+
+static bool waits(struct worker *w)
+{
+    usleep(20000);
+    return !atomic_load(&w->is_there);
+}
+
+/* Memory under way, and memory of a later job, would lack the right. And the driver bears no other
+ * work on memory beside a change of access. */
+RIG_TEST(a_walk_and_jobs_exclude_each_other, expect_arena(state))
+{
+    struct worker first = {.pool = NULL}, walker = first, later = first;
+    rig_alloc(r, MIB(6));
+    begin(&first, r->pool, work);
+    begin(&walker, r->pool, walk);
+    EXPECT(waits(&walker), "the walk waits for the job");
+    begin(&later, r->pool, work);
+    EXPECT(waits(&later), "a later job waits for the walk");
+    end(&first);
+    EXPECT(await_flag(&walker.is_there), "the walk goes on");
+    EXPECT(waits(&later), "the job waits for its end");
+    end(&walker);
+    EXPECT(await_flag(&later.is_there), "both are through");
+    end(&later);
+    EXPECT_EQ(count_jobs(r->pool), 0, "and counted");
+}
+
+/* A program enables and disables access in a loop: another thread must get its memory meanwhile. */
+RIG_TEST(a_job_that_waits_runs_before_a_later_walk, expect_arena(state))
+{
+    struct worker first = {.pool = NULL}, job = first, second = first;
+    rig_alloc(r, MIB(6));
+    begin(&first, r->pool, walk);
+    EXPECT(await_flag(&first.is_there), "the walk runs");
+    begin(&job, r->pool, work);
+    begin(&second, r->pool, walk);
+    EXPECT(waits(&job) && waits(&second), "both wait for it");
+    end(&first);
+    EXPECT(await_flag(&job.is_there), "the job came first");
+    EXPECT(waits(&second), "the second walk waits for it");
+    end(&job);
+    EXPECT(await_flag(&second.is_there), "then it runs");
+    end(&second);
+}
+
+RIG_TEST(those_of_a_kind_run_beside_each_other, expect_arena(state))
+{
+    void *(*const kinds[])(void *arg) = {walk, work};
+    rig_alloc(r, MIB(6));
+    for (unsigned kind = 0; kind < 2; kind++) {
+        struct worker other = {.pool = NULL}, first = other, second = other;
+        begin(&other, r->pool, kinds[!kind]);
+        begin(&first, r->pool, kinds[kind]);
+        begin(&second, r->pool, kinds[kind]);
+        EXPECT(waits(&first) && waits(&second), "they wait for the other kind");
+        end(&other);
+        EXPECT(await_flag(&first.is_there) && await_flag(&second.is_there), "together");
+        end(&first);
+        end(&second);
+    }
+}
+
+static void *let_time_pass(void *arg)
+{
+    struct rig *r = arg;
+    for (bool waiting = false; !waiting; usleep(100))
+        LOCKED(r->pool, waiting = r->pool->jobs.waiting[JOB_WALK] > 0);
+    model_advance(r->model, OOM_WAIT_NS);
+    return NULL;
+}
+
+/* As a signal handler does in a thread that is at work. */
+RIG_TEST(a_wait_for_the_callers_own_job_ends, expect_arena(state))
+{
+    struct worker later = {.pool = NULL};
+    struct pool *p = r->pool;
+    LOCKED(p, job_begin(p));
+    pthread_t clock = started(let_time_pass, r);
+    LOCKED(p, job_begin_walk(p); job_end_walk(p));
+    pthread_join(clock, NULL);
+    begin(&later, p, walk);
+    LOCKED(p, job_end(p); state_broadcast(p));
+    end(&later);
+    EXPECT_EQ(count_jobs(p), 0, "all go on as before");
+}
+
+PLAY_TESTS
