@@ -13,7 +13,7 @@
 
 struct hooks_real closed_real;
 
-static CUresult (*await_open)(void);
+static CUresult (*await_open)(void), (*await_open_in_scope)(void);
 
 /* Step 5. */
 static __thread uint64_t failed_ns __attribute__((tls_model("initial-exec")));
@@ -25,7 +25,7 @@ bool closed_is_now(void)
 }
 
 /* It may close again before the thread is at the driver. */
-SHIM_COLD CUresult closed_await(void)
+static SHIM_COLD CUresult await_by(CUresult (*await)(void))
 {
     while (closed_is_now()) {
         if (!state_is_on())
@@ -34,13 +34,24 @@ SHIM_COLD CUresult closed_await(void)
             return CUDA_ERROR_DEINITIALIZED;
         if (failed_ns && clock_now_ns() < failed_ns + CLOSED_SAME_CALL_NS)
             return failed_code;
-        CUresult rc = await_open();
+        CUresult rc = await();
         failed_ns = rc == CUDA_SUCCESS ? 0 : clock_now_ns();
         failed_code = rc;
         if (rc != CUDA_SUCCESS)
             return rc;
     }
     return CUDA_SUCCESS;
+}
+
+SHIM_COLD CUresult closed_await(void)
+{
+    return await_by(await_open);
+}
+
+/* Step 6. */
+static SHIM_COLD CUresult await_in_scope(void)
+{
+    return await_by(await_open_in_scope);
 }
 
 /* Is the question answered without the driver? A compile-time constant. */
@@ -79,10 +90,12 @@ static inline bool is_answered(enum hook_id hook)
 #include "shim/driver/hooks.def"
 
 /* A thread that waited before may read closed_real just then: the same values. */
-__attribute__((no_sanitize("thread"))) void closed_begin(CUresult (*await)(void))
+__attribute__((no_sanitize("thread"))) void closed_begin(CUresult (*await)(void),
+                                                         CUresult (*in_scope)(void))
 {
     await_open = await;
-    call_scope_await_driver = closed_await;
+    await_open_in_scope = in_scope;
+    call_scope_await_driver = await_in_scope;
 #define KEEP(symbol)                                                                               \
     atomic_store_explicit(&closed_real.symbol,                                                     \
                           atomic_load_explicit(&real.symbol, memory_order_relaxed),                \

@@ -20,6 +20,10 @@
  *     not initialised.
  *  5. One call of the program's may be several calls here. Once `await` gave an error, the thread's
  *     calls of the next CLOSED_SAME_CALL_NS get it without another wait.
+ *  6. A call scope of the program's may belong to a job of a pool, or to a question about a
+ *     context. Other threads wait for these, and whoever opens the driver waits for such threads.
+ *     So a call scope goes on as soon as the driver is open (`in_scope`). A call by a slot belongs
+ *     to neither, and `await` may hold it up longer.
  *
  * The park thread alone begins and ends it. No lock.
  */
@@ -34,8 +38,9 @@
 #define CLOSED_GRACE_NS (20 * MS_NS)
 #define CLOSED_SAME_CALL_NS (10 * MS_NS)
 
-/* await: see 2; on a thread of the program's. It returns an error if the driver stays closed. */
-void closed_begin(CUresult (*await)(void));
+/* await: see 2; on a thread of the program's. It returns an error if the driver stays closed.
+ * in_scope: the same for call scopes; it returns as soon as closed_end was called. */
+void closed_begin(CUresult (*await)(void), CUresult (*in_scope)(void));
 /* True: no call scope and no own work is under way, and no call goes to the driver. Waits so long
  * for it. */
 bool closed_drain(uint64_t wait_ns);

@@ -135,6 +135,11 @@ void gate_open(void)
     raise_turn();
 }
 
+void gate_look_again(void)
+{
+    raise_turn();
+}
+
 bool gate_wake(void)
 {
     bool wakes = change_state(GATE_PARKED, GATE_WAKING);
@@ -152,12 +157,12 @@ static void knock(void)
         gate_wake();
 }
 
-SHIM_COLD CUresult gate_arrive(void)
+SHIM_COLD CUresult gate_arrive_until(bool (*may_go)(void))
 {
     uint64_t before = atomic_load(&failure);
     for (;;) {
         uint32_t seen = atomic_load(&turn); /* step 9 */
-        if (!(atomic_load(&pool_watch) & POOL_WATCH_GATE))
+        if (may_go())
             return CUDA_SUCCESS;
         uint64_t latest = atomic_load(&failure);
         if (latest != before)
@@ -165,6 +170,16 @@ SHIM_COLD CUresult gate_arrive(void)
         knock();
         sleep_on(&turn, seen, FUTEX_FOREVER);
     }
+}
+
+static bool uses_may_go(void)
+{
+    return !(atomic_load(&pool_watch) & POOL_WATCH_GATE);
+}
+
+SHIM_COLD CUresult gate_arrive(void)
+{
+    return gate_arrive_until(uses_may_go);
 }
 
 /* Step 6 of submitter.h: without a pool there is no mark. */

@@ -43,12 +43,14 @@
  * 12. A wake ends with gate_open, or with gate_fail after a time with a bound. Then all uses that
  *     waited since before get the error. gate_refuse gives it to them, too, and changes no state:
  *     who gets an error does not call the driver.
+ * 13. While the driver is closed, which is between LEAVING and WAKING, calls that are no uses
+ *     arrive, too (shim/driver/closed.h). They hold no mark, and wake as uses do. A plain call
+ *     waits for OPEN, because it might take the device memory that the wake needs. A call scope
+ *     waits for the driver alone (gate_arrive_until), because the wake may wait for it. So the park
+ *     thread raises gate_turn behind the opening of the driver as well (gate_look_again).
  *
  * An arrival keeps errno, and is no cancellation point. A signal handler runs on it as on any
  * thread that sleeps. tests/model/gate.pml models all of this.
- *
- * While the driver is closed, which is between LEAVING and WAKING, calls that are no uses arrive
- * too (shim/driver/closed.h). They hold no mark, and look whether it is open again.
  *
  * Questions about memory (gate_ask_begin) leave a mark too, so the memory that they name is there
  * until the driver has answered. Behind the bit they are uses if the address is a pool's: then the
@@ -96,6 +98,8 @@ void gate_fail(CUresult rc);
 void gate_refuse(CUresult rc);
 /* Any state -> OPEN, then clears the bit and wakes all. */
 void gate_open(void);
+/* Step 13. Any state, which stays. */
+void gate_look_again(void);
 
 /* What the park thread sleeps on while it has nothing to do. It reads the bell, then looks for work
  * and at the state, and then sleeps until the bell is another. Arrivals ring, and whoever has work
@@ -112,6 +116,8 @@ bool gate_wake(void);
 /* A use has seen the bit, and has taken its mark back. Sleeps until the gate is open: CUDA_SUCCESS.
  * Else the program gets this error. */
 CUresult gate_arrive(void);
+/* Step 13: the same until may_go says true. gate_look_again follows whatever makes it so. */
+CUresult gate_arrive_until(bool (*may_go)(void));
 /* Marks the record, and takes the mark back while the gate is closed; sleeps meanwhile. s: the
  * thread's record, or NULL if it has none. *watch: pool_watch behind the mark. CUDA_SUCCESS: the
  * use goes to the driver, and submitter_unmark follows. Else the use is not marked, and the program

@@ -56,7 +56,11 @@
  *     and the next use begins another wait.
  * 12. There is no circle of waits. A thread of the program waits for the park thread, which may ask
  *     a neighbour's control thread, which waits for nobody: it starts the park of its own park
- *     thread and looks again in turns (again_ns).
+ *     thread and looks again in turns (again_ns). With the driver open the park thread waits for
+ *     jobs of pools, for walks and for contexts that end, all with bounds. No thread that is in one
+ *     of them waits at the gate then: jobs and walks call the driver in call scopes (step 13 of
+ *     gate.h), and ends.h lets no context end beside a closed driver. While the driver is closed
+ *     the park thread waits for none of them.
  * 13. The control thread and signal handlers wait for no park and no wake.
  * 14. A job that comes while a use waits for device memory is refused between two tries: a park at
  *     once, a wake when its own time is over. So a request does not wait as long as the use.

@@ -274,6 +274,16 @@ static bool lock_and_save(struct park_receipt *r)
     return note_needs(r);
 }
 
+static bool driver_is_open(void)
+{
+    return !closed_is_now();
+}
+
+static CUresult await_driver(void)
+{
+    return gate_arrive_until(driver_is_open);
+}
+
 bool whole_close(struct park_receipt *r)
 {
     if (!ends_hold_off()) {
@@ -283,7 +293,7 @@ bool whole_close(struct park_receipt *r)
     known_state = CU_PROCESS_STATE_RUNNING;
     is_ours = false;
     move_pin(false);
-    closed_begin(gate_arrive);
+    closed_begin(gate_arrive, await_driver);
     bool saved = lock_and_save(r);
     if (!saved)
         whole_open(); /* step 5 */
@@ -345,9 +355,10 @@ int whole_open(void)
         return (int)rc;
     known_state = CU_PROCESS_STATE_RUNNING;
     memset(needs, 0, sizeof needs);
-    closed_end();
-    move_pin(true);
     atomic_store(&publish_park.whole, false);
+    closed_end();
+    gate_look_again(); /* before anything that may wait for who waited */
+    move_pin(true);
     return 0;
 }
 

@@ -12,7 +12,8 @@
  * answered. RETAINS: a park copies only what is not in the store already (shim/park/retain.h). Work
  * then brings old bytes back, and a copy may stop in the middle. WHOLE: the driver makes a
  * checkpoint of the parked process, and one more thread makes calls that are no uses, as call
- * scopes (shim/driver/call_scope.h). WITH_.. and WITHOUT_..: a step done wrong, which has to be
+ * scopes (shim/driver/call_scope.h). Each is in a job of a pool. A wake waits for its end once the
+ * driver is open, here without a bound. WITH_.. and WITHOUT_..: a step done wrong, which has to be
  * noticed.
  *
  * Promises: no work is given to the driver, or runs, while the memory is away; what comes back is
@@ -45,7 +46,7 @@ bit failed[2 * N + 1];
 
 #ifdef WHOLE
 #define THREADS (N + 1)
-bit closed, checkpointed;
+bit closed, checkpointed, job;
 byte scopes;
 #else
 #define THREADS N
@@ -228,16 +229,40 @@ proctype thread(byte t)
 }
 
 #ifdef WHOLE
+/* Until the driver is open: gate_arrive_until. */
+inline arrive_at_driver(i)
+{
+    before[i] = failures;
+    do
+    :: true ->
+        seen[i] = turn;
+        if
+#ifdef WITH_WAIT_FOR_OPEN
+        :: atomic { !gate -> forget(i) }; break
+#else
+        :: atomic { !closed -> forget(i) }; break
+#endif
+        :: else
+        fi;
+        if
+        :: atomic { failures != before[i] -> failed[i] = 1; forget(i) }; break
+        :: else
+        fi;
+        knock();
+        turn != seen[i]
+    od
+}
+
 /* call_scope_begin, call_scope_is_admitted, closed_await */
 proctype caller()
 {
     byte left = RUNS;
-    bit handled = 1;
 
     do
     :: left == 0 -> break
     :: else ->
         left--;
+        job = 1;
         do
         :: true ->
 #ifdef WITH_LATE_SCOPE
@@ -253,11 +278,12 @@ proctype caller()
             fi;
 #endif
             scopes--;
-            arrive(2 * N);
+            arrive_at_driver(2 * N);
             failed[2 * N] = 0 /* such a call gets the error; here it tries again */
         od;
         assert(!checkpointed);
-        scopes--
+        scopes--;
+        job = 0
     od;
     ended++
 }
@@ -368,7 +394,7 @@ active proctype park()
 #ifndef WITHOUT_SCOPES
         if
         :: scopes == 0 -> checkpointed = 1
-        :: true -> closed = 0 /* gives up: the arenas alone are away */
+        :: true -> closed = 0; turn++ /* gives up: the arenas alone are away */
         fi;
 #else
         checkpointed = 1;
@@ -429,6 +455,10 @@ asleep:
 #endif
         checkpointed = 0;
         closed = 0;
+#ifndef WITHOUT_DRIVER_TURN
+        turn++;
+#endif
+        job == 0;
 #endif
         mapped = 1;
         assert(saved == version);

@@ -54,13 +54,26 @@ static unsigned waits, opens_at;
 static CUresult await_code;
 static int count_meanwhile, depth_meanwhile;
 
-static CUresult await(void)
+static CUresult wait_once(void)
 {
     count_meanwhile = atomic_load(&call_scope_count);
     depth_meanwhile = call_scope_depth;
     if (++waits == opens_at)
         closed_end();
     return await_code;
+}
+
+static unsigned scope_waits; /* of them, those of call scopes */
+
+static CUresult await(void)
+{
+    return wait_once();
+}
+
+static CUresult await_in_scope(void)
+{
+    scope_waits++;
+    return wait_once();
 }
 
 static void begin(unsigned opens)
@@ -70,10 +83,10 @@ static void begin(unsigned opens)
     real.cuEventQuery = query;
     real.cuMemPoolCreate = create_pool;
     real.cuThreadExchangeStreamCaptureMode = (PFN_cuThreadExchangeStreamCaptureMode_v10010)0;
-    waits = driver_calls = 0;
+    waits = scope_waits = driver_calls = 0;
     opens_at = opens;
     await_code = CUDA_SUCCESS;
-    closed_begin(await);
+    closed_begin(await, await_in_scope);
 }
 
 static void shut(unsigned opens)
@@ -95,6 +108,7 @@ TEST(a_call_waits_and_then_reaches_the_driver)
     assert_true(closed_is_now());
     assert_int_equal(real.cuCtxGetCurrent(&ctx), CUDA_SUCCESS);
     assert_int_equal(waits, 2); /* it was still closed after the first one */
+    assert_int_equal(scope_waits, 0);
     assert_int_equal(driver_calls, 1);
     assert_null(ctx);
     assert_false(closed_is_now());
@@ -158,6 +172,7 @@ TEST(a_call_scope_waits_and_counts_as_nobody)
     assert_true(call_scope_run(NULL, nothing, &ran));
     assert_true(ran);
     assert_int_equal(waits, 1);
+    assert_int_equal(scope_waits, 1);
     assert_int_equal(count_meanwhile, 0);
     assert_int_equal(depth_meanwhile, 0);
     assert_int_equal(atomic_load(&call_scope_count), 0);

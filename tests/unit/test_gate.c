@@ -212,6 +212,78 @@ TEST(uses_that_waited_get_the_error_of_a_wake_and_the_next_waits_anew)
     let_in(&next);
 }
 
+static atomic_bool driver_is_open;
+
+static bool may_go(void)
+{
+    return atomic_load(&driver_is_open);
+}
+
+static void *await_driver(void *arg)
+{
+    struct user *u = arg;
+    errno = 77;
+    u->rc = gate_arrive_until(may_go);
+    assert_int_equal(errno, 77);
+    atomic_store(&u->is_done, true);
+    return NULL;
+}
+
+/* The gate is being left, and the thread sleeps in front of a driver that is closed. */
+static void leave_and_await_driver(struct user *u)
+{
+    atomic_store(&driver_is_open, false);
+    close_gate();
+    assert_true(gate_leave());
+    start(u, await_driver);
+    usleep(20000);
+    assert_int_equal(gate_state(), GATE_LEAVING);
+}
+
+static void open_driver(struct user *u)
+{
+    atomic_store(&driver_is_open, true);
+    gate_look_again();
+    finish(u);
+    assert_int_equal(u->rc, CUDA_SUCCESS);
+}
+
+TEST(who_waits_for_the_driver_wakes_and_goes_on_before_the_gate_is_open)
+{
+    struct user u = {0};
+    leave_and_await_driver(&u);
+    gate_is_parked();
+    await(GATE_WAKING);
+    usleep(1000);
+    assert_false(atomic_load(&u.is_done));
+    open_driver(&u);
+    assert_int_equal(gate_state(), GATE_WAKING);
+    gate_open();
+}
+
+TEST(who_waits_for_a_driver_that_opens_at_once_wakes_nothing)
+{
+    struct user u = {0};
+    leave_and_await_driver(&u);
+    open_driver(&u);
+    gate_is_parked();
+    usleep(1000);
+    assert_int_equal(gate_state(), GATE_PARKED);
+    gate_open();
+}
+
+TEST(who_waits_for_the_driver_gets_the_error_of_a_wake)
+{
+    struct user u = {0};
+    leave_and_await_driver(&u);
+    gate_is_parked();
+    await(GATE_WAKING);
+    gate_fail(CUDA_ERROR_OUT_OF_MEMORY);
+    finish(&u);
+    assert_int_equal(u.rc, CUDA_ERROR_OUT_OF_MEMORY);
+    gate_open();
+}
+
 TEST(only_questions_about_pool_memory_wake)
 {
     struct user other = {.ask = 4096}, ours = {.ask = POOL_ADDR};
