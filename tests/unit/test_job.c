@@ -12,6 +12,7 @@ struct worker {
     struct pool *pool;
     atomic_bool is_there, goes_on;
     pthread_t thread;
+    void (*step)(struct pool *p);
 };
 
 static bool await_flag(atomic_bool *flag)
@@ -126,6 +127,62 @@ RIG_TEST(those_of_a_kind_run_beside_each_other, expect_arena(state))
         end(&first);
         end(&second);
     }
+}
+
+static void give_back(struct pool *p)
+{
+    pool_trim(p, &(struct pool_trim){.wait_ns = 0});
+}
+
+static void grow(struct pool *p)
+{
+    uint64_t addr;
+    int code;
+    assert_int_equal(pool_alloc(p, MIB(20), &addr, &code), POOL_OK);
+    assert_int_equal(pool_free(addr), POOL_OK);
+}
+
+static void wake(struct pool *p)
+{
+    assert_int_equal(pool_wake_begin(p), 0);
+}
+
+static void park(struct pool *p)
+{
+    assert_true(pool_park_end(p, true) > 0);
+}
+
+static void release(struct pool *p)
+{
+    pool_release(p, POOL_RELEASE_IDLE);
+}
+
+static void *take_step(void *arg)
+{
+    struct worker *w = arg;
+    w->step(w->pool);
+    atomic_store(&w->is_there, true);
+    return NULL;
+}
+
+/* All that works on memory, and a request without memory, which waits for those. */
+RIG_TEST(each_job_waits_for_a_walk, expect_arena(state))
+{
+    void (*const steps[])(struct pool *p) = {grow, give_back, wake, park, release};
+    rig_written(r, MIB(40));
+    EXPECT(rig_park(r, 0, 0, false), "something is away");
+    rig_alloc(r, MIB(6)); /* for the walk */
+    for (unsigned i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct worker walker = {.pool = NULL}, w = {.pool = r->pool, .step = steps[i]};
+        begin(&walker, r->pool, walk);
+        EXPECT(await_flag(&walker.is_there), "the walk runs");
+        w.thread = started(take_step, &w);
+        EXPECT(waits(&w), "the step waits");
+        end(&walker);
+        EXPECT(await_flag(&w.is_there), "then it comes to its end");
+        end(&w);
+    }
+    EXPECT_EQ(rig_wake(r), 0, "nothing was lost");
 }
 
 static void *let_time_pass(void *arg)
