@@ -32,23 +32,32 @@ uint64_t access_peers(CUdevice owner)
     return owner >= 0 && owner < DEVICES_MAX ? atomic_load(&peers_of[owner]) : 0;
 }
 
+/* An unmap may answer an error of other work, and have done its own or not. */
+static void unmap_surely(CUdeviceptr addr, size_t size_bytes)
+{
+    for (int tries = 0; tries < 4 && real.cuMemUnmap(addr, size_bytes) != CUDA_SUCCESS; tries++)
+        continue;
+}
+
 /* A defect of the driver (two H200, 580.159). Memory for GPUDirect RDMA is mapped twice, and the
  * first mapping is taken away, as a ghost is (pool/arena.h). From then on cuMemSetAccess gives
  * CUDA_ERROR_INVALID_VALUE for a device that has access to no mapping of that memory. While the
- * memory has one more mapping, anywhere, it succeeds, and the access stays. */
+ * memory has one more mapping, anywhere, it succeeds, and the access stays. Memory that has just
+ * been mapped needs that, too, if the ghost goes between the two calls. */
 static CUresult set_access_beside(uint64_t addr, uint64_t size_bytes, const CUmemAccessDesc *desc,
                                   size_t count)
 {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr beside;
-    CUresult rc = CUDA_ERROR_INVALID_VALUE;
     if (!hooks_present(HOOK_cuMemRetainAllocationHandle) ||
         real.cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)addr) != CUDA_SUCCESS)
-        return rc;
-    if (reservation_create(&beside, size_bytes, 0) == CUDA_SUCCESS) {
-        if (real.cuMemMap(beside, size_bytes, 0, handle, 0) == CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult rc = reservation_create(&beside, size_bytes, 0);
+    if (rc == CUDA_SUCCESS) {
+        rc = real.cuMemMap(beside, size_bytes, 0, handle, 0);
+        if (rc == CUDA_SUCCESS) {
             rc = real.cuMemSetAccess(addr, size_bytes, desc, count);
-            real.cuMemUnmap(beside, size_bytes);
+            unmap_surely(beside, size_bytes);
         }
         reservation_destroy(beside, size_bytes);
     }

@@ -4,8 +4,6 @@
  * memory we then allow for mapped memory (shim/share/peer.h). No lock.
  */
 #include "shim/share/peer.h"
-#include "pool/spin.h"
-#include "shim/context/context.h"
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
@@ -13,28 +11,6 @@
 #include "shim/process/cancel.h"
 
 #include <errno.h>
-#include <stdatomic.h>
-
-/* Threads that may have the driver's part, and are about to give ours, or to undo both. */
-static atomic_uint at_work;
-
-/* After a success the thread counts as at work. The driver may know access that another thread
- * still works on. Then it is asked again once no other thread is at work: by then the access is
- * there, or none is. The wait is bounded, as the caller may be a signal handler in such a thread.
- */
-static CUresult enable_in_driver(CUcontext peer, unsigned flags)
-{
-    for (unsigned turn = 0;; turn++) {
-        atomic_fetch_add(&at_work, 1);
-        CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
-        if (rc == CUDA_SUCCESS)
-            return rc;
-        bool is_alone = atomic_fetch_sub(&at_work, 1) == 1;
-        if (rc != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED || is_alone || turn == CONTEXT_AWAIT_TURNS)
-            return rc;
-        spin_pause(turn);
-    }
-}
 
 /* The part for mapped memory. As natively: access to all of the peer's memory, or to none. */
 static CUresult grant_or_undo(CUcontext peer)
@@ -48,18 +24,41 @@ static CUresult grant_or_undo(CUcontext peer)
     return rc;
 }
 
+/* The driver knows the access, and we do not: it was given past the wrappers. */
+static bool is_missing(CUresult rc, CUcontext peer)
+{
+    return rc == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED && !peer_is_known(peer, false);
+}
+
+/* Access that is there already is told at once. Else the answer comes after other threads' changes,
+ * so that access that it tells of is whole. */
+static CUresult change(CUcontext peer, unsigned flags)
+{
+    CUresult rc = CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    if (peer_is_known(peer, true) && (rc = real.cuCtxEnablePeerAccess(peer, flags)) != CUDA_SUCCESS)
+        return rc;
+    bool begun = peer_begin_change(peer);
+    if (rc != CUDA_SUCCESS)
+        rc = real.cuCtxEnablePeerAccess(peer, flags);
+    if (rc == CUDA_SUCCESS)
+        rc = grant_or_undo(peer);
+    else if (is_missing(rc, peer)) {
+        single_stream_disable();
+        peer_grant(peer);
+    }
+    peer_end_change(begun);
+    return rc;
+}
+
 /* In a use. Whatever fails, the driver is there to undo its part. */
 static CUresult enable(CUcontext peer, unsigned flags)
 {
-    int cancel = cancel_forbid();
-    CUresult rc = enable_in_driver(peer, flags);
-    if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno;
-        rc = hooks_init() ? grant_or_undo(peer) : rc; /* another thread may still fill the slots */
-        atomic_fetch_sub(&at_work, 1);
-        errno = saved_errno;
-    }
+    if (!hooks_init()) /* another thread may still fill the slots */
+        return real.cuCtxEnablePeerAccess(peer, flags);
+    int saved_errno = errno, cancel = cancel_forbid();
+    CUresult rc = change(peer, flags);
     cancel_allow(cancel);
+    errno = saved_errno;
     return rc;
 }
 
@@ -87,13 +86,14 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer)
     CUresult rc = gate_use_begin(&use);
     if (rc != CUDA_SUCCESS)
         return rc;
+    int saved_errno = errno, cancel = cancel_forbid();
+    bool begun = peer_begin_change(peer);
     rc = real.cuCtxDisablePeerAccess(peer);
-    if (rc == CUDA_SUCCESS) {
-        int saved_errno = errno, cancel = cancel_forbid();
+    if (rc == CUDA_SUCCESS)
         peer_revoke(peer);
-        cancel_allow(cancel);
-        errno = saved_errno;
-    }
+    peer_end_change(begun);
+    cancel_allow(cancel);
+    errno = saved_errno;
     gate_use_end(&use);
     return rc;
 }

@@ -5,7 +5,7 @@
  * call: a thread changes the rights under the lock, and the mapped ranges after it.
  * 1. One thread at a time changes the access to a range, and nobody unmaps the range meanwhile
  *    (pool/job.h, import_for_each_range). Else running work fails with 719 (two threads), or the
- *    driver frees host memory twice (beside an unmap; two H200, 580.159). A turn is one call. The
+ *    driver frees host memory twice (beside an unmap; two H200, 580.159). A turn is one change. The
  *    wait for it is bounded, because the caller may be a signal handler in the thread whose turn it
  *    is.
  * 2. In its turn a thread reads the right and gives the range that. A later right brings a walk of
@@ -16,7 +16,11 @@
  *    Let another thread change a right. If it does so before peer_renew has the lock, peer_renew
  *    knows the device. Else its walk begins later, and finds the record shown.
  * 5. Several threads may give one context access for copies, and only some of them fail. A thread
- *    that fails takes the right away if no other one is about to give it, or has (copy_grants).
+ *    that fails takes the right away if no other one is about to give it (`coming`), or has. A
+ *    thread that never comes back, as by longjmp out of a signal handler, leaves the right there.
+ * 6. One thread at a time changes pairs: the driver's part, the pair and the walk. So the pairs are
+ *    the driver's, in the order of its answers, and who is told of access finds it whole. A signal
+ *    handler inside such a change does not wait, and others wait for PEER_WAIT_NS at most.
  */
 #include "shim/share/peer.h"
 
@@ -26,29 +30,28 @@
 #include "shim/driver/access.h"
 #include "shim/driver/pushed.h"
 #include "shim/process/cancel.h"
+#include "shim/process/clock.h"
 #include "shim/process/state.h"
 #include "shim/share/import.h"
 
 #include <errno.h>
 #include <pthread.h>
 
+/* Longer than a walk waits for a job of a pool. */
+#define PEER_WAIT_NS (3 * OOM_WAIT_NS)
+
 enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64, TRIES = 4 };
 
 /* A context that the program made, or that has access or gives it. */
 static struct side {
-    CUcontext ctx;         /* NULL: a free place */
-    CUdevice device;       /* of one that the program made and that was in no pair: not known */
-    bool made;             /* by the program */
-    uint64_t copies;       /* devices, a bit for each: it has access for copies from and to them */
+    CUcontext ctx;   /* NULL: a free place */
+    CUdevice device; /* of one that the program made and that was in no pair: not known */
+    bool made;       /* by the program */
+    uint64_t copies; /* devices, a bit for each: it has access for copies from and to them */
+    unsigned short coming[DEVICES_MAX]; /* threads that are about to give it that, for each */
     uint64_t peers[WORDS]; /* a bit for each place: the program gave it access to that context */
 } sides[SIDES_MAX];
 static bool overflowed; /* a context found no place: from then on no access is taken away */
-/* Threads that give their contexts access for copies, each on its thread's stack. */
-static struct copy_grant {
-    struct copy_grant *next;
-    CUcontext ctx;
-    CUdevice owner;
-} *copy_grants;
 /* Of each owner: the devices that had access to it at some time. */
 static uint64_t ever[DEVICES_MAX];
 /* Walks over ranges. After each one that ends, a copy that was refused is worth another try. */
@@ -56,6 +59,13 @@ static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool has_turn; /* a thread has: step 1 */
+
+/* Step 6. */
+static struct {
+    bool is_under_way;
+    CUcontext accessor, owner;
+} pair_change;
+static __thread bool changes_pair __attribute__((tls_model("initial-exec")));
 
 struct peer_change {
     CUdevice owner, accessor;
@@ -173,6 +183,12 @@ static void set_pair(struct side *accessor, const struct side *owner, bool on)
     *word = on ? *word | bit : *word & ~bit;
 }
 
+static bool has_pair(const struct side *accessor, const struct side *owner)
+{
+    size_t place = (size_t)(owner - sides);
+    return accessor->peers[place / 64] >> place % 64 & 1;
+}
+
 /* The devices to whose memory it has access, a bit for each. */
 static uint64_t given_to(const struct side *s)
 {
@@ -187,17 +203,9 @@ static uint64_t given_to(const struct side *s)
 static uint64_t owners_of(const struct side *s)
 {
     uint64_t devices = given_to(s);
-    for (const struct copy_grant *g = copy_grants; g; g = g->next)
-        devices |= g->ctx == s->ctx ? device_bit(g->owner) : 0;
+    for (CUdevice owner = 0; owner < DEVICES_MAX; owner++)
+        devices |= s->coming[owner] ? device_bit(owner) : 0;
     return devices;
-}
-
-static void remove_grant(const struct copy_grant *gone)
-{
-    struct copy_grant **at = &copy_grants;
-    while (*at != gone)
-        at = &(*at)->next;
-    *at = gone->next;
 }
 
 /* Takes away what no context needs any more. */
@@ -251,6 +259,51 @@ static bool find_accessor(CUcontext *ctx, CUdevice *device)
            real.cuCtxGetDevice(device) == CUDA_SUCCESS;
 }
 
+bool peer_begin_change(CUcontext peer)
+{
+    CUcontext ctx = NULL;
+    if (changes_pair)
+        return false;
+    real.cuCtxGetCurrent(&ctx);
+    uint64_t until_ns = clock_now_ns() + PEER_WAIT_NS;
+    pthread_mutex_lock(&lock);
+    for (unsigned turn = 0; pair_change.is_under_way && clock_now_ns() < until_ns; turn++) {
+        pthread_mutex_unlock(&lock);
+        spin_pause(turn);
+        pthread_mutex_lock(&lock);
+    }
+    pair_change.is_under_way = true;
+    pair_change.accessor = ctx;
+    pair_change.owner = peer;
+    pthread_mutex_unlock(&lock);
+    changes_pair = true;
+    return true;
+}
+
+void peer_end_change(bool begun)
+{
+    if (!begun)
+        return;
+    changes_pair = false;
+    pthread_mutex_lock(&lock);
+    pair_change.is_under_way = false;
+    pthread_mutex_unlock(&lock);
+}
+
+bool peer_is_known(CUcontext peer, bool whole)
+{
+    CUcontext ctx = NULL;
+    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return false;
+    pthread_mutex_lock(&lock);
+    const struct side *s = find_side(ctx), *of = find_side(peer);
+    bool is = s && of && has_pair(s, of);
+    if (whole && pair_change.is_under_way)
+        is = is && !(pair_change.accessor == ctx && pair_change.owner == peer);
+    pthread_mutex_unlock(&lock);
+    return is;
+}
+
 /* Memory of one device needs no grant. */
 CUresult peer_grant(CUcontext peer)
 {
@@ -283,14 +336,15 @@ void peer_revoke(CUcontext peer)
     take_back();
 }
 
-/* Step 5. Returns whether all ranges are in reach. */
-static bool end_grant(const struct copy_grant *grant, CUresult rc)
+/* Step 5. Returns whether all ranges are in reach. The context may have ended meanwhile. */
+static bool end_grant(CUcontext ctx, CUdevice owner, CUresult rc)
 {
     pthread_mutex_lock(&lock);
-    remove_grant(grant);
-    struct side *s = find_side(grant->ctx);
-    if (s && rc == CUDA_SUCCESS && !(given_to(s) & device_bit(grant->owner)))
-        s->copies |= device_bit(grant->owner);
+    struct side *s = find_side(ctx);
+    if (s && s->coming[owner])
+        s->coming[owner]--;
+    if (s && rc == CUDA_SUCCESS && !(given_to(s) & device_bit(owner)))
+        s->copies |= device_bit(owner);
     pthread_mutex_unlock(&lock);
     if (rc != CUDA_SUCCESS)
         take_back();
@@ -302,21 +356,20 @@ static bool end_grant(const struct copy_grant *grant, CUresult rc)
 static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
 {
     pthread_mutex_lock(&lock);
-    struct copy_grant grant = {copy_grants, ctx, owner};
     struct side *s = ensure_side(ctx);
     bool had = is_allowed(owner, device) && (!s || (given_to(s) & device_bit(owner)));
     bool walks = !had || walks_begun != walks_ended;
-    if (s && walks)
+    if (s && walks) {
         s->device = device;
-    if (walks) {
-        copy_grants = &grant;
-        set_right(owner, device, true);
+        s->coming[owner]++;
     }
+    if (walks)
+        set_right(owner, device, true);
     pthread_mutex_unlock(&lock);
     if (!walks)
         return false;
     single_stream_disable(); /* as cuCtxEnablePeerAccess does */
-    return end_grant(&grant, walk_ranges(owner, device));
+    return end_grant(ctx, owner, walk_ranges(owner, device));
 }
 
 /* Has a walk ended since this thread asked last? */

@@ -19,6 +19,13 @@
 
 struct context;
 
+/* The program is about to enable or disable access of the current context to the memory of `peer`.
+ * No other thread does so until peer_end_change gets what this returned. */
+bool peer_begin_change(CUcontext peer);
+void peer_end_change(bool begun);
+/* Does the current context have that access? whole: and no thread changes it just now. */
+bool peer_is_known(CUcontext peer, bool whole);
+
 /* The program gave the current context access to the memory of `peer`: grants the same for what is
  * mapped. Returns the driver's code. After a failure the pair is known, but part of the memory may
  * be out of reach: the caller tries again or calls peer_revoke. CUDA_SUCCESS if both are of one

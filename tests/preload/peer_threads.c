@@ -183,7 +183,7 @@ static void *enable_first(void *data)
 static void *let_go_late(void *fails)
 {
     scene_sleep_ms(50);
-    for (unsigned i = 1; i <= TRIES && fails && scene_simulated(); i++)
+    for (unsigned i = 1; i <= 2 * TRIES && fails && scene_simulated(); i++) /* see access.c */
         REQUIRE(SIM(simFail)("cuMemSetAccess", i, CUDA_ERROR_INVALID_VALUE));
     let_go("cuMemSetAccess");
     return NULL;
@@ -212,3 +212,80 @@ static int enable_twice(bool first_fails)
 
 ACT_IS(ACT(access_that_is_there_already_is_whole), enable_twice(false))
 ACT_IS(ACT(access_that_another_thread_fails_to_give_is_given), enable_twice(true))
+
+/* Access that has been there for long is told at once, while other access is being given. */
+
+static void *enable_back(void *data)
+{
+    (void)data;
+    REQUIRE(gpu_open(1));
+    gpu_peer_enable(0);
+    return NULL;
+}
+
+ACT(access_that_is_whole_waits_for_no_other)
+{
+    scene_start_peers(120);
+    REQUIRE(gpu_open(1));
+    NEW_BLOCK(8 * MIB);
+    REQUIRE(gpu_open(0));
+    NEW_BLOCK(8 * MIB);
+    REQUIRE(gpu_peer_enable(1));
+    hold("cuMemSetAccess");
+    pthread_t other = NEW_THREAD(enable_back, NULL);
+    if (scene_simulated() && scene_preloaded())
+        scene_await_held(1);
+    uint64_t begin_ns = scene_now_ns();
+    printf("again: %d", gpu_peer_enable(1));
+    printf("%s\n", scene_now_ns() - begin_ns < 1000 * MS_NS ? ", at once" : "");
+    let_go("cuMemSetAccess");
+    REQUIRE(pthread_join(other, NULL));
+    return 0;
+}
+
+/* Two threads enable and disable one pair at once. What is mapped is in reach if the driver says
+ * that the access is enabled. */
+
+enum { FLIPS = 300 };
+
+static int flip(int index, void *context)
+{
+    atomic_int *starts = context;
+    REQUIRE(gpu_open(0));
+    atomic_fetch_add(starts, 1);
+    while (atomic_load(starts) < 2)
+        continue;
+    index == 0 ? gpu_peer_enable(1) : gpu_peer_disable(1);
+    return 0;
+}
+
+/* By the driver's own answer. */
+static bool is_in_reach(int device, uint64_t block)
+{
+    CUresult (*ask)(unsigned long long *, const CUmemLocation *, CUdeviceptr) =
+        (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))(
+            uintptr_t)scene_drivers_own("cuMemGetAccess");
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    unsigned long long access = 0;
+    return ask && ask(&access, &location, block) == CUDA_SUCCESS && access;
+}
+
+ACT(what_is_mapped_is_in_reach_as_the_driver_says)
+{
+    atomic_int starts;
+    int wrong = 0;
+    scene_start_peers(120);
+    REQUIRE(gpu_open(1));
+    uint64_t block = NEW_BLOCK(8 * MIB);
+    REQUIRE(gpu_open(0));
+    for (int i = 0; i < FLIPS; i++) {
+        i % 2 ? gpu_peer_enable(1) : gpu_peer_disable(1);
+        atomic_store(&starts, 0);
+        scene_threads(2, flip, &starts);
+        bool reached = is_in_reach(0, block), enabled = gpu_peer_disable(1) == CUDA_SUCCESS;
+        wrong += is_in_reach(1, block) && reached != enabled; /* it is mapped */
+        gpu_last_error();
+    }
+    printf("%d times not\n", wrong);
+    return wrong;
+}

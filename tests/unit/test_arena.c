@@ -171,6 +171,8 @@ TEST(access_that_is_refused_to_a_range_is_asked_for_each_chunk)
     model_fail(r->model, MODEL_ROW_allow, 1, MODEL_BROKEN);
     EXPECT(rig_alloc(r, MIB(16)), "each chunk is accessible");
     EXPECT(model_failed(r->model), "the range was not");
+    EXPECT_EQ(rig_stats(r).num_backend_failures, 0, "so nothing failed");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(28), "and no memory was lost on the way");
     EXPECT_SOUND(r);
     EXPECT_ENDS(r);
 }

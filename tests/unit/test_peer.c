@@ -19,6 +19,7 @@ static struct {
     unsigned uses, depth;          /* uses that have ended; that are under way */
     bool enabled, granted;         /* by the driver; of what is mapped */
     unsigned enables;              /* calls of the driver's */
+    unsigned changes;              /* of a pair, that are under way */
     unsigned calls_of_no_use;      /* of the driver's, and changes of what is mapped */
 } world;
 
@@ -81,6 +82,23 @@ CUresult peer_grant(CUcontext peer)
     return world.bad_grants && world.bad_grants-- ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+bool peer_begin_change(CUcontext peer)
+{
+    assert_int_equal(world.changes++, 0);
+    return true;
+}
+
+void peer_end_change(bool begun)
+{
+    assert_true(begun);
+    assert_int_equal(--world.changes, 0);
+}
+
+bool peer_is_known(CUcontext peer, bool whole)
+{
+    return world.granted;
+}
+
 void peer_revoke(CUcontext peer)
 {
     world.granted = world.granted && is_closed();
@@ -117,6 +135,7 @@ static void expect(CUresult rc)
     assert_int_equal(world.enabled, rc == CUDA_SUCCESS);
     assert_int_equal(world.granted, rc == CUDA_SUCCESS);
     assert_int_equal(world.depth, 0);
+    assert_int_equal(world.changes, 0);
     assert_int_equal(world.calls_of_no_use, 0);
 }
 
@@ -151,6 +170,14 @@ TEST(access_that_is_there_is_told_at_once)
     assert_int_equal(world.enables, 3);
     assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     assert_int_equal(world.enables, 4);
+    expect(CUDA_SUCCESS);
+}
+
+TEST(access_that_was_given_past_the_wrappers_is_given_here)
+{
+    begin(100, 0, 0);
+    world.enabled = true;
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     expect(CUDA_SUCCESS);
 }
 
