@@ -61,7 +61,7 @@ static bool min_free_is_beyond(void)
     return beyond;
 }
 
-/* The new value is in in_force(); makes it hold. */
+/* The new value is in in_force(); makes it hold. act_on_trace does so for the trace. */
 static void apply(struct change *g, size_t row)
 {
     const struct option_log *log = &in_force()->log;
@@ -77,9 +77,6 @@ static void apply(struct change *g, size_t row)
     } else if (row == OPTION_ROW_empty_cache_file) {
         if (!flush_file_changed())
             g->note = "its folder does not exist; the file gives no memory back until you make it";
-    } else if (row == OPTION_ROW_trace || row == OPTION_ROW_trace_on) {
-        if (!tracing_changed())
-            g->note = "there is no trace: see the log";
     } else if (row == OPTION_ROW_trace_stacks) {
         tracing_stacks_changed();
     } else if (row == OPTION_ROW_park || row == OPTION_ROW_park_to) {
@@ -135,23 +132,37 @@ static void change_option(struct change *g, const struct command_word *word)
         log_info("set by a request: %s=%.300s, was %.300s", g->name, new_text, old_text);
 }
 
-static bool is_of_trace(const struct command_word *word)
+/* Does it change when or where a trace is written? */
+static bool sets_trace(const struct command_word *word)
 {
+    static struct options scratch; /* large */
     size_t row = options_find(word->name, strlen(word->name));
 
-    return row == OPTION_ROW_trace || row == OPTION_ROW_trace_on;
+    if (row != OPTION_ROW_trace && row != OPTION_ROW_trace_on)
+        return false;
+    in_force_copy(&scratch);
+    return options_set(&scratch, row, word->value);
 }
 
-/* Can GPUCACHE_TRACE_ON=oom make its file? The request's last word on it is answered for all. */
-static void look_at_dump(struct change *g, const struct command_word *word, size_t num_words)
+static bool is_last_of_trace(const struct command_word *word, size_t num_words)
+{
+    bool is_last = sets_trace(word);
+
+    for (size_t i = 1; i < num_words; i++)
+        is_last = is_last && !sets_trace(&word[i]);
+    return is_last;
+}
+
+/* The request's words on the trace are all set by now. A trace that began between two of them would
+ * make the file that the end of memory is to make. */
+static void act_on_trace(struct change *g)
 {
     static char note[TRACE_WHY_BYTES + 64];
     char why[TRACE_WHY_BYTES];
-    bool is_last = is_of_trace(word);
 
-    for (size_t i = 1; i < num_words; i++)
-        is_last = is_last && !is_of_trace(&word[i]);
-    if (!is_last || in_force()->trace_on != TRACE_ON_OOM || !*in_force()->trace.path ||
+    if (!tracing_changed())
+        g->note = "there is no trace: see the log";
+    if (in_force()->trace_on != TRACE_ON_OOM || !*in_force()->trace.path ||
         trace_dump_may_begin(why, sizeof why))
         return;
     snprintf(note, sizeof note, "GPUCACHE_TRACE_ON=oom could make no record: %s", why);
@@ -202,7 +213,8 @@ enum page_reply command_set(const struct command *c, struct command_reply *reply
         static struct change g;
 
         change_option(&g, &c->words[i]);
-        look_at_dump(&g, &c->words[i], c->num_words - i);
+        if (is_last_of_trace(&c->words[i], c->num_words - i))
+            act_on_trace(&g);
         reply->value += g.done;
         if (!g.done && code != PAGE_REPLY_BAD)
             code = g.code;

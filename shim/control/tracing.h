@@ -13,7 +13,8 @@
 
 /* The library has started. */
 void tracing_start(void);
-/* One of the two has changed. On the control thread. False: a trace was to begin and did not. */
+/* One of the first two has changed, or both. On the control thread. False: a trace was to begin and
+ * did not. */
 bool tracing_changed(void);
 /* Records what options are in force that are not the defaults. A trace always has one: that which
  * asked for it. */

@@ -300,6 +300,15 @@ class Refusals(Case):
         self.assertEqual(self.page.ask("set MAX_IDLE")[0], BAD)
         self.assertEqual(self.finish(), "", "no word on the program's standard error")
 
+    def test_a_trace_begins_though_the_last_word_of_it_is_refused(self):
+        self.start()
+        trace = os.path.join(self.folder, "t.gct")
+        code, options = self.ask(f"TRACE={trace}", "TRACE_ON=never")
+        self.assertEqual((code, options["GPUCACHE_TRACE"]["new"]), (BAD, trace))
+        self.assertTrue(os.path.exists(trace))
+        code, options = self.ask(f"TRACE={trace}", "MAX_IDLE=1G", "TRACE_ON=never")
+        self.assertIn("there is no trace", options["GPUCACHE_TRACE"]["note"])
+
     def test_a_reply_without_room_for_all_says_so(self):
         self.start()
         words = [f"{'N' * 22}{i}=v" for i in range(31)] + ["MAX_IDLE=8M"]

@@ -183,6 +183,23 @@ class OutOfMemory(Traces):
         expect(there, f"TRACE={right}")
         self.assertEqual(program.end().count("out of memory"), 1)
 
+    def test_a_request_sets_all_of_a_trace_before_one_begins(self):
+        """In each order."""
+        for words in ["TRACE={}", "TRACE_ON=oom"], ["TRACE_ON=oom", "TRACE={}"]:
+            program = Program(self, "take a 1000000")
+            self.await_page(program)
+            done = self.tool("set", program.pid, *(word.format(program.path) for word in words))
+            self.assertEqual((done.returncode, self.files(), "no record" in done.stdout),
+                             (0, [], False), done.stdout)
+            program.do("take b 20000000000")
+            self.assertIn(f"{program.path} says who holds what", program.end())
+            os.unlink(program.path)
+        program = Program(self, "take a 1000000", GPUCACHE_TRACE_ON="oom")
+        self.await_page(program)
+        self.tool("set", program.pid, f"TRACE={program.path}", "TRACE_ON=start")
+        self.assertEqual(self.files(), ["t.gct"])
+        program.end()
+
     def test_no_name_is_cut(self):
         """One that is too long is refused, and with its number. %% is one character."""
         too_long = "the file has no usable name: File name too long\n"
