@@ -15,7 +15,6 @@
 #include "shim/share/lend.h"
 #include "shim/share/neighbour_use.h"
 #include "shim/trace/dump.h"
-#include "shim/trace/file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +23,6 @@
 enum { HOLDERS_SHOWN = 3, NEIGHBOURS = 16 };
 
 static _Atomic uint64_t next_ns; /* no file before */
-static atomic_uint num_files;
 
 /* What is known outside the process, asked for before the dump. */
 struct around {
@@ -89,13 +87,14 @@ static void note_around(const struct around *a, uint64_t size_bytes, const void 
               .text = a->neighbours[i].name, .aux = trace_aux((uint64_t)a->device));
 }
 
-static void write_file(unsigned number, uint64_t size_bytes, const void *caller)
+static void write_file(uint64_t size_bytes, const void *caller)
 {
-    char why[TRACE_WHY_BYTES], largest[300] = "not known";
+    struct trace_dump_told told;
+    char largest[300] = "not known";
     struct text t = {largest, sizeof largest, 0};
     struct around a;
     look_around(&a);
-    bool begun = trace_dump_begin(number, why, sizeof why);
+    bool begun = trace_dump_begin(&told);
     if (begun) {
         static struct options options; /* large; who dumps is alone */
         in_force_copy(&options);
@@ -105,15 +104,15 @@ static void write_file(unsigned number, uint64_t size_bytes, const void *caller)
         note_around(&a, size_bytes, caller);
         add_largest(&t, &a);
     }
-    if (begun && trace_dump_end(why, sizeof why))
-        log_warn("out of memory: %s were asked for, %s of the GPU are free; %.400s says who holds "
+    if (begun && trace_dump_end(&told))
+        log_warn("out of memory: %s were asked for, %s of the GPU are free; %s says who holds "
                  "what: %s",
-                 size_of(size_bytes).text, size_of(a.free_bytes).text, trace_dump_name(), largest);
-    else if (why[0])
+                 size_of(size_bytes).text, size_of(a.free_bytes).text, told.name, largest);
+    else if (told.why[0])
         log_warn("out of memory: %s were asked for, %s of the GPU are free; who holds what: %s; "
-                 "there is no record in %.300s: %s",
-                 size_of(size_bytes).text, size_of(a.free_bytes).text, largest, trace_dump_name(),
-                 why);
+                 "there is no record in %s: %s",
+                 size_of(size_bytes).text, size_of(a.free_bytes).text, largest, told.name,
+                 told.why);
 }
 
 /* One thread in each second. */
@@ -129,13 +128,8 @@ void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t too
     TRACE_CALL(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = trace_aux(took_ns),
                .caller = caller);
     if (rc == CUDA_ERROR_OUT_OF_MEMORY && trace_is_ring(atomic_load(&trace_now)) &&
-        is_due(clock_now_ns())) {
-        unsigned number = atomic_fetch_add(&num_files, 1) + 1;
-        if (number <= OOM_FILES)
-            write_file(number, size_bytes, caller);
-        else
-            atomic_store(&num_files, OOM_FILES);
-    }
+        trace_dump_is_left() && is_due(clock_now_ns()))
+        write_file(size_bytes, caller);
     cancel_allow(cancel);
     errno = saved_errno;
 }

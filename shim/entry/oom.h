@@ -6,7 +6,7 @@
  * 1. The failing thread does it after the driver's last answer, with no lock, and gets that answer
  *    as it is. It asks the driver how much memory is free before the dump begins.
  * 2. A second failure within a second writes nothing: programs that free caches of their own or try
- *    smaller sizes fail several times. There are OOM_FILES files at most.
+ *    smaller sizes fail several times. Nor does one after TRACE_DUMPS_MOST dumps.
  * 3. Whatever fails here costs the record and nothing else.
  */
 #ifndef SHIM_OOM_H
@@ -16,8 +16,6 @@
 #include "shim/trace/trace.h"
 
 #include <stdint.h>
-
-enum { OOM_FILES = 8 };
 
 /* The program's allocation failed; the driver's code is rc. Only while a trace is on. Keeps errno.
  * No cancellation point. */

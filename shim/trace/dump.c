@@ -21,7 +21,7 @@ enum { CONTEXTS_KNOWN = 256, SITES = 1 << 12, HOLDERS = 256, NUMBER_BYTES = 12 }
 
 static pthread_mutex_t dumping = PTHREAD_MUTEX_INITIALIZER;
 static char target[PATH_MAX], path[PATH_MAX + NUMBER_BYTES]; /* patterns */
-static unsigned last_number;                                 /* of the dump before */
+static atomic_uint num_dumps;                                /* of this process */
 static char problem[TRACE_WHY_BYTES];                        /* "": none so far */
 static struct trace_header header;
 static uint32_t dump_number; /* for struct trace_owner */
@@ -184,8 +184,10 @@ static void name_file(char out[sizeof path], unsigned number)
     snprintf(out, sizeof path, "%s%s", target, behind);
 }
 
-static bool begin_dump(unsigned number)
+static bool begin_dump(void)
 {
+    unsigned number = atomic_load(&num_dumps) + 1;
+    atomic_store(&num_dumps, number);
     name_file(path, number);
     trace_copy_begin(path, problem);
     if (!trace_owners_copy()) {
@@ -219,7 +221,7 @@ bool trace_dump_may_begin(char *why, size_t size_bytes)
     int saved_errno = errno;
     bool may = true;
     if (trace_lock(&dumping, 1000)) {
-        name_file(next, last_number + 1);
+        name_file(next, atomic_load(&num_dumps) + 1);
         pthread_mutex_unlock(&dumping); /* a dump would not wait for it */
         may = trace_copy_may_begin(next, sentence);
     }
@@ -228,22 +230,27 @@ bool trace_dump_may_begin(char *why, size_t size_bytes)
     return may;
 }
 
-bool trace_dump_begin(unsigned number, char *why, size_t size_bytes)
+bool trace_dump_is_left(void)
+{
+    return atomic_load(&num_dumps) < TRACE_DUMPS_MOST;
+}
+
+bool trace_dump_begin(struct trace_dump_told *told)
 {
     int saved_errno = errno;
-    why[0] = '\0';
+    *told = (struct trace_dump_told){0};
     if (pthread_mutex_trylock(&dumping))
         return false;
     problem[0] = '\0';
-    last_number = number;
     dump_trace = atomic_load(&trace_now);
     bool begun = false;
-    if (dump_trace && trace_is_ring(dump_trace) && trace_ring_lock()) {
-        begun = begin_dump(number);
+    if (dump_trace && trace_is_ring(dump_trace) && trace_dump_is_left() && trace_ring_lock()) {
+        begun = begin_dump();
+        snprintf(told->name, sizeof told->name, "%s", trace_copy_name());
         if (!begun)
             trace_ring_unlock();
     }
-    snprintf(why, size_bytes, "%s", problem);
+    snprintf(told->why, sizeof told->why, "%s", problem);
     if (!begun)
         pthread_mutex_unlock(&dumping);
     errno = saved_errno;
@@ -341,7 +348,7 @@ size_t trace_dump_holders(struct trace_holder *out, size_t most)
     return count;
 }
 
-bool trace_dump_end(char *why, size_t size_bytes)
+bool trace_dump_end(struct trace_dump_told *told)
 {
     int saved_errno = errno;
     trace_note_lost(); /* a thread that waits for the rings too long loses a record */
@@ -353,14 +360,9 @@ bool trace_dump_end(char *why, size_t size_bytes)
     trace_copy_end(!problem[0]);
     trace_owners_back();
     trace_ring_unlock();
-    snprintf(why, size_bytes, "%s", problem);
+    snprintf(told->why, sizeof told->why, "%s", problem);
     bool written = !problem[0];
     pthread_mutex_unlock(&dumping);
     errno = saved_errno;
     return written;
-}
-
-const char *trace_dump_name(void)
-{
-    return trace_copy_name();
 }

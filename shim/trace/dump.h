@@ -13,20 +13,32 @@
 #ifndef SHIM_TRACE_DUMP_H
 #define SHIM_TRACE_DUMP_H
 
+#include "shim/trace/file.h"
 #include "shim/trace/trace.h"
 
 #include <stddef.h>
 #include <stdint.h>
+
+enum { TRACE_DUMPS_MOST = 8, TRACE_DUMP_NAME_BYTES = 301 };
+
+/* What the log says of a dump. */
+struct trace_dump_told {
+    char name[TRACE_DUMP_NAME_BYTES]; /* of the file, also if there is none; its end may be cut */
+    char why[TRACE_WHY_BYTES];
+};
 
 /* The file of the next dumps, a pattern (log_file_name). */
 void trace_dump_set_path(const char *path);
 /* Could the next dump's file be made now? False, with a sentence in `why`: no. Makes none.
  * One thread at a time: the one that sets the path. */
 bool trace_dump_may_begin(char *why, size_t size_bytes);
-/* number: 1 for the file itself, from 2 on behind its name. If the file cannot be made, the dump
- * goes on all the same, and tells the holders. False: there is no dump; `why` has a sentence, or
- * "": another thread dumps, or no rings are on. */
-bool trace_dump_begin(unsigned number, char *why, size_t size_bytes);
+/* Has the process made less than TRACE_DUMPS_MOST dumps? */
+bool trace_dump_is_left(void);
+/* The first dump of the process is in the file itself, the others behind its name: NAME.2 and so
+ * on. If the file cannot be made, the dump goes on all the same, and tells the holders. False:
+ * there is no dump; told->why has a sentence, or "": another thread dumps or has the lock of the
+ * rings, no rings are on, or no dump is left. With "" no number is taken. */
+bool trace_dump_begin(struct trace_dump_told *told);
 /* A block that the pool holds for the program, and all device memory of a pool. */
 void trace_dump_live(uint64_t addr, uint64_t size_bytes, unsigned context);
 void trace_dump_held(uint64_t size_bytes, unsigned context);
@@ -38,9 +50,7 @@ struct trace_holder {
     uint64_t bytes;
 };
 size_t trace_dump_holders(struct trace_holder *out, size_t most);
-/* False: there is no file, or it could not be written and is gone; `why` has a sentence. */
-bool trace_dump_end(char *why, size_t size_bytes);
-/* The file's full name, from begin to the next begin, also if there is none. */
-const char *trace_dump_name(void);
+/* False: there is no file, or it could not be written and is gone; told->why has a sentence. */
+bool trace_dump_end(struct trace_dump_told *told);
 
 #endif

@@ -301,7 +301,7 @@ class Recorder(Traces):
 
     def test_a_dump_says_how_many_records_were_lost(self):
         self.assertEqual(self.write("lost-dump"), "")
-        its = self.trace(self.path + ".2")
+        its = self.trace(self.path + ".dump")
         self.assertEqual([row[1] for row in its.rows()], [])
         self.assertEqual((its.num_lost, its.ended), (1, True))
 

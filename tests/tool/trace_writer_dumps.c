@@ -5,7 +5,6 @@
 #include "tests/tool/trace_writer.h"
 
 #include "shim/trace/dump.h"
-#include "shim/trace/file.h"
 #include "shim/trace/ring.h"
 
 #include <pthread.h>
@@ -26,15 +25,15 @@ static void begin_ring(const char *path)
 /* A ring whose chunks follow each other: each knows its paths. */
 void paths_in_a_ring(const char *path)
 {
-    char why[200];
+    struct trace_dump_told told;
     begin_ring(path);
     trace_set_depth(8, true);
     for (uint64_t i = 0; i < 50000; i++)
         (i % 2 ? loads : trains)(FIRST + i * 512, 512);
-    if (trace_dump_begin(1, why, sizeof why)) {
+    if (trace_dump_begin(&told)) {
         trace_dump_now();
         TRACE_CALL(OOM, .a = MIB, .b = 2 * MIB, .caller = __builtin_return_address(0));
-        trace_dump_end(why, sizeof why);
+        trace_dump_end(&told);
     }
 }
 
@@ -70,12 +69,12 @@ static void *flush_once(void *arg)
     return arg;
 }
 
-static void dump(unsigned number)
+static void dump(void)
 {
-    char why[200];
+    struct trace_dump_told told;
     struct trace_holder most[4];
-    if (!trace_dump_begin(number, why, sizeof why)) {
-        fprintf(stderr, "no dump: %s\n", why);
+    if (!trace_dump_begin(&told)) {
+        fprintf(stderr, "no dump: %s\n", told.why);
         return;
     }
     for (uint64_t i = 0; i < OLD; i++)
@@ -89,8 +88,8 @@ static void dump(unsigned number)
     size_t count = trace_dump_holders(most, 4);
     for (size_t i = 0; i < count; i++)
         fprintf(stderr, "%s %llu\n", most[i].name, (unsigned long long)most[i].bytes);
-    if (!trace_dump_end(why, sizeof why))
-        fprintf(stderr, "no file: %s\n", why);
+    if (!trace_dump_end(&told))
+        fprintf(stderr, "no file: %s\n", told.why);
 }
 
 /* Old blocks, more records than a ring has, changes by another thread before or behind them. */
@@ -116,9 +115,9 @@ static void fill_rings(const char *path, bool late)
             churn();
     }
     alloc(FIRST + (OLD + 1) * MIB, 6000, AT(weights));
-    dump(1);
+    dump();
     churn();
-    dump(2);
+    dump();
 }
 
 void rings(const char *path)
@@ -150,7 +149,7 @@ static void *go_on(void *arg)
 /* Dumps while other threads write and take chunks anew. */
 void dumps(const char *path)
 {
-    char why[200];
+    struct trace_dump_told told;
     pthread_t all[4];
     begin_ring(path);
     for (uintptr_t i = 0; i < 4; i++)
@@ -163,15 +162,15 @@ void dumps(const char *path)
             pthread_join(all[i], NULL);
         bool begun = false; /* the lock of the rings may be the others' all the time */
         for (int tries = 0; !begun && tries < 50; tries++)
-            begun = trace_dump_begin(number, why, sizeof why);
+            begun = trace_dump_begin(&told);
         if (!begun) {
-            fprintf(stderr, "no dump: %s\n", why);
+            fprintf(stderr, "no dump: %s\n", told.why);
             continue;
         }
         for (uint64_t i = 0; number == 4 && i < 4; i++)
             trace_dump_live(FIRST + i * 64 * MIB, 700, 1);
         trace_dump_now();
-        trace_dump_end(why, sizeof why);
+        trace_dump_end(&told);
     }
 }
 
@@ -181,33 +180,37 @@ static void *too_late(void *arg)
     return arg;
 }
 
-/* Another thread waits for the rings in vain, so its record is lost. */
+/* Another thread waits for the rings in vain, so its record is lost. So does a dump, which takes no
+ * number. */
 void lost_in_a_dump(const char *path)
 {
-    char why[200];
+    struct trace_dump_told told;
     pthread_t thread;
-    trace_dump_set_path(path);
-    trace_begin_ring();
+    begin_ring(path);
     if (!trace_ring_lock())
         abort();
     pthread_create(&thread, NULL, too_late, NULL);
     pthread_join(thread, NULL);
+    if (trace_dump_begin(&told) || told.why[0])
+        abort();
     trace_ring_unlock();
-    if (!trace_dump_begin(2, why, sizeof why))
+    if (!trace_dump_begin(&told))
         abort();
     trace_dump_now();
-    trace_dump_end(why, sizeof why);
+    trace_dump_end(&told);
 }
 
-static void dump_of_live(unsigned number, uint64_t live)
+/* Nobody else dumps meanwhile. */
+static void dump_of_live(uint64_t live)
 {
-    char why[200];
-    if (!trace_dump_begin(number, why, sizeof why))
+    struct trace_dump_told told, others;
+    if (!trace_dump_begin(&told) || trace_dump_begin(&others))
         abort();
     for (uint64_t i = 0; i < live; i++)
         trace_dump_live(FIRST + i * MIB, 2000, 1);
     trace_dump_now();
-    trace_dump_end(why, sizeof why);
+    if (!trace_dump_end(&told))
+        fprintf(stderr, "no file %s: %s\n", told.name, told.why);
 }
 
 /* A block of before the rings is freed, and its address taken again. Both dumps see it. */
@@ -219,8 +222,8 @@ void dump_after_dump(const char *path)
     give(FIRST, AT(weights));
     for (uint64_t i = 0; i < 2; i++)
         alloc(FIRST + i * MIB, 2000, AT(weights));
-    dump_of_live(1, 2);
-    dump_of_live(2, 2);
+    dump_of_live(2);
+    dump_of_live(2);
 }
 
 static void *free_all_and_churn(void *arg)
@@ -243,7 +246,7 @@ void freed_by_another(const char *path)
     churn();
     for (uint64_t i = 0; i < OLD; i++)
         alloc(FIRST + i * MIB, 2000, AT(weights));
-    dump_of_live(1, OLD);
+    dump_of_live(OLD);
 }
 
 static void give_in_vain(uint64_t addr)
@@ -265,12 +268,12 @@ void freed_in_vain(const char *path)
     for (uint64_t i = 1; i < 3; i++) /* the last is of before the rings */
         give_in_vain(FIRST + i * MIB);
     alloc(FIRST, 2000, AT(weights));
-    dump_of_live(1, 3);
+    dump_of_live(3);
     give(FIRST, AT(weights));
     give_in_vain(FIRST);
     churn();
     alloc(FIRST, 2000, AT(weights));
-    dump_of_live(2, 3);
+    dump_of_live(3);
 }
 
 /* The block goes from one thread to another between two reads of the dump. */
@@ -324,7 +327,7 @@ void killed_in_a_dump(const char *path)
     for (uint64_t i = 0; i < 20000; i++)
         alloc(FIRST + (1 + i) * MIB, 3000, AT(churner));
     dies = true;
-    dump_of_live(1, 1);
+    dump_of_live(1);
 }
 
 void handed_on_in_a_dump(const char *path)
@@ -340,7 +343,7 @@ void handed_on_in_a_dump(const char *path)
     run_thread(TAKER);
     run_thread(GIVER); /* its ring is before the other's in the list */
     hands_on = true;
-    dump_of_live(1, 1);
+    dump_of_live(1);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(all[i], NULL);
 }
