@@ -72,11 +72,31 @@ static bool is_within_limit(off_t end)
     return true;
 }
 
-static bool map_header(int fd)
+/* The program may close the descriptor, and get its number for a file of its own. */
+static bool is_own(int fd)
 {
-    void *at = mmap(NULL, TRACE_HEADER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    file_header = at == MAP_FAILED ? NULL : at;
-    return file_header != NULL;
+    errno = EBADF;
+    return kernel_is_own(fd, &file_made);
+}
+
+/* NULL: errno says why. */
+static void *map_own(int fd, off_t start, size_t size_bytes, int flags)
+{
+    void *at = MAP_FAILED;
+    if (is_own(fd))
+        at = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, start);
+    if (at == MAP_FAILED)
+        return NULL;
+    if (is_own(fd))
+        return at;
+    munmap(at, size_bytes);
+    errno = EBADF;
+    return NULL;
+}
+
+static bool put_own(int fd, const void *data, size_t size_bytes)
+{
+    return is_own(fd) && pwrite(fd, data, size_bytes, 0) == (ssize_t)size_bytes;
 }
 
 static bool put_header(int fd, const struct trace_header *header)
@@ -85,9 +105,10 @@ static bool put_header(int fd, const struct trace_header *header)
         munmap(file_header, TRACE_HEADER_BYTES);
     file_header = NULL;
     static const char zeroes[TRACE_HEADER_BYTES];
-    return is_within_limit(sizeof zeroes) &&
-           pwrite(fd, zeroes, sizeof zeroes, 0) == (ssize_t)sizeof zeroes &&
-           pwrite(fd, header, sizeof *header, 0) == (ssize_t)sizeof *header && map_header(fd);
+    if (is_within_limit(sizeof zeroes) && put_own(fd, zeroes, sizeof zeroes) &&
+        put_own(fd, header, sizeof *header))
+        file_header = map_own(fd, 0, TRACE_HEADER_BYTES, 0);
+    return file_header != NULL;
 }
 
 /* Without a name `name` is the pattern. */
@@ -105,15 +126,28 @@ static void say_not_made(char why[TRACE_WHY_BYTES])
     say_errno(why, errno == EEXIST ? "the file is there already" : "the file cannot be made");
 }
 
-/* Its descriptor, and its name. -1: there is none. */
-static int make_file(const char *path, char name[PATH_MAX], char why[TRACE_WHY_BYTES])
+static bool leads_to(const char *name, const struct stat *made)
+{
+    struct stat st;
+    return !kernel_fstatat(AT_FDCWD, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_dev == made->st_dev &&
+           st.st_ino == made->st_ino;
+}
+
+/* Its descriptor, its name, and what it is, by its name: the descriptor may be the program's by
+ * now. -1: there is none. */
+static int make_file(const char *path, char name[PATH_MAX], struct stat *made,
+                     char why[TRACE_WHY_BYTES])
 {
     if (!find_name(path, name, why))
         return -1;
     int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         say_not_made(why);
-    return fd;
+    else if (!kernel_fstatat(AT_FDCWD, name, made, AT_SYMLINK_NOFOLLOW))
+        return fd;
+    else
+        say_errno(why, "the file is gone"); /* so whose the descriptor is nobody knows */
+    return -1;
 }
 
 /* With the lock. */
@@ -122,13 +156,14 @@ static bool make_with_header(const char *path, const struct trace_header *header
 {
     broken = true;
     num_chunks = 0;
-    int fd = make_file(path, file_name, why);
+    int fd = make_file(path, file_name, &file_made, why);
     if (fd < 0)
         return false;
-    bool made = !kernel_fstat(fd, &file_made) && put_header(fd, header);
+    bool made = put_header(fd, header);
     if (!made) {
         say_errno(why, "the file cannot be written");
-        unlink(file_name);
+        if (leads_to(file_name, &file_made))
+            unlink(file_name);
     }
     kernel_close_own(fd, &file_made);
     broken = !made;
@@ -155,7 +190,7 @@ static int allocate(int fd, off_t start)
 {
     int rc = EINTR;
     for (int i = 0; i < ALLOCATE_TRIES && rc == EINTR; i++)
-        rc = posix_fallocate(fd, start, TRACE_CHUNK_BYTES);
+        rc = is_own(fd) ? posix_fallocate(fd, start, TRACE_CHUNK_BYTES) : EBADF;
     return rc;
 }
 
@@ -168,26 +203,35 @@ static void *map_next(int fd, char why[TRACE_WHY_BYTES])
         say_errno(why, "there is no room for more of the file");
         return NULL;
     }
-    void *chunk =
-        mmap(NULL, TRACE_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, start);
-    if (chunk == MAP_FAILED) {
+    void *chunk = map_own(fd, start, TRACE_CHUNK_BYTES, MAP_POPULATE);
+    if (chunk)
+        num_chunks++;
+    else
         say_errno(why, "the file cannot be mapped");
-        return NULL;
-    }
-    num_chunks++;
     return chunk;
 }
 
 /* The next record may find it otherwise. */
 static bool may_pass(int code)
 {
-    return code == EINTR || code == EMFILE || code == ENFILE || code == ENOMEM;
+    return code == EINTR || code == EMFILE || code == ENFILE || code == ENOMEM || code == EBADF;
+}
+
+/* What was opened is not the file. Returns a code: EBADF, the program has the descriptor. */
+static int look_at_other(int fd, char why[TRACE_WHY_BYTES])
+{
+    struct stat st;
+    snprintf(why, TRACE_WHY_BYTES, "another file has its name now");
+    if (leads_to(file_name, &file_made))
+        return EBADF;
+    if (!kernel_fstatat(AT_FDCWD, file_name, &st, AT_SYMLINK_NOFOLLOW))
+        kernel_close_own(fd, &st);
+    return EEXIST;
 }
 
 /* With the lock. */
 static void *map_chunk_of_file(char why[TRACE_WHY_BYTES])
 {
-    struct stat st;
     void *chunk = NULL;
     int code = 0;
     if (broken)
@@ -196,15 +240,13 @@ static void *map_chunk_of_file(char why[TRACE_WHY_BYTES])
     if (fd < 0) {
         code = errno;
         say_errno(why, "the file cannot be opened any more");
-    } else if (kernel_fstat(fd, &st) || st.st_dev != file_made.st_dev ||
-               st.st_ino != file_made.st_ino) {
-        snprintf(why, TRACE_WHY_BYTES, "another file has its name now");
+    } else if (!kernel_is_own(fd, &file_made)) {
+        code = look_at_other(fd, why);
     } else {
         chunk = map_next(fd, why);
         code = errno;
+        kernel_close_own(fd, &file_made);
     }
-    if (fd >= 0)
-        kernel_close_own(fd, &st);
     broken = !chunk && !may_pass(code);
     if (!broken)
         why[0] = '\0';
@@ -271,15 +313,8 @@ bool trace_copy_may_begin(const char *path, char why[TRACE_WHY_BYTES])
 
 bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES])
 {
-    copy_fd = make_file(path, copy_name, why);
-    if (copy_fd < 0)
-        return false;
-    if (!kernel_fstat(copy_fd, &copy_made))
-        return true;
-    say_errno(why, "the file cannot be written");
-    close(copy_fd);
-    copy_fd = -1;
-    return false;
+    copy_fd = make_file(path, copy_name, &copy_made, why);
+    return copy_fd >= 0;
 }
 
 /* The program may have closed the descriptor, and have another file there. */
@@ -309,7 +344,7 @@ bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char w
 
 void trace_copy_end(bool keep)
 {
-    if (!keep && kernel_is_own(copy_fd, &copy_made))
+    if (!keep && copy_fd >= 0 && leads_to(copy_name, &copy_made))
         unlink(copy_name);
     kernel_close_own(copy_fd, &copy_made);
     copy_fd = -1;

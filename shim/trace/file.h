@@ -4,7 +4,10 @@
  * shared: what a thread writes is in the kernel at once, and stays when the process is killed.
  *
  * 1. No descriptor is held: each chunk opens the file by its name, and looks whether it is the same
- *    file. If the file was moved or removed, the trace ends.
+ *    file. If the file was moved or removed, the trace ends. A thread of the program may close the
+ *    descriptor meanwhile, and get its number for a file of its own. So the recorder looks before
+ *    each call that would change what the descriptor leads to, and after it mapped that. If the
+ *    number changes hands in the microsecond between a look and its call, that file is longer.
  * 2. No SIGBUS: the chunk's blocks are allocated before it is mapped. On a full disk the trace
  *    ends. Another process of the same user could cut the file off; then the program gets SIGBUS at
  *    its next record. That is his own act: the file has mode 0600.
@@ -46,7 +49,7 @@ bool trace_copy_begin(const char *path, char why[TRACE_WHY_BYTES]);
 bool trace_copy_may_begin(const char *path, char why[TRACE_WHY_BYTES]);
 bool trace_copy_put(uint64_t offset, const void *data, size_t size_bytes,
                     char why[TRACE_WHY_BYTES]);
-/* keep: false: removes it. Nothing if there is no file. */
+/* keep: false: removes it, unless its name is another file's by now. Nothing if there is none. */
 void trace_copy_end(bool keep);
 const char *trace_copy_name(void);
 

@@ -14,25 +14,17 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import Scratch, put_text
+from fake import put_text
+from written import WRITER, Traces
 
 from gpucache import tables, trace, usage
 from gpucache.fault import Fault
 
-WRITER = os.path.realpath(sys.argv[2])
 GOLDEN = pathlib.Path(__file__).with_name("golden")
 FIXTURE, WITH_PATHS, WITH_PYTHON = (GOLDEN / f"trace-1{more}.gct.xz"
                                     for more in ("", "-paths", "-python"))
 FIRST, FAR, MIB = 0x7f0000000000, 0x302000000, 1 << 20
 KIND = trace.KIND
-
-
-class Traces(Scratch):
-    def write(self, scene, status=0, **more):
-        done = subprocess.run([WRITER, scene, more.pop("path", self.path)], timeout=100,
-                              stderr=subprocess.PIPE, text=True, check=False, **more)
-        self.assertEqual(done.returncode, status, done.stderr)
-        return done.stderr
 
 
 class Recorder(Traces):
@@ -336,51 +328,6 @@ class Recorder(Traces):
         self.write("kinds", cwd=self.folder, path="beside.gct")
         self.read(os.path.join(self.folder, "beside.gct"))
 
-    def test_at_a_limit_the_trace_ends_and_the_program_goes_on(self):
-        limit = tables.TRACE_HEADER_BYTES + 3 * tables.TRACE_CHUNK_BYTES + 100
-        done = subprocess.run(["prlimit", f"--fsize={limit}", WRITER, "threads", self.path],
-                              timeout=100, stderr=subprocess.PIPE, text=True, check=False)
-        self.assertEqual(done.returncode, 0)
-        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertRegex(done.stderr, r"GPUCACHE_TRACE: the trace \S+ ends here: there is no room "
-                                      r"for more of the file: File too large")
-        its, events = self.read()
-        self.assertGreater(len(events), 3000)
-        self.assertFalse(its.ended)
-
-    def test_what_passes_ends_no_trace(self):
-        """A signal that interrupts it; a moment without descriptors costs its records."""
-        self.assertEqual(self.write("interrupted"), "")
-        its, events = self.read()
-        self.assertEqual((len(events), its.num_lost, its.ended), (30000, 0, True))
-        other = self.path + ".2"
-        self.assertEqual(self.write("descriptors", path=other), "")
-        its, events = self.read(other)
-        self.assertEqual((events[0].b, events[-1].b, its.ended), (111, 333, True))
-        self.assertEqual(len(events) + its.num_lost, 40002)
-        self.assertGreater(its.num_lost, 20000)
-
-    def move_while_it_is_written(self):
-        """What the writer said. Nothing: it had written all before, on a busy machine."""
-        for path in self.path, self.path + ".moved":
-            pathlib.Path(path).unlink(missing_ok=True)
-        with subprocess.Popen([WRITER, "threads", self.path], stderr=subprocess.PIPE,
-                              text=True) as writer:
-            while not os.path.exists(self.path) or \
-                    os.path.getsize(self.path) < 2 * tables.TRACE_CHUNK_BYTES:
-                pass
-            os.link(self.path, self.path + ".moved")
-            pathlib.Path(self.path + ".new").touch()
-            os.replace(self.path + ".new", self.path)  # the name is never nobody's
-            said = writer.communicate(timeout=100)[1]
-            self.assertEqual(writer.returncode, 0)
-        return said
-
-    def test_a_file_that_was_moved_ends_the_trace(self):
-        said = next(filter(None, (self.move_while_it_is_written() for _ in range(20))), "")
-        self.assertIn("another file has its name now", said)
-        self.assertEqual(os.path.getsize(self.path), 0)
-        self.assertTrue(self.read(self.path + ".moved")[1])
 
 
 class Reader(Traces):

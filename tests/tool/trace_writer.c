@@ -8,6 +8,7 @@
 #include "shim/trace/objects.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -268,6 +270,27 @@ static void killed(const char *path)
     raise(SIGKILL);
 }
 
+/* Once, another thread of the program closes the recorder's descriptor, and gets its number for a
+ * file of its own. */
+static enum { NEVER, AFTER_OPEN, AT_INTERRUPTION, AFTER_ALLOCATE, BEFORE_MAP } theft;
+static int others_file, stolen;
+
+static void steal(int fd)
+{
+    stolen = dup2(others_file, fd);
+    theft = NEVER;
+}
+
+int __real_open64(const char *name, int flags, ...);
+int __wrap_open64(const char *name, int flags, ...);
+int __wrap_open64(const char *name, int flags, ...)
+{
+    int fd = __real_open64(name, flags, 0600); /* the recorder's mode, if it makes a file */
+    if (theft == AFTER_OPEN && flags & O_RDWR)
+        steal(fd);
+    return fd;
+}
+
 /* As where the file is in memory and a timer interrupts it. */
 static int interruptions;
 
@@ -275,9 +298,59 @@ int __real_posix_fallocate64(int fd, off_t start, off_t size_bytes);
 int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes);
 int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes)
 {
+    if (theft == AT_INTERRUPTION) {
+        steal(fd);
+        return EINTR;
+    }
     if (interruptions && interruptions--)
         return EINTR;
-    return __real_posix_fallocate64(fd, start, size_bytes);
+    int rc = __real_posix_fallocate64(fd, start, size_bytes);
+    if (theft == AFTER_ALLOCATE)
+        steal(fd);
+    return rc;
+}
+
+void *__real_mmap64(void *at, size_t size_bytes, int protection, int flags, int fd, off_t start);
+void *__wrap_mmap64(void *at, size_t size_bytes, int protection, int flags, int fd, off_t start);
+void *__wrap_mmap64(void *at, size_t size_bytes, int protection, int flags, int fd, off_t start)
+{
+    if (stolen && fd == stolen)
+        fprintf(stderr, "the other file is mapped\n");
+    if (theft == BEFORE_MAP && fd >= 0)
+        steal(fd);
+    return __real_mmap64(at, size_bytes, protection, flags, fd, start);
+}
+
+/* The number is the other file's still. */
+static void end_theft(void)
+{
+    struct stat st, others;
+    if (theft || fstat(stolen, &st) || fstat(others_file, &others) || st.st_ino != others.st_ino)
+        fprintf(stderr, "the other file's descriptor is gone\n");
+    close(stolen);
+    stolen = 0;
+}
+
+/* Four chunks, for each of which the descriptor is stolen at another step. Then a trace that does
+ * not begin: its file is "FILE.2". The other file is "FILE.other". */
+static void stolen_descriptors(const char *path)
+{
+    char other[4096];
+    snprintf(other, sizeof other, "%s.other", path);
+    others_file = open(other, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (others_file < 0 || ftruncate(others_file, TRACE_HEADER_BYTES))
+        abort();
+    for (int step = AFTER_OPEN; step <= BEFORE_MAP; step++) {
+        theft = step;
+        for (uint64_t i = 0; i < 20000; i++)
+            alloc(FIRST + i * 512, 222, AT(stolen_descriptors));
+        end_theft();
+    }
+    trace_note_lost();
+    snprintf(other, sizeof other, "%s.2", path);
+    theft = AFTER_OPEN;
+    trace_begin(other);
+    end_theft();
 }
 
 static void interrupted(const char *path)
@@ -288,19 +361,32 @@ static void interrupted(const char *path)
     }
 }
 
-/* Two chunks and more, while the process has no descriptor left. */
-static void without_descriptors(const char *path)
+/* Two chunks and more, while the process has no descriptor left. *before: how many it may have. */
+static void record_without_descriptors(struct rlimit *before)
 {
-    struct rlimit few, many;
-    getrlimit(RLIMIT_NOFILE, &many);
-    few = (struct rlimit){0, many.rlim_max};
-    alloc(FIRST, 111, AT(without_descriptors));
+    getrlimit(RLIMIT_NOFILE, before);
+    struct rlimit few = {0, before->rlim_max};
+    alloc(FIRST, 111, AT(record_without_descriptors));
     setrlimit(RLIMIT_NOFILE, &few);
     for (uint64_t i = 0; i < 40000; i++)
-        alloc(FIRST + i * 512, 222, AT(without_descriptors));
-    setrlimit(RLIMIT_NOFILE, &many);
+        alloc(FIRST + i * 512, 222, AT(record_without_descriptors));
+}
+
+static void without_descriptors(const char *path)
+{
+    struct rlimit before;
+    record_without_descriptors(&before);
+    setrlimit(RLIMIT_NOFILE, &before);
     alloc(FIRST, 333, AT(without_descriptors));
     trace_note_lost();
+}
+
+static void without_descriptors_at_last(const char *path)
+{
+    struct rlimit before;
+    record_without_descriptors(&before);
+    trace_end();
+    setrlimit(RLIMIT_NOFILE, &before); /* sanitizers need some at the exit */
 }
 
 static void again(const char *path)
@@ -349,6 +435,8 @@ static const struct {
     {"killed", killed},
     {"interrupted", interrupted},
     {"descriptors", without_descriptors},
+    {"descriptors-at-last", without_descriptors_at_last},
+    {"stolen", stolen_descriptors},
     {"again", again},
     {"rings", rings},
     {"rings-late", rings_late},
@@ -361,6 +449,8 @@ static const struct {
     {"freed-in-vain", freed_in_vain},
     {"killed-in-a-dump", killed_in_a_dump},
     {"handed-on", handed_on_in_a_dump},
+    {"failed-dumps", failed_dumps},
+    {"dump-of-another-name", dump_whose_name_is_taken},
 };
 
 int main(int argc, char **argv)

@@ -50,5 +50,7 @@ void freed_by_another(const char *path);
 void freed_in_vain(const char *path);
 void killed_in_a_dump(const char *path);
 void handed_on_in_a_dump(const char *path);
+void failed_dumps(const char *path);
+void dump_whose_name_is_taken(const char *path);
 
 #endif

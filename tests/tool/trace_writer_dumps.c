@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static void begin_ring(const char *path)
@@ -303,7 +304,21 @@ static void run_thread(unsigned who)
         ;
 }
 
-static bool dies; /* in the dump */
+static bool dies;         /* in the dump */
+static const char *taken; /* the dump's file, whose name another one gets; then the disk is full */
+
+static void take_name(void)
+{
+    char moved[4096];
+    struct rlimit most;
+    snprintf(moved, sizeof moved, "%s.moved", taken);
+    FILE *mine = rename(taken, moved) ? NULL : fopen(taken, "w");
+    if (!mine || fputs("mine", mine) < 0 || fclose(mine) || getrlimit(RLIMIT_FSIZE, &most))
+        abort();
+    most.rlim_cur = TRACE_HEADER_BYTES;
+    setrlimit(RLIMIT_FSIZE, &most);
+    taken = NULL;
+}
 
 bool __real_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why);
 bool __wrap_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes, char *why);
@@ -311,6 +326,8 @@ bool __wrap_trace_copy_put(uint64_t offset, const void *data, size_t size_bytes,
 {
     if (dies && offset > TRACE_HEADER_BYTES)
         raise(SIGKILL);
+    if (taken && offset >= TRACE_HEADER_BYTES)
+        take_name();
     if (hands_on) {
         hands_on = false;
         run_thread(GIVER);
@@ -346,4 +363,35 @@ void handed_on_in_a_dump(const char *path)
     dump_of_live(1);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(all[i], NULL);
+}
+
+/* One has no folder for its file, the next no host memory, and the third has both. */
+void failed_dumps(const char *path)
+{
+    char nowhere[1024];
+    struct rlimit most, none;
+    struct trace_dump_told told;
+    snprintf(nowhere, sizeof nowhere, "%s/no", path);
+    begin_ring(nowhere);
+    alloc(FIRST, 2000, AT(weights));
+    dump_of_live(1);
+    begin_ring(path);
+    churn(); /* the copy of the owners is not empty */
+    getrlimit(RLIMIT_AS, &most);
+    none = (struct rlimit){0, most.rlim_max};
+    setrlimit(RLIMIT_AS, &none);
+    bool begun = trace_dump_begin(&told);
+    setrlimit(RLIMIT_AS, &most);
+    fprintf(stderr, "%d %s: %s\n", begun, told.name, told.why);
+    dump_of_live(1);
+}
+
+void dump_whose_name_is_taken(const char *path)
+{
+    char name[4096];
+    snprintf(name, sizeof name, "%s.dump", path);
+    begin_ring(path);
+    alloc(FIRST, 2000, AT(weights));
+    taken = name;
+    dump_of_live(1);
 }
