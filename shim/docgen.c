@@ -236,6 +236,7 @@ static bool print_trace_layout(void)
     FIELD(library_version);
     FIELD(program);
     FIELD(command);
+    FIELD(num_lost);
 #undef FIELD
     puts("}");
     return header == sizeof(struct trace_header);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The layout of a trace, a file of one process (GPUCACHE_TRACE). Readers are the tool and whoever
- * likes. Numbers have the machine's byte order. The layout of a version never changes.
+ * likes. Numbers have the machine's byte order. The layout of a version never changes, but for
+ * fields of the header behind those that were its last.
  *
  * A header, then chunks of TRACE_CHUNK_BYTES, each at a multiple of that size behind the header. A
  * chunk is one thread's at a time: its records are in order, and THREAD says where another thread
@@ -71,6 +72,9 @@ struct trace_header {
     char library_version[32];
     char program[256];
     char command[2048]; /* its arguments, with blanks between them */
+    /* As LOST, which may be lost itself: each second, and at the end. 0 in a dump, and in older
+     * files. */
+    uint64_t num_lost;
 };
 
 struct trace_chunk {

@@ -390,6 +390,7 @@ static void tick(void)
         return;
     h->last_ticks = trace_ticks();
     h->last_ns = clock_now_ns();
+    h->num_lost = atomic_load(&lost);
 }
 
 /* With `steered`. */
