@@ -78,7 +78,8 @@ static void take(struct records *d, unsigned kind, uint64_t who, uint64_t ticks,
                  uint64_t size_bytes)
 {
     uint64_t context = FIELD(who, 56, 0xff);
-    if (!matters(kind) || size_bytes >> RECORD_SIZE_BITS || d->short_of_memory)
+    if (!matters(kind) || size_bytes >> RECORD_SIZE_BITS || d->short_of_memory ||
+        ticks < d->start_ticks)
         return;
     if (kind == TRACE_CONTEXT)
         note_gpu(d, addr, size_bytes);
@@ -118,16 +119,22 @@ static void read_records(struct records *d, size_t words, uint64_t ticks)
     }
 }
 
-static void read_chunks(struct records *d, int fd)
+/* Of the chunks that begin before the start, or of all others. Returns whether it left some. */
+static bool read_chunks(struct records *d, int fd, bool is_older)
 {
+    bool has_left = false;
     for (off_t at = TRACE_HEADER_BYTES;; at += TRACE_CHUNK_BYTES) {
         ssize_t got = pread(fd, chunk, sizeof chunk, at);
         if (got < (ssize_t)sizeof(struct trace_chunk))
-            return;
+            return has_left;
         struct trace_chunk head;
         memcpy(&head, chunk, sizeof head);
         if (head.magic != TRACE_CHUNK_MAGIC)
             continue;
+        if ((head.ticks < d->start_ticks) != is_older) {
+            has_left = true;
+            continue;
+        }
         if (head.ns > d->last_ns) {
             d->last_ns = head.ns;
             d->last_ticks = head.ticks;
@@ -194,8 +201,8 @@ const char *records_read(struct records *d, const char *path)
     if (fd < 0)
         return "it cannot be opened";
     const char *why = read_header(d, fd);
-    if (!why)
-        read_chunks(d, fd);
+    if (!why && read_chunks(d, fd, false))
+        read_chunks(d, fd, true); /* of the same time are those first that a dump begins with */
     close(fd);
     if (!why && (d->short_of_memory || !sort(d)))
         why = "there is too little memory for it";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * The records of a trace (shim/trace/format.h) that say what was live, in the order of time. Chunks
- * are of several threads. A trace may be cut off, be written to while it is read, or hold anything:
- * what makes no sense is left out. The file is read, not mapped, because it may be cut off
- * meanwhile.
+ * The records of a trace (shim/trace/format.h) that say what was live, in the order of time, from
+ * the header's start on. Chunks are of several threads. A trace may be cut off, be written to while
+ * it is read, or hold anything: what makes no sense is left out. The file is read, not mapped,
+ * because it may be cut off meanwhile.
  */
 #ifndef REPLAY_RECORDS_H
 #define REPLAY_RECORDS_H

@@ -9,13 +9,14 @@ MIB = 1 << 20
 GPU = (0, "CONTEXT", 0, 16 << 30)
 
 
-def _header(span_ns, start_unix_ns):
+def _header(span_ns, start_unix_ns, start_ns=0):
     head = bytearray(tables.TRACE_HEADER_BYTES)
     head[:len(tables.TRACE_MAGIC)] = tables.TRACE_MAGIC
     for name, value in {
             "version": tables.TRACE_VERSION, "chunk_bytes": tables.TRACE_CHUNK_BYTES,
             "byte_order": tables.TRACE_BYTE_ORDER, "pid": 77, "program": b"a program",
-            "start_unix_ns": start_unix_ns, "last_ns": span_ns, "last_ticks": span_ns}.items():
+            "start_unix_ns": start_unix_ns, "start_ns": start_ns, "start_ticks": start_ns,
+            "last_ns": span_ns, "last_ticks": span_ns}.items():
         offset, form = tables.TRACE_HEADER[name]
         struct.pack_into(form, head, offset, value)
     return bytes(head)
@@ -27,10 +28,11 @@ def _record(kind, first, second, context=1, said=b"", aux=0):
         said + bytes(-len(said) % 16)
 
 
-def write(path, events, span_ns, start_unix_ns=10**18, more_threads=()):
-    """events: (ns, kind, a, b), or with aux. Each thread has a chunk of its own."""
+def write(path, events, span_ns, start_unix_ns=10**18, more_threads=(), start_ns=0):
+    """events: (ns, kind, a, b), or with aux. Each thread has a chunk of its own. span_ns: the end;
+    start_ns: a dump may have records of before that."""
     with open(path, "wb") as file:
-        file.write(_header(span_ns, start_unix_ns))
+        file.write(_header(span_ns, start_unix_ns, start_ns))
         for number, its in enumerate([events, *more_threads]):
             chunk = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, its[0][0], its[0][0],
                                 0)

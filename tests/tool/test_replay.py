@@ -134,6 +134,15 @@ class Program(Traces):
         self.assertEqual((head["events"], head["peak_live"]), (80, 40 * BLOCK))
         self.assertEqual(row["failed"], 0)
 
+    def test_what_came_before_the_start_of_a_dump_is_none(self):
+        """What was live then comes first, also before what happened at that moment."""
+        older = [GPU, alloc(SECOND - 1, 3, 8 * BLOCK), free(SECOND, 0), alloc(SECOND, 0)]
+        newer = [(SECOND, *GPU[1:]), (SECOND, "LIVE", *alloc(0, 0)[2:])]
+        for first, second in (older, newer), (newer, older):
+            gct.write(self.path, first, 2 * SECOND, more_threads=[second], start_ns=SECOND)
+            self.assertEqual(self.replay("")[0], {"events": 3, "peak_live": BLOCK,
+                                                  "gpu_bytes": 16 << 30, "gpus": 1})
+
     def test_memory_ends_with_the_last_context(self):
         again = [(ns + SECOND, *rest) for ns, *rest in [GPU, alloc(0, 5), alloc(0, 6)]]
         gct.write(self.path, [GPU, alloc(0, 0), alloc(0, 1), (SECOND - 1, "CONTEXT_END", 0, 0)]
