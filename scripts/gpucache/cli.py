@@ -89,7 +89,9 @@ VERBS = {
              "whether all fit at the same time: as they are; with lending, where idle memory of "
              "one serves another; or one at a time, with the others parked. The exit code is 0 if "
              "they can run at the same time, as they are or with lending, whenever their peaks "
-             "come. It is 1 if they cannot. Traces that cannot be read lead to 2."),
+             "come. It is 1 if they cannot, or if that is not known: a request failed for which "
+             "there would be no room either, or a trace is a record of GPUCACHE_TRACE_ON=oom, "
+             "which has a program's last moments alone. Traces that cannot be read lead to 2."),
     "metrics": ("metrics", "print or serve the figures for Prometheus",
                 "Without --listen and --textfile: prints them once. Needs the Python package "
                 "prometheus_client."),

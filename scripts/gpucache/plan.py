@@ -34,6 +34,13 @@ class Job:
         self.gpus = {(its["device"], its["uuid"]): its["total_bytes"]
                      for its in used.gpus.values()}
         self.beside, self.not_known = used.beside.most, used.beside.not_known()
+        failed = [mark for mark in used.marks if mark.kind == "ALLOC_FAILED"
+                  and mark.text == str(usage.OUT_OF_MEMORY)]
+        self.num_failed = len(failed)
+        self.largest_failed = max((mark.bytes for mark in failed), default=0)
+        # What would have been live, had they been served.
+        self.asked = max([self.live, *(mark.live + mark.bytes for mark in failed)])
+        self.is_last_part = used.oom is not None
 
     def _check(self, used):
         if len(self.gpus) > 1:
@@ -96,10 +103,29 @@ class Plan:
         return next(size for its, _, size in self.ways if its == key) <= self.gpu_bytes
 
     def may_run(self):
-        """At the same time, whatever the moments of their peaks are?"""
-        return self.fits("as_they_are") or self.fits("lending")
+        """At the same time, whatever the moments of their peaks are? Not if that is not known."""
+        return (self.fits("as_they_are") or self.fits("lending")) and not self.lacks()
+
+    def asked(self):
+        """What all need if what failed is served, too."""
+        return sum(max(job.least, job.asked) for job in self.jobs) + len(self.jobs) * CONTEXT_BYTES
+
+    def lacks(self):
+        """Words: why it is not known whether they fit, though what is counted does."""
+        words = []
+        if any(job.is_last_part for job in self.jobs):
+            words.append("as far as is known")
+        if any(job.num_failed for job in self.jobs) and self.asked() > self.gpu_bytes:
+            words.append("without what failed")
+        return " and ".join(words)
 
     def verdict(self):
+        said, lacks = self._verdict(), self.lacks()
+        if not lacks or min(size for _, _, size in self.ways) > self.gpu_bytes:
+            return said
+        return f"{lacks[0].upper()}{lacks[1:]}, {said[0].lower()}{said[1:]}"
+
+    def _verdict(self):
         whole = text.size(self.gpu_bytes)
         they, do = ("They", "do") if len(self.jobs) > 1 else ("It", "does")
         fit, are = ("fit", "are") if len(self.jobs) > 1 else ("fits", "is")
@@ -123,6 +149,18 @@ class Plan:
     def notes(self):
         yield f"A CUDA context with its modules is counted with some {text.size(CONTEXT_BYTES)} " \
               f"each, {text.size(len(self.jobs) * CONTEXT_BYTES)} in all: no trace tells it."
+        for job in self.jobs:
+            if job.is_last_part:
+                yield f"{job.path} is a record of GPUCACHE_TRACE_ON=oom: it has the last " \
+                      f"{text.duration(job.span_ns)} alone, so it is not known what else the " \
+                      "program needs."
+        number = sum(job.num_failed for job in self.jobs)
+        if number:
+            largest = text.size(max(job.largest_failed for job in self.jobs))
+            failed = f"{text.count(number)} requests failed and are not counted, the largest of " \
+                     f"{largest}" if number > 1 else \
+                     f"A request of {largest} failed and is not counted"
+            yield f"{failed}. With what failed {text.size(self.asked())} are needed."
         unknown = [job for job in self.jobs if not job.is_replayed]
         if unknown:
             yield f"The least of {', '.join(job.path for job in unknown)} is what was held: " \
@@ -153,10 +191,13 @@ class Plan:
     def data(self):
         return {"gpu_bytes": self.gpu_bytes, "context_bytes": CONTEXT_BYTES,
                 "may_run_together": self.may_run(), "ran_together": self.ran_together,
+                "asked_bytes": self.asked(),
                 "jobs": [{"file": job.path, "pid": job.pid, "program": job.name,
                           "least_bytes": job.least, "least_is_replayed": job.is_replayed,
                           "held_bytes": job.held, "live_bytes": job.live,
-                          "beside_bytes": job.beside} for job in self.jobs],
+                          "beside_bytes": job.beside, "num_failed": job.num_failed,
+                          "largest_failed_bytes": job.largest_failed,
+                          "is_last_part": job.is_last_part} for job in self.jobs],
                 "ways": [{"way": key, "bytes": size, "fits": size <= self.gpu_bytes}
                          for key, _, size in self.ways]}
 

@@ -17,8 +17,8 @@ FREES = KIND["FREE"], KIND["FREE_ASYNC"]
 IDLE = KIND["GPU"], KIND["PROCESS"]  # each second, also of a program that does nothing
 
 Block = collections.namedtuple("Block", "bytes site ns")
-# Something that happened at a moment. kind: the name of a row of kinds.def.
-Mark = collections.namedtuple("Mark", "ns kind bytes text site")
+# Something that happened at a moment. kind: the name of a row of kinds.def. live: bytes, then.
+Mark = collections.namedtuple("Mark", "ns kind bytes text site live")
 # ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
 # of blocks that the driver served, then; away: bytes of it that are parked, on the host.
 Column = collections.namedtuple("Column", "ns held live reserved away", defaults=(0,))

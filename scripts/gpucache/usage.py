@@ -451,12 +451,12 @@ class Usage:
             self.moments.forget()
         self._change_held(event, -self._reserved[event.context])  # segments go with their context
 
-    def _mark(self, event):
-        name = {number: name for name, number in KIND.items()}[event.kind]
-        size = event.b if name == "ALLOC_FAILED" else event.a
-        if name in MAPPED and (name != "ALLOC_FAILED" or event.a == OUT_OF_MEMORY):
-            self.moments.at(event.ns, MAPPED[name], self.blocks)
-        self.marks.append(Mark(event.ns, name, size, event.text or str(event.a), event.site))
+    def _mark(self, its):
+        name = {number: name for name, number in KIND.items()}[its.kind]
+        size = its.b if name == "ALLOC_FAILED" else its.a
+        if name in MAPPED and (name != "ALLOC_FAILED" or its.a == OUT_OF_MEMORY):
+            self.moments.at(its.ns, MAPPED[name], self.blocks)
+        self.marks.append(Mark(its.ns, name, size, its.text or str(its.a), its.site, self.live))
 
     def _moved(self, event):
         """Memory went to the host, or all that was there came back."""

@@ -105,6 +105,43 @@ class Plans(Scratch):
         self.assertTrue(done.out.startswith("It does not fit on 1 GiB: 1.5 GiB is the least."),
                         done.out)
 
+    def test_what_failed_is_said_and_not_counted(self):
+        """Only memory that was not there, and not where there is room for it, too."""
+        def failed(at, size, code=2):
+            return at * SECOND, "ALLOC_FAILED", code, size
+        rows = peak_at(1)
+        gct.write(self.early, [*rows[:4], failed(1, HALF_GIB), failed(1, 99 << 40, 1), *rows[4:],
+                               failed(3, 3 * HALF_GIB)], 10 * SECOND, START)
+        for gpu, status, verdict in (
+                ("3G", 0, "It fits on 3 GiB as it is: 2.5 GiB."),
+                ("2.5G", 0, "It fits on 2.5 GiB as it is: 2.5 GiB."),
+                ("2.4G", 1, "Without what failed, it fits on 2.4 GiB with a limit or with lending"),
+                ("1G", 1, "It does not fit on 1 GiB: 1.5 GiB is the least.")):
+            done = tool("plan", self.early, "--gpu", gpu)
+            self.assertEqual((done.status, done.out[:len(verdict)]), (status, verdict))
+            self.assertIn("\n2 requests failed and are not counted, the largest of 1.5 GiB. With "
+                          "what failed 2.5 GiB are needed.\n", done.out)
+        data = self.plan(self.early, "--gpu", "2.4G", status=1)
+        self.near(data["lending"], 2 * HALF_GIB)
+        job, = data["jobs"]
+        self.assertEqual((data["asked_bytes"] - data["context_bytes"], job["num_failed"],
+                          job["largest_failed_bytes"]), (4 * HALF_GIB, 2, 3 * HALF_GIB))
+
+    def test_a_record_of_the_last_moments_fits_as_far_as_is_known(self):
+        gct.write(self.early, [*peak_at(1), (9 * SECOND, "ALLOC_FAILED", 2, 20 << 30),
+                               (9 * SECOND, "OOM", MIB, 20 << 30)], 10 * SECOND, START)
+        for gpu, status, verdict in (
+                ("16G", 1, "As far as is known and without what failed, it fits on 16 GiB as it"),
+                ("80G", 1, "As far as is known, it fits on 80 GiB as it is: 2.5 GiB."),
+                ("1G", 1, "It does not fit on 1 GiB: 1.5 GiB is the least.")):
+            done = tool("plan", self.early, "--gpu", gpu)
+            self.assertEqual((done.status, done.out[:len(verdict)]), (status, verdict))
+            self.assertIn("it has the last 10 s alone", done.out)
+        self.assertTrue(self.plan(self.early, status=1)["jobs"][0]["is_last_part"])
+        verdict = "As far as is known, they fit on 80 GiB as they are: "
+        self.assertEqual(tool("plan", self.early, self.late, "--gpu", "80G").out[:len(verdict)],
+                         verdict)
+
     def test_without_a_replay_what_was_held_counts(self):
         with unittest.mock.patch.object(replay, "program", lambda: None):
             job, = self.plan(self.early)["jobs"]
