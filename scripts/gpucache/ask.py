@@ -23,6 +23,8 @@ FUTEX_WAIT, FUTEX_WAKE = 0, 1
 F_OFD_SETLK = 37  # fcntl has it from Python 3.9 on
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "ppc64le": 221}.get(platform.machine())
 MASK = 0xffffffff
+# A byte behind each page, locked by the tool that records its process.
+RECORDER = 1 << 40
 # Another asker may write the same number to the doorbell; who waits rings again.
 RING_EVERY_S = 0.05
 # The thread at a doorbell rests a millisecond after each ring. Where no ring finds it for so long,
@@ -127,6 +129,15 @@ class Line:
     def __exit__(self, *_):
         self.doorbell.close()
         os.close(self.fd)
+
+    def claim(self):
+        """The right to record the process, until the file is closed. False: another tool has it.
+        """
+        try:
+            _lock(self.fd, fcntl.F_WRLCK, RECORDER)
+        except OSError as error:
+            return error.errno not in (errno.EACCES, errno.EAGAIN)
+        return True
 
     def _get(self, layout, name, start=0):
         offset, form = layout[name]

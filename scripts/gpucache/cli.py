@@ -65,9 +65,11 @@ VERBS = {
     "trace": ("tracing", "record what a running process does with GPU memory",
               "Writes a file that gpucache report shows. Records each allocation and free with its "
               "time, its thread and the code that asked, and what the library does for it. Ctrl-C "
-              "ends it sooner. A process that records a trace already is left alone. If gpucache "
-              "itself is killed (SIGKILL), the process goes on recording: gpucache set PID "
-              "TRACE=none ends it. gpucache run --trace FILE records from the start."),
+              "ends it sooner. A process that records a trace already is left alone. If the trace "
+              "ended before, as on a full disk, or another took its place, a line says so, and the "
+              "exit code is 1. If gpucache itself is killed (SIGKILL), the process goes on "
+              "recording: gpucache set PID TRACE=none ends it. gpucache run --trace FILE records "
+              "from the start."),
     "report": ("report", "show what a trace says",
                "Who held the memory at the peak, what was freed and asked for again, what grows, "
                "what was live at the end, and what happened beside it. The name of the output "

@@ -49,7 +49,7 @@ def change(found, pairs):
                if names.count(env) == 1 and _records_already(found, env, value)]
     others = [pair for pair in pairs if pair not in already]
     return [{"name": env, "old": value, "new": value, "note": ALREADY} for env, value in already] \
-        + (_ask(found, others) if others else [])
+        + (request(found, others) if others else [])
 
 
 def is_done(entry):
@@ -58,11 +58,11 @@ def is_done(entry):
     return not entry.get("why") and not is_off
 
 
-def _ask(found, pairs):
+def request(found, pairs):
     """The changes that the library of one process reports."""
-    request = " ".join(["set", *(f"{options.short(env)}={value}" for env, value in pairs)])
+    words = " ".join(["set", *(f"{options.short(env)}={value}" for env, value in pairs)])
     with ask.Line(found.page) as line:
-        reply = line.ask(request, PATIENCE_S)
+        reply = line.ask(words, PATIENCE_S)
     listed = next((v for v in reply.body.values() if isinstance(v, list)), [])
     changes = [c for c in listed if isinstance(c, dict)]
     if state.number(reply.body.get("left_out")):

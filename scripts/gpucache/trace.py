@@ -101,6 +101,7 @@ class Trace:
         self._start = self._field(head, "start_ticks"), self._field(head, "start_ns")
         self._last = self._field(head, "last_ticks"), self._field(head, "last_ns")
         self.start_ns, self.lead_ns = self._start[1], 0
+        self.told_ns = self._last[1]  # when the process last said in the header that it records
         offset, form = tables.TRACE_HEADER["boot_id"]
         self.boot_id = struct.unpack_from(form, head, offset)[0]
 

@@ -7,8 +7,9 @@ import signal
 import time
 
 from gpucache import ask, gpu, options, recording, setting, state, text, trace
-from gpucache.fault import DONE, Fault, complain, end_in_order, hold_endings, reason
+from gpucache.fault import DONE, NOT_DONE, Fault, complain, end_in_order, hold_endings, reason
 
+TRACE, TRACE_ON = setting.TRACES
 STEP_S = 0.2
 LOOK_S = 1.0
 # A request takes no name with blanks, and a reply has so much of a name, without other than UTF-8.
@@ -26,42 +27,41 @@ def _path(args, process):
     return path
 
 
-def _change(process, value, name="GPUCACHE_TRACE"):
-    """Sets it. Faults with the library's words."""
-    change = setting.change(process, [(name, value)])[0]
-    if change.get("why"):
-        raise Fault(f"PID {process.pid}: {text.printable(str(change['why']))}")
-    return change
-
-
-def _others(pid, path=None):
-    """The file of a trace that is on and not in `path`; None: there is none."""
-    name = recording.of(state.one(pid))
-    return None if name is None or path and name == recording.shown(path) else name
+def _change(process, *pairs):
+    """Sets options in one request: no other comes in between. What became of each, by name. Faults
+    with the library's words, but for an option that it has not."""
+    found = dict(zip([name for name, _ in pairs], setting.request(process, pairs)))
+    why = found.get(TRACE, {}).get("why")
+    if why:
+        raise Fault(f"PID {process.pid}: {text.printable(str(why))}")
+    return found
 
 
 class Oom:
     """GPUCACHE_TRACE_ON=oom, which a trace that is asked for interrupts."""
 
     def __init__(self, process):
-        self.process, self.is_on = process, False
+        self.process = process
         told = process.options()
         name = told.get("TRACE", "none")
         if told.get("TRACE_ON") == "oom" and (UNFIT.search(name) or
                                               len(os.fsencode(name)) > SHOWN_BYTES):
             raise Fault(f"PID {process.pid}: it waits for the end of memory with a file {name}, "
                         "which could not be set again afterwards")
-        # Before the other option: it would begin a trace in this file.
-        self.path = str(_change(process, "none").get("old") or "none")
-        try:
-            self.is_on = _change(process, "start", "GPUCACHE_TRACE_ON").get("old") == "oom"
-        except Fault:
-            pass  # a library without that option
+        # The file goes first: TRACE_ON=start would begin a trace in it.
+        found = _change(process, (TRACE, "none"), (TRACE_ON, "start"))
+        self.is_on = found.get(TRACE_ON, {}).get("old") == "oom"
+        self.path = str(found[TRACE].get("old") or "none") if self.is_on else "none"
 
-    def go_on(self):
-        if self.is_on:
-            _change(self.process, "oom", "GPUCACHE_TRACE_ON")
-            _change(self.process, self.path)
+    def end(self):
+        """Ends the trace, as TRACE_ON=oom does. The process waits for the end of memory as before.
+        """
+        _change(self.process, *([(TRACE_ON, "oom")] if self.is_on else []), (TRACE, self.path))
+
+    def words(self):
+        """What was so before, and is no longer."""
+        return f"; before, it waited for the end of memory: gpucache set {self.process.pid} " \
+               f"TRACE_ON=oom TRACE={self.path} makes it do so" * self.is_on
 
 
 class Beside:
@@ -91,39 +91,63 @@ class Beside:
 
 
 def _begin(process, path):
-    if _change(process, options.pattern(path)).get("note"):
+    if _change(process, (TRACE, options.pattern(path)))[TRACE].get("note"):
         raise Fault(f"PID {process.pid}: it could not write {path}; its log says why")
     if not os.path.exists(path):
         raise Fault(f"PID {process.pid}: it could write {path}, but the file is not here: the "
                     "process sees other folders")
 
 
-def _end(process, path, oom):
-    """Ends the trace in `path`, and no other."""
+def _told_ns(path):
+    """When the process last wrote the time into the trace. None: that is not to be known."""
     try:
-        if _others(process.pid, path):
-            complain(f"PID {process.pid}: another trace took its place")
-        else:
-            _change(process, "none")
-            oom.go_on()
+        with trace.Trace(path) as its:
+            return its.told_ns
+    except Fault:
+        return None
+
+
+def _end(process, path, oom):
+    """Ends the trace in `path`, and no other. False: a line says why that was not as asked."""
+    try:
+        its = recording.of(state.one(process.pid))
+        if its and its != recording.shown(path):
+            complain(f"PID {process.pid}: another trace took its place{oom.words()}")
+            return False
+        before = _told_ns(path)
+        oom.end()
+        # The end of a trace that goes on writes it.
+        if before is not None and _told_ns(path) == before and not _has_ended(process.pid):
+            complain(f"PID {process.pid}: the trace had ended before; the log of the process says "
+                     "why")
+            return False
     except (Fault, OSError) as error:
         if not _has_ended(process.pid):
             complain(f"PID {process.pid}: it may go on recording: {error}; gpucache set "
                      f"{process.pid} TRACE=none ends it")
+            return False
+    return True
 
 
 def show(args):
+    with ask.Line(state.one(args.pid, fresh=False).page) as line:
+        return _show(args, line.claim())
+
+
+def _show(args, may):
     process = state.one(args.pid)
     if process.status != "running":
         raise Fault(f"PID {args.pid}: it has ended")
-    path, other = _path(args, process), _others(args.pid)
+    path, other = _path(args, process), recording.of(process)
     if other:
         raise Fault(f"PID {args.pid}: it records a trace already, in {other}: gpucache set "
                     f"{args.pid} TRACE=none ends it")
+    if not may:
+        raise Fault(f"PID {args.pid}: another gpucache trace records it at this moment")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     end_in_order()
     hold_endings(True)
-    oom, beside = Oom(process), None
+    oom, beside, is_whole = Oom(process), None, False
     try:
         _begin(process, path)
         end = time.monotonic() + args.seconds
@@ -136,7 +160,7 @@ def show(args):
         pass  # enough was seen
     finally:
         hold_endings(True)
-        _end(process, path, oom)
+        is_whole = _end(process, path, oom)
         hold_endings(False)
     try:
         if beside:
@@ -146,7 +170,7 @@ def show(args):
         raise Fault(f"{path}: {reason(error)}") from None
     print(json.dumps({"file": path, "bytes": size}) if args.json else
           f"{path}: {text.size(size)}; gpucache report {path} shows it")
-    return DONE
+    return DONE if is_whole else NOT_DONE
 
 
 def _has_ended(pid):

@@ -5,9 +5,11 @@ import json
 import os
 import re
 import resource
+import signal
+import subprocess
 import time
 
-from fake import put_text, wait_for
+from fake import ALONE, put_text, wait_for
 from traced import FIRST, KIND, MIB, Program, Traces
 
 from gpucache import trace, usage
@@ -259,6 +261,46 @@ class OutOfMemory(Traces):
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
         used = usage.Usage(self.read(program.path)[0])
         self.assertEqual(used.live, 3_000_000)
+
+    def options(self, program):
+        told = json.loads(self.tool("stat", "--json", program.pid).stdout)["options"]
+        return told.get("TRACE_ON"), told.get("TRACE")
+
+    def test_two_at_the_same_moment(self):
+        """One records. The process waits for the end of memory as before, afterwards."""
+        for number in range(5):
+            before = "oom", self.file(f"oom{number}.gct")
+            program = self.program("take a 1000000", GPUCACHE_TRACE=before[1])
+            self.await_page(program)
+            tools = [subprocess.Popen(
+                [*ALONE, "trace", str(program.pid), "--seconds", "1.5", "-o",
+                 self.file(f"{number}-{each}.gct")], env=self.outside, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for each in "ab"]
+            said = [its.communicate(timeout=60)[1] for its in tools]
+            self.assertEqual(sorted(its.returncode for its in tools), [0, 1], said)
+            self.assertRegex("".join(said), "another gpucache trace|it records a trace already")
+            self.assertEqual(self.options(program), before)
+            program.end()
+
+    def test_whoever_takes_the_place_of_a_trace_in_between_is_left_alone(self):
+        """A line says how the process waits for the end of memory again."""
+        program = self.program("take a 1000000")
+        self.await_page(program)
+        live, other = self.file("live.gct"), self.file("other.gct")
+        with subprocess.Popen([*ALONE, "trace", str(program.pid), "--seconds", "60", "-o", live],
+                              env=self.outside, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as asker:
+            self.assertTrue(wait_for(lambda: self.options(program)[1] == live))
+            self.assertEqual(self.tool("set", program.pid, f"TRACE={other}").returncode, 0)
+            asker.send_signal(signal.SIGINT)
+            said = asker.communicate(timeout=60)[1]
+        self.assertEqual(asker.returncode, 1)
+        self.assertEqual(self.options(program)[1], other)
+        words = re.search(r"took its place; .*: gpucache (set .*) makes it do so", said)
+        self.assertTrue(words, said)
+        self.assertEqual(self.tool(*words[1].split()).returncode, 0)
+        self.assertEqual(self.options(program), ("oom", program.path))
+        program.end()
 
     def test_a_name_that_could_not_be_set_again_afterwards_is_left_as_it_is(self):
         for name in "a b.gct", "c" * 240 + "/" + "d" * 240:

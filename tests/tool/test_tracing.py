@@ -5,6 +5,7 @@ import collections
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -295,12 +296,29 @@ class Tracing(Traces):
         program.do("take b 2000000")
         self.assertEqual(self.tool("set", program.pid, f"TRACE={other}").returncode, 0)
         asker.send_signal(signal.SIGINT)
-        self.assertIn("another trace took its place", asker.communicate(timeout=60)[1])
+        self.assertIn("another trace took its place\n", asker.communicate(timeout=60)[1])
+        self.assertEqual(asker.returncode, 1)
         program.do("take c 3000000")
         program.end()
         self.assertEqual([[e.b for e in self.read(path)[1] if e.kind in usage.ALLOCS]
                           for path in (live, other)],
                          [[1_000_000, 2_000_000], [1_000_000, 2_000_000, 3_000_000]])
+
+    def test_a_trace_that_ended_early_is_said(self):
+        """There was no room for more; a process that ends by itself is no such case."""
+        for limit, status, words in ((300_000, 1, "the trace had ended before"), (None, 0, "")):
+            program, live = Program(self, "take a 1000000"), self.file(f"{limit}.gct")
+            self.await_page(program)
+            asker = self.asker(program, live)
+            if limit:
+                resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (limit, limit))
+                program.do("churn 30000")
+                asker.send_signal(signal.SIGINT)
+                asker.wait(60)
+            self.assertEqual("ends here" in program.end(), bool(limit))
+            said, complaints = asker.communicate(timeout=60)
+            self.assertEqual((asker.returncode, live in said), (status, True), complaints)
+            self.assertIn(words, complaints)
 
     def test_a_trace_whose_name_begins_like_ours_is_another(self):
         program = Program(self, "take a 1000000")
