@@ -322,7 +322,8 @@ def _add_metrics(add):
         help="write them into this file, for the textfile collector of node_exporter")
     add("--owners", action="store_true",
         help="live memory by the library whose code asked for it, too, of each process that "
-        "records a trace; each time the whole trace is read")
+        "records a trace; each time the whole trace is read, and one that takes more than 10 s is "
+        "left out")
 
 
 def _add_doctor(add):

@@ -11,6 +11,7 @@ from gpucache import fault, gpu, output, owners, page, state, tables
 from gpucache.fault import DONE, Fault, needed
 
 PREFIX = "gpucache_"
+OWNERS_S = 10  # for the trace of a process; what takes longer is left out
 OF_GPU = ("pid", "process", "user", "gpu", "gpu_uuid")
 OF_PROCESS = ("pid", "process", "user")
 INFO = OF_PROCESS + ("version", "job", "status")
@@ -107,7 +108,7 @@ class Collector:
         family = self._family(*OWNER_ROW, labels=OF_PROCESS + ("owner",))
         for process in found:
             with contextlib.suppress(Fault, OSError):  # most record no trace
-                for owner, size, _ in owners.of(process):
+                for owner, size, _ in owners.of(process, OWNERS_S):
                     family.add_metric(labels[id(process)] + [owner], size)
         return family
 

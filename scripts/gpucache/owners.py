@@ -5,8 +5,10 @@ block, as each allocation and each free out of a thread's cache would have to no
 is noted at large blocks only is wrong as soon as the cache hands such a block to other code."""
 import collections
 import json
+import math
 import os
 import stat
+import time
 
 from gpucache import recording, text, trace, usage
 from gpucache.fault import Fault
@@ -34,11 +36,11 @@ def _path(process):
     raise Fault(f"PID {process.pid}: its trace {name} cannot be read from here")
 
 
-def of(process):
-    """[(owner, bytes, blocks)] of what is live, the most first; and the time of the last event."""
+def of(process, seconds=math.inf):
+    """[(owner, bytes, blocks)] of what is live, the most first. Faults if that takes longer."""
     if process.status != "running":
         raise Fault(f"PID {process.pid}: it has ended; gpucache report shows its trace")
-    with trace.Trace(_path(process)) as its:
+    with trace.Trace(_path(process), time.monotonic() + seconds) as its:
         used = usage.Usage(its)
         sizes, blocks = collections.Counter(), collections.Counter()
         for block in used.blocks.values():

@@ -4,6 +4,7 @@ be cut off, of a process that was killed, or be written to while it is read."""
 import array
 import bisect
 import collections
+import errno
 import heapq
 import itertools
 import math
@@ -11,6 +12,7 @@ import os
 import re
 import stat
 import struct
+import time
 import weakref
 
 from gpucache import batch, tables, text
@@ -20,6 +22,7 @@ from gpucache.fault import Fault, reason
 NAME = {number: name for name, number in KIND.items()}
 CLOCKS = ("clock_gettime", "tsc", "cntvct")
 LOW = 0xffffffff
+EMPTY_MOST = 4096  # chunks in a row; behind them is nothing
 CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace writes first
 ROWS_ADDED = 2000  # to a chunk
 LONG_RUN = 64  # words
@@ -40,10 +43,11 @@ Object = collections.namedtuple("Object", "start end offset path")
 
 
 class Trace:
-    """A file, open for reading. Faults with a sentence if it is no trace."""
+    """A file, open for reading. Faults with a sentence if it is no trace, or if it is read after
+    this time of CLOCK_MONOTONIC."""
 
-    def __init__(self, path):
-        self.path = path
+    def __init__(self, path, until_s=math.inf):
+        self.path, self.until_s = path, until_s
         try:
             # Not mapped: where the file ends meanwhile, or has a hole on a full tmpfs, that kills.
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe may have no writer
@@ -69,6 +73,8 @@ class Trace:
 
     def _bytes(self, offset, size):
         """What is there of them."""
+        if time.monotonic() > self.until_s:
+            raise Fault(f"{self.path}: to read it takes too long")
         return os.pread(self._fd, size, offset)
 
     def _field(self, head, name):
@@ -160,8 +166,8 @@ class Trace:
         """(ticks at the start, offset in the file) of the chunks that are there, in the order in
         which records of the same time are told. The chunks that begin with a dump say what was live
         then, and so come before older ones of rings."""
-        first, found = tables.TRACE_HEADER_BYTES, []
-        for offset in range(first, self._size, self.chunk_bytes):
+        offset, empty, found = tables.TRACE_HEADER_BYTES, 0, []
+        while offset < self._size and empty < EMPTY_MOST:
             head = self._bytes(offset, tables.TRACE_CHUNK_HEAD_BYTES)
             if len(head) < tables.TRACE_CHUNK_HEAD_BYTES:
                 self.num_torn += 1
@@ -169,11 +175,23 @@ class Trace:
             magic, _, ticks, now_ns = struct.unpack_from("=IIQQ", head)
             if magic == tables.TRACE_CHUNK_MAGIC:
                 found.append((ticks, offset))
+                offset, empty = offset + self.chunk_bytes, 0
                 if now_ns > self._last[1]:
                     self._last = ticks, now_ns
+            else:
+                offset, empty = self._behind_hole(offset + self.chunk_bytes), empty + 1
         start = self._start[0]
         found.sort(key=lambda chunk: (max(chunk[0], start), chunk[0] < start, chunk))
         return found
+
+    def _behind_hole(self, offset):
+        """The place of the first chunk from there on that has data. A file may have holes of any
+        size."""
+        try:
+            data = os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:  # some file systems do not tell
+            return self._size if error.errno == errno.ENXIO else offset
+        return offset + (data - offset) // self.chunk_bytes * self.chunk_bytes
 
     def options(self):
         """{name: value} of the options that were in force at the start and are not the defaults;

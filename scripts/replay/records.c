@@ -6,6 +6,7 @@
 
 #include "shim/trace/format.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,8 @@
 #define HEAD_WORDS (sizeof(struct trace_chunk) / sizeof(uint64_t))
 #define FIELD(word, shift, mask) ((word) >> (shift) & (mask))
 
-enum { GPUS_MOST = 64 };
+/* EMPTY_MOST: chunks in a row; behind them is nothing. */
+enum { GPUS_MOST = 64, EMPTY_MOST = 4096 };
 
 static uint64_t chunk[CHUNK_WORDS]; /* read by one thread */
 
@@ -119,18 +121,34 @@ static void read_records(struct records *d, size_t words, uint64_t ticks)
     }
 }
 
+/* The place of the first chunk from `at` on that has data. Negative: there is none. A file may have
+ * holes of any size. */
+static off_t behind_hole(int fd, off_t at)
+{
+    off_t data = lseek(fd, at, SEEK_DATA);
+    if (data < 0)
+        return errno == ENXIO ? -1 : at; /* some file systems do not tell */
+    return at + (data - at) / TRACE_CHUNK_BYTES * TRACE_CHUNK_BYTES;
+}
+
 /* Of the chunks that begin before the start, or of all others. Returns whether it left some. */
 static bool read_chunks(struct records *d, int fd, bool is_older)
 {
     bool has_left = false;
-    for (off_t at = TRACE_HEADER_BYTES;; at += TRACE_CHUNK_BYTES) {
-        ssize_t got = pread(fd, chunk, sizeof chunk, at);
-        if (got < (ssize_t)sizeof(struct trace_chunk))
-            return has_left;
+    unsigned empty = 0;
+    for (off_t at = TRACE_HEADER_BYTES; at >= 0 && empty < EMPTY_MOST;) {
         struct trace_chunk head;
+        ssize_t got = pread(fd, chunk, sizeof chunk, at);
+        if (got < (ssize_t)sizeof head)
+            break;
         memcpy(&head, chunk, sizeof head);
-        if (head.magic != TRACE_CHUNK_MAGIC)
+        at += TRACE_CHUNK_BYTES;
+        if (head.magic != TRACE_CHUNK_MAGIC) {
+            empty++;
+            at = behind_hole(fd, at);
             continue;
+        }
+        empty = 0;
         if ((head.ticks < d->start_ticks) != is_older) {
             has_left = true;
             continue;
@@ -141,6 +159,7 @@ static bool read_chunks(struct records *d, int fd, bool is_older)
         }
         read_records(d, (size_t)got / sizeof(uint64_t), head.ticks);
     }
+    return has_left;
 }
 
 static const char *read_header(struct records *d, int fd)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache-replay on programs whose figures are known, and what a report says of it."""
 import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
 import unittest.mock
 
@@ -16,7 +18,8 @@ from fake import Scratch, tool
 
 import gct
 from gct import GPU, MIB
-from gpucache import replay, text
+from gpucache import replay, tables, text, trace, usage
+from gpucache.fault import Fault
 
 WRITER = sys.argv[2]
 SECOND = 10**9
@@ -214,6 +217,45 @@ class BadFiles(Traces):
             self.assertIn(done.returncode, (0, 1), number)
             for line in done.stdout.splitlines():
                 self.assertNotEqual(json.loads(line).get("state"), "broken", (number, line))
+
+
+class Holes(Traces):
+    """Of any size take no time."""
+
+    def test_of_a_replay(self):
+        expected = self.replay("")[0]
+        os.truncate(self.path, 1 << 42)
+        self.assertEqual(self.replay("")[0], expected)
+
+    def test_of_the_tool(self):
+        """A chunk behind one is there, but where the file system does not tell of holes."""
+        self.record("threads")
+        data, chunk = pathlib.Path(self.path).read_bytes(), tables.TRACE_CHUNK_BYTES
+        size = tables.TRACE_HEADER_BYTES + (len(data) - tables.TRACE_HEADER_BYTES) // chunk * chunk
+        before = len(self.read()[1])
+        with open(self.path, "r+b") as file:
+            file.truncate(size + (1 << 40))
+            file.seek(0, os.SEEK_END)
+            file.write(data[size - chunk:size])
+            file.truncate(size + (1 << 42))
+
+        def read(seek):
+            with unittest.mock.patch.object(os, "lseek", seek), unittest.mock.patch.object(
+                    os, "pread", side_effect=os.pread) as asked:
+                number = len(self.read()[1])
+            self.assertLess(asked.call_count, 10_000)
+            return number
+        self.assertGreater(read(os.lseek), before)
+        for seek in (lambda fd, offset, how: offset,
+                     unittest.mock.Mock(side_effect=OSError(errno.EINVAL, "unknown"))):
+            self.assertEqual(read(seek), before)
+
+    def test_who_has_no_time_gets_a_sentence(self):
+        with trace.Trace(self.path, time.monotonic() + 60) as its:
+            self.assertEqual(usage.Usage(its).peak, 3 * BLOCK)
+            its.until_s = time.monotonic()
+            with self.assertRaisesRegex(Fault, "to read it takes too long"):
+                usage.Usage(its)
 
 
 class Reports(Traces):
