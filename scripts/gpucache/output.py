@@ -25,7 +25,7 @@ def check(path, inputs=()):
     name = path or "stdout"
     if any(other and os.path.samestat(its, other) for other in map(_found, inputs)):
         raise Fault(f"{name}: it is one of the inputs, and is not written over", USAGE)
-    if path and trace.is_trace(path):
+    if trace.is_trace(path or "/proc/self/fd/1"):
         raise Fault(f"{name}: it is a trace, and is not written over", USAGE)
 
 

@@ -359,9 +359,11 @@ class Words(Scratch):
             self.assertEqual((done.status, done.out), (2, ""), words)
             self.assertIn(why, done.err)
         self.assertEqual(tool("metrics", "--textfile", other).status, 2)
-        with open(other, "ab") as stdout:
-            self.assertEqual(subprocess.run([sys.executable, TOOL, "report", other], check=False,
-                                            stdout=stdout, stderr=subprocess.PIPE).returncode, 2)
+        for its in other, self.path:
+            with open(other, "ab") as stdout:
+                done = subprocess.run([sys.executable, TOOL, "report", its], check=False,
+                                      stdout=stdout, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 2)
         self.assertEqual([pathlib.Path(path).read_bytes() for path in (self.path, other, plain)],
                          before)
 
