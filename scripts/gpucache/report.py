@@ -198,11 +198,9 @@ class Report:
         told.append(("What did it need?", f"{text.size(used.peak)} at once; at most "
                      f"{text.size(used.reserved_peak)} were held on the device"))
         told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
-        grows = self.grows()
-        told.append(("Does it leak?", "no code asks for ever more" if not grows else ", ".join(
-            f"{self._name(site)} grew by {text.size(size)} in the last half"
-            for site, size in sorted(grows.items(), key=lambda item: -item[1])[:3]) +
-                     TILL_IDLE * used.floors.is_till_idle))
+        told.append(("Does it leak?", "; ".join(
+            f"{self._name(site)} grew by {text.size(size)} in the last half{till}"
+            for site, size, till in self.leaks()[:3]) or "no code asks for ever more"))
         pairs = sum(its.num_frees for its in used.sites.values())
         cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
         if pairs:
@@ -241,6 +239,14 @@ class Report:
 
     def grows(self):
         return self.told(self.usage.grows())
+
+    def leaks(self):
+        """[(site, bytes, what else it may be)] of those that grow, the most first."""
+        till_idle = self.usage.floors.till_idle
+        sure = self.told({site: size for site, size in self.usage.grows().items()
+                          if site not in till_idle})
+        return [(site, size, TILL_IDLE * (site not in sure))
+                for site, size in sorted(self.grows().items(), key=lambda item: -item[1])]
 
     def where(self, site):
         """(function, the rest) of the code that asked: the rest is its object and line, the library

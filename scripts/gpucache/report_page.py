@@ -12,7 +12,6 @@ import re
 import string
 
 from gpucache import replay, text, together
-from gpucache.site import TILL_IDLE
 from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column
 
@@ -261,17 +260,16 @@ class Page:
                f"{text.size(self.usage.mean_held())} held on the device</p>"
 
     def _leak(self):
-        grows = sorted(self.report.grows().items(), key=lambda item: -item[1])
+        grows = self.report.leaks()
         live = f"{text.size(self.usage.live)} live {self.end}"
         if not grows:
             return f'<strong class="fine">No</strong><p>no call site grows all the time; {live}</p>'
-        named = ", ".join(f"<code>{escape(str(self.report.symbols[site]))}</code> by "
-                          f"{text.size(size)}" for site, size in grows[:3])
+        named = "; ".join(f"<code>{escape(str(self.report.symbols[site]))}</code> by "
+                          f"{text.size(size)} in the last half{till}"
+                          for site, size, till in grows[:3])
         number = f"{text.count(len(grows))} call site{'s' * (len(grows) > 1)} grow" \
                  f"{'s' * (len(grows) == 1)}"
-        till = TILL_IDLE * self.usage.floors.is_till_idle
-        return f'<strong class="wastes">{number}</strong><p>{named} in the last half{till}; ' \
-               f"{live}</p>"
+        return f'<strong class="wastes">{number}</strong><p>{named}; {live}</p>'
 
     def _cost(self):
         pairs = sum(its.num_frees for its in self.usage.sites.values())

@@ -158,7 +158,7 @@ class Floors:
         self._begin_ns, self._span_ns = begin_ns, span_ns
         self._time, self._work, self._changed = Windows(), Windows(), set()
         self._step, self._num_events, self._num_frees = 1, 0, [0]
-        self.is_till_idle = False  # some of what grows did so by the work alone
+        self.till_idle = set()  # the sites that grow by the work alone
 
     def note(self, sites):
         """They changed, or may have."""
@@ -217,8 +217,9 @@ class Floors:
         for site, size in self._work.grows(NEARLY_ALL, LAST).items():
             its = sites[site]
             if 2 * sum(self._num_frees[half:]) * its.bytes_total >= 3 * size * its.num_allocs:
-                self.is_till_idle |= site not in found
-                found.setdefault(site, size)
+                if site not in found:
+                    self.till_idle.add(site)
+                    found[site] = size
         return found
 
 

@@ -112,6 +112,20 @@ class Sites(Scratch):
             self.assertLess(os.path.getsize(self.path + ".html"), PAGE_MOST)
             self.assertIn("other libraries", text_of(self.path + ".html"))
 
+    def test_what_grows_has_words_of_its_own(self):
+        gct.write_sites(self.path, gct.turns(2, 1))
+        with trace.Trace(self.path) as its:
+            first, second = usage.Usage(its).sites
+
+        def grows(floors, _):
+            floors.till_idle.add(second)
+            return {first: 5 * MIB, second: 3 * MIB}
+        with unittest.mock.patch.object(site.Floors, "grows", grows):
+            self.assertEqual(tool("report", self.path, "-o", self.path + ".html").status, 0)
+            for said in tool("report", self.path).out, text_of(self.path + ".html"):
+                self.assertRegex(said, "by 5 MiB in the last half; .*by 3 MiB in the last half, "
+                                       "until the program was idle: a leak, or what it loads once")
+
 
 def looped(number, kept, idle):
     """A program with so many steps, the first of which keep a block each, that is idle then, for so
@@ -149,9 +163,18 @@ class Leaks(unittest.TestCase):
             [("ALLOC", 512, 7, 1), ("ALLOC", 1024, 7, 2), ("ALLOC", 2048 + n * 512, 100, 3),
              ("FREE", 512), ("FREE", 1024)])]
         loaded = used_of(*rows, span_ns=24000)
-        self.assertEqual((set(loaded.grows()), loaded.floors.is_till_idle), ({3}, True))
+        self.assertEqual((set(loaded.grows()), loaded.floors.till_idle), ({3}, {3}))
         leaks = looped(100, 100, 0)
-        self.assertEqual((set(leaks.grows()), leaks.floors.is_till_idle), ({3}, False))
+        self.assertEqual((set(leaks.grows()), leaks.floors.till_idle), ({3}, set()))
+
+    def test_a_sure_leak_is_told_beside_what_may_have_been_loaded(self):
+        """The one goes on where there is hardly any work."""
+        rows = [(n * 4 + at // 2, *row) for n in range(300) for at, row in enumerate(
+            [("ALLOC", 512, 7, 1), ("ALLOC", 1024, 7, 2), ("ALLOC", MIB + n * 512, 100, 3),
+             ("ALLOC", 2 * MIB + n * 512, 100, 4), ("FREE", 512), ("FREE", 1024)])]
+        rows += [(1250 + n * 50, "ALLOC", 3 * MIB + n * 512, 100, 3) for n in range(16)]
+        both = used_of(*rows, span_ns=2400)
+        self.assertEqual((set(both.grows()), both.floors.till_idle), ({3, 4}, {4}))
 
     def test_events_beside_the_pool_come_in_few_parts(self):
         rows = [(at, "PASSED", 512 * at, 512, 1) for at in range(20_000)]
