@@ -67,7 +67,7 @@ class Trace:
         self.threads = {}   # tid -> name
         self._paths, self._path_sites = [], {}  # frames, innermost first; their sites
         self.ended = False  # in order
-        self.num_lost = self.num_torn = self.num_unknown = 0
+        self.num_torn = self.num_unknown = 0
         self._sites = collections.defaultdict(dict)
         self._rate = 1.0  # ns a tick
 
@@ -107,6 +107,7 @@ class Trace:
         self._start = self._field(head, "start_ticks"), self._field(head, "start_ns")
         self._last = self._field(head, "last_ticks"), self._field(head, "last_ns")
         self.start_ns, self.lead_ns = self._start[1], 0
+        self.num_lost = self._field(head, "num_lost")  # records may say more
         self.told_ns = self._last[1]  # when the process last said in the header that it records
         offset, form = tables.TRACE_HEADER["boot_id"]
         self.boot_id = struct.unpack_from(form, head, offset)[0]
