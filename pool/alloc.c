@@ -32,6 +32,7 @@
  * (is_hopeless), and when the driver fails for another reason than memory.
  */
 #include "pool/arena.h"
+#include "pool/job.h"
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
@@ -282,8 +283,8 @@ static bool try_all_else(struct pool *p, struct request *r)
             return true;
         }
         if ((p->unlocked_jobs || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
-            if (p->unlocked_jobs && !state_wait_until(p, until_ns))
-                break; /* perhaps in a signal handler of the thread that is at work */
+            if (!job_await_any(p))
+                break;
             continue;
         }
         if (last)

@@ -4,8 +4,22 @@
  */
 #include "pool/job.h"
 
+#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
+
+static uint64_t now_ns(const struct pool *p)
+{
+    return p->backend->ops->now_ns(p->backend);
+}
+
+/* Step 7. */
+static void pause_unlocked(struct pool *p, unsigned look)
+{
+    state_unlock(p);
+    spin_pause_longer(look);
+    state_lock(p);
+}
 
 /* Step 2. */
 static void admit(struct jobs *j, enum job_kind kind)
@@ -24,11 +38,10 @@ static void enter_turn(struct pool *p, enum job_kind kind)
         j->running[kind]++;
         return;
     }
-    uint64_t turn = j->turns[kind];
-    uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
+    uint64_t turn = j->turns[kind], start_ns = now_ns(p);
     j->waiting[kind]++;
-    while (j->turns[kind] == turn && state_wait_until(p, until_ns))
-        continue;
+    for (unsigned look = 0; j->turns[kind] == turn && now_ns(p) - start_ns < OOM_WAIT_NS; look++)
+        pause_unlocked(p, look);
     if (j->turns[kind] == turn) { /* step 4 */
         j->waiting[kind]--;
         j->running[kind]++;
@@ -71,6 +84,17 @@ void job_end_walk(struct pool *p)
 
 void job_await_all(struct pool *p, uint64_t start_ns)
 {
-    while (p->unlocked_jobs && state_wait_until(p, start_ns + OOM_WAIT_NS))
-        continue;
+    for (unsigned look = 0; p->unlocked_jobs && now_ns(p) - start_ns < OOM_WAIT_NS; look++)
+        pause_unlocked(p, look);
+}
+
+bool job_await_any(struct pool *p)
+{
+    uint64_t start_ns = now_ns(p), done = p->jobs_done;
+    for (unsigned look = 0; p->unlocked_jobs && p->jobs_done == done; look++) {
+        if (now_ns(p) - start_ns >= OOM_WAIT_NS)
+            return false;
+        pause_unlocked(p, look);
+    }
+    return true;
 }

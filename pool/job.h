@@ -21,20 +21,27 @@
  *    knows by then.
  * 6. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them,
  *    without a bound.
+ * 7. Who waits sleeps and looks again. No admission is missed, because turns counts it. Were he to
+ *    wait for `changed`, a signal handler could stop him there, and glibc before 2.41 lets each
+ *    broadcast wait for such a thread (2.36: the pool hung).
  */
 #ifndef POOL_JOB_H
 #define POOL_JOB_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct pool;
 
-/* The lock is held, but for the wait. A broadcast of `changed` follows the end. */
+/* The lock is held, but for the waits. A broadcast of `changed` follows the end. */
 void job_begin(struct pool *p);
 void job_end(struct pool *p);
 void job_begin_walk(struct pool *p);
 void job_end_walk(struct pool *p);
 /* Until no other thread is in either, or OOM_WAIT_NS have passed since start_ns (now_ns). */
 void job_await_all(struct pool *p, uint64_t start_ns);
+/* Until one of the other threads is through, if there are any. False: none was in OOM_WAIT_NS, as
+ * where the caller is a signal handler in such a thread. */
+bool job_await_any(struct pool *p);
 
 #endif

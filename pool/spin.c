@@ -9,15 +9,27 @@
 #include <sched.h>
 #include <time.h>
 
-void spin_pause(unsigned turn)
+/* 0: only yields. */
+static void pause_for(long ns)
 {
     int saved_errno = errno, saved_cancel;
-    if (turn < SPIN_YIELDS) {
+    if (ns == 0) {
         sched_yield();
     } else {
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &saved_cancel);
-        nanosleep(&(struct timespec){.tv_nsec = SPIN_SLEEP_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
         pthread_setcancelstate(saved_cancel, &saved_cancel);
     }
     errno = saved_errno;
+}
+
+void spin_pause(unsigned turn)
+{
+    pause_for(turn < SPIN_YIELDS ? 0 : SPIN_SLEEP_NS);
+}
+
+void spin_pause_longer(unsigned turn)
+{
+    unsigned shift = turn < SPIN_YIELDS + SPIN_LONG_SHIFT ? turn - SPIN_YIELDS : SPIN_LONG_SHIFT;
+    pause_for(turn < SPIN_YIELDS ? 0 : (long)SPIN_SLEEP_NS << shift);
 }

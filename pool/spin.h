@@ -13,5 +13,8 @@
 
 /* turn counts from 0 in each loop. */
 void spin_pause(unsigned turn);
+/* The same for a wait that may be long: each sleep takes twice as long as the one before it, up to
+ * SPIN_SLEEP_NS << SPIN_LONG_SHIFT. So a wait is at most twice as long as what it waits for. */
+void spin_pause_longer(unsigned turn);
 
 #endif

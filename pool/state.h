@@ -19,12 +19,10 @@
 #include "pool/pool.h"
 #include "pool/slab.h"
 #include "pool/time_budget.h"
-#include "pool/tuning.h"
 #include "pool/zone.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <time.h>
 
 /* See job.h. */
 enum job_kind { JOB_OF_MEMORY, JOB_WALK, JOB_KINDS };
@@ -87,15 +85,6 @@ static inline void state_init_lock(struct pool *p)
     pthread_mutexattr_destroy(&kind);
 }
 
-static inline void state_init_changed(struct pool *p)
-{
-    pthread_condattr_t kind;
-    pthread_condattr_init(&kind);
-    pthread_condattr_setclock(&kind, CLOCK_MONOTONIC); /* state_wait_until */
-    pthread_cond_init(&p->changed, &kind);
-    pthread_condattr_destroy(&kind);
-}
-
 static inline void state_lock(struct pool *p)
 {
     pthread_mutex_lock(&p->lock);
@@ -134,24 +123,6 @@ static inline void state_wait(struct pool *p)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_cond_wait(&p->changed, &p->lock);
     pthread_setcancelstate(cancel, NULL);
-}
-
-/* The same until the backend's clock says until_ns. False: nothing has changed by then. That clock
- * may be a model's, so the thread looks at it each STATE_LOOK_NS. */
-static inline bool state_wait_until(struct pool *p, uint64_t until_ns)
-{
-    int cancel, code;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    do {
-        struct timespec end;
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        uint64_t end_ns = (uint64_t)end.tv_nsec + STATE_LOOK_NS;
-        end.tv_sec += (time_t)(end_ns / SECOND_NS);
-        end.tv_nsec = (long)(end_ns % SECOND_NS);
-        code = pthread_cond_timedwait(&p->changed, &p->lock, &end);
-    } while (code && p->backend->ops->now_ns(p->backend) < until_ns);
-    pthread_setcancelstate(cancel, NULL);
-    return !code;
 }
 
 static inline void state_broadcast(struct pool *p)

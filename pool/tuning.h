@@ -17,10 +17,10 @@
 #define SECOND_NS (1000 * MS_NS)
 
 /* Waits of a thread for another one */
-#define SPIN_YIELDS 64             /* turns that only yield: a bound */
-#define SPIN_SLEEP_NS 50000        /* the default timer slack of Linux: no sleep is much shorter */
-#define STATE_LOOK_NS (20 * MS_NS) /* between looks at the clock of the backend: a bound */
-#define MAGAZINE_SPINS 100 /* looks before a turn: a magazine is held for tens of instructions */
+#define SPIN_YIELDS 64      /* turns that only yield: a bound */
+#define SPIN_SLEEP_NS 50000 /* the default timer slack of Linux: no sleep is much shorter */
+#define SPIN_LONG_SHIFT 5   /* 1.6 ms: 64 waiting threads take a tenth of a processor */
+#define MAGAZINE_SPINS 100  /* looks before a turn: a magazine is held for tens of instructions */
 #define FENCE_SUBMIT_TURNS (SPIN_YIELDS + 20) /* some 2 ms, where a record takes 1 us */
 
 /* Out of memory: how long a request waits where the program would fail at once without the pool */

@@ -9,6 +9,7 @@
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
 #include "shim/process/cancel.h"
+#include "shim/process/state.h"
 
 #include <errno.h>
 
@@ -34,12 +35,14 @@ static bool is_missing(CUresult rc, CUcontext peer)
  * so that access that it tells of is whole. */
 static CUresult change(CUcontext peer, unsigned flags)
 {
-    CUresult rc = CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
-    if (peer_is_known(peer, true) && (rc = real.cuCtxEnablePeerAccess(peer, flags)) != CUDA_SUCCESS)
+    bool was_known = peer_is_known(peer, true);
+    CUresult rc = was_known ? real.cuCtxEnablePeerAccess(peer, flags) : CUDA_SUCCESS;
+    if (rc != CUDA_SUCCESS)
         return rc;
     bool begun = peer_begin_change(peer);
-    if (rc != CUDA_SUCCESS)
-        rc = real.cuCtxEnablePeerAccess(peer, flags);
+    rc = real.cuCtxEnablePeerAccess(peer, flags);
+    if (was_known && rc == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+        rc = CUDA_SUCCESS; /* by the call above, behind another thread's disable */
     if (rc == CUDA_SUCCESS)
         rc = grant_or_undo(peer);
     else if (is_missing(rc, peer)) {
@@ -53,7 +56,8 @@ static CUresult change(CUcontext peer, unsigned flags)
 /* In a use. Whatever fails, the driver is there to undo its part. */
 static CUresult enable(CUcontext peer, unsigned flags)
 {
-    if (!hooks_init()) /* another thread may still fill the slots */
+    /* Another thread may still fill the slots. In a forked child locks may be held for ever. */
+    if (!hooks_init() || state_is_off())
         return real.cuCtxEnablePeerAccess(peer, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc = change(peer, flags);
@@ -79,6 +83,19 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
     return rc;
 }
 
+static CUresult disable(CUcontext peer)
+{
+    int saved_errno = errno, cancel = cancel_forbid();
+    bool begun = peer_begin_change(peer);
+    CUresult rc = real.cuCtxDisablePeerAccess(peer);
+    if (rc == CUDA_SUCCESS)
+        peer_revoke(peer);
+    peer_end_change(begun);
+    cancel_allow(cancel);
+    errno = saved_errno;
+    return rc;
+}
+
 /* A use, too: it changes the rights of mapped memory. */
 CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
@@ -86,14 +103,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer)
     CUresult rc = gate_use_begin(&use);
     if (rc != CUDA_SUCCESS)
         return rc;
-    int saved_errno = errno, cancel = cancel_forbid();
-    bool begun = peer_begin_change(peer);
-    rc = real.cuCtxDisablePeerAccess(peer);
-    if (rc == CUDA_SUCCESS)
-        peer_revoke(peer);
-    peer_end_change(begun);
-    cancel_allow(cancel);
-    errno = saved_errno;
+    rc = state_is_off() ? real.cuCtxDisablePeerAccess(peer) : disable(peer);
     gate_use_end(&use);
     return rc;
 }

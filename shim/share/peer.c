@@ -264,6 +264,7 @@ bool peer_begin_change(CUcontext peer)
     CUcontext ctx = NULL;
     if (changes_pair)
         return false;
+    changes_pair = true; /* first: a signal handler here must not wait for this thread */
     real.cuCtxGetCurrent(&ctx);
     uint64_t until_ns = clock_now_ns() + PEER_WAIT_NS;
     pthread_mutex_lock(&lock);
@@ -276,7 +277,6 @@ bool peer_begin_change(CUcontext peer)
     pair_change.accessor = ctx;
     pair_change.owner = peer;
     pthread_mutex_unlock(&lock);
-    changes_pair = true;
     return true;
 }
 
@@ -284,10 +284,10 @@ void peer_end_change(bool begun)
 {
     if (!begun)
         return;
-    changes_pair = false;
     pthread_mutex_lock(&lock);
     pair_change.is_under_way = false;
     pthread_mutex_unlock(&lock);
+    changes_pair = false;
 }
 
 bool peer_is_known(CUcontext peer, bool whole)

@@ -22,8 +22,7 @@ OLDEST = (2, 28)
 # to 2.34) they got a new version, which a build on such a machine cannot avoid. A build on an older
 # one has the old.
 MOVED = re.compile(r'(dladdr1?|dlclose|dlerror|dlinfo|dlm?open|dlvsym|sem_(?!clock)\w+|'
-                   r'pthread_(?!\w*clock(?:wait|lock|rdlock|wrlock|join)|attr_[gs]etsigmask)\w+)'
-                   r'@GLIBC_2\.3[234]')
+                   r'pthread_(?!\w*clock|attr_[gs]etsigmask)\w+)@GLIBC_2\.3[234]')
 
 
 def host_is_x86(readelf, library):

@@ -243,8 +243,8 @@ ACT(access_that_is_whole_waits_for_no_other)
     return 0;
 }
 
-/* Two threads enable and disable one pair at once. What is mapped is in reach if the driver says
- * that the access is enabled. */
+/* A thread enables and another one disables one pair at once, twice. What is mapped is in reach if
+ * the driver says that the access is enabled. */
 
 enum { FLIPS = 300 };
 
@@ -255,7 +255,8 @@ static int flip(int index, void *context)
     atomic_fetch_add(starts, 1);
     while (atomic_load(starts) < 2)
         continue;
-    index == 0 ? gpu_peer_enable(1) : gpu_peer_disable(1);
+    for (int i = 0; i < 1 + index; i++)
+        index == 0 ? gpu_peer_enable(1) : gpu_peer_disable(1);
     return 0;
 }
 
@@ -288,4 +289,33 @@ ACT(what_is_mapped_is_in_reach_as_the_driver_says)
     }
     printf("%d times not\n", wrong);
     return wrong;
+}
+
+/* A child that is forked while another thread gives access waits for nobody. */
+
+ACT(a_forked_child_does_not_wait_for_access)
+{
+    int status = 0;
+    scene_start_peers(120);
+    REQUIRE(gpu_open(1));
+    NEW_BLOCK(8 * MIB);
+    REQUIRE(gpu_open(0));
+    NEW_BLOCK(8 * MIB);
+    CUcontext peer = NULL;
+    REQUIRE(cuDevicePrimaryCtxRetain(&peer, 1));
+    hold("cuMemSetAccess");
+    pthread_t other = NEW_THREAD(enable_first, NULL);
+    if (scene_simulated() && scene_preloaded())
+        scene_await_held(1);
+    pid_t child = scene_fork();
+    if (child == 0) {
+        uint64_t begin_ns = scene_now_ns();
+        bool refused = cuCtxEnablePeerAccess(peer, 0) && cuCtxDisablePeerAccess(peer);
+        _exit(refused && scene_now_ns() - begin_ns < 5000 * MS_NS ? 0 : 1);
+    }
+    status = scene_wait(child);
+    printf("child: %d\n", status);
+    let_go("cuMemSetAccess");
+    REQUIRE(pthread_join(other, NULL));
+    return status;
 }

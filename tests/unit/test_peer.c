@@ -5,6 +5,7 @@
 #include "shim/context/stream_watch.h"
 #include "shim/entry/retry.h"
 #include "shim/park/gate.h"
+#include "shim/process/state.h"
 #include "shim/share/peer.h"
 #include "tests/unit/cases.h"
 
@@ -12,6 +13,7 @@
 #define LOST CUDA_ERROR_OPERATING_SYSTEM
 
 struct hooks_real real;
+_Atomic int state_now;
 
 static struct {
     unsigned open_uses;            /* once so many uses have ended, the driver is closed */
@@ -170,6 +172,16 @@ TEST(access_that_is_there_is_told_at_once)
     assert_int_equal(world.enables, 3);
     assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     assert_int_equal(world.enables, 4);
+    expect(CUDA_SUCCESS);
+}
+
+/* The pair is known, and another thread has just disabled it. */
+TEST(access_that_another_thread_takes_meanwhile_is_given)
+{
+    begin(100, 0, 0);
+    world.granted = true;
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_SUCCESS);
+    assert_int_equal(world.enables, 2);
     expect(CUDA_SUCCESS);
 }
 
