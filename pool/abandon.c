@@ -124,8 +124,8 @@ void pool_abandon(struct pool *p)
     single_stream_finish(&p->fences);
     fence_finish(p);
     for (;;) { /* until no thread is busy, and the lock was not dropped since */
-        while (p->unlocked_jobs)
-            state_wait(p);
+        for (unsigned look = 0; p->unlocked_jobs; look++)
+            state_pause(p, look);
         if (list_empty(&p->ghosts))
             break;
         chunk_reap_ghosts(p, true);

@@ -283,8 +283,8 @@ static bool try_all_else(struct pool *p, struct request *r)
             return true;
         }
         if ((p->unlocked_jobs || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
-            if (!job_await_any(p))
-                break;
+            if (!job_await_any(p) && !changed)
+                break; /* perhaps in a signal handler of the thread that is at work */
             continue;
         }
         if (last)

@@ -402,7 +402,7 @@ out:
     settle_plan(p, z, &plan);
     if (result != GROW_OK) /* some chunks may have come; the next try may give others back */
         peak_record(p, z, 0, 0);
-    state_broadcast(p);
+    state_job_done(p);
     return result;
 }
 

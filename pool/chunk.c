@@ -328,7 +328,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
     }
     p->stats.reserved_bytes -= bytes;
     job_end(p);
-    state_broadcast(p);
+    state_job_done(p);
     return bytes;
 }
 
@@ -431,7 +431,7 @@ static bool reap_some(struct pool *p, bool all)
         list_remove(n);
         zone_make_hole(list_entry(n, struct block, link));
     }
-    state_broadcast(p);
+    state_job_done(p);
     return left < 0;
 }
 

@@ -60,7 +60,6 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
     p->owner = owner;
     p->serial = magazines_serials();
     state_init_lock(p);
-    pthread_cond_init(&p->changed, NULL);
     host_cache_init(&p->block_cache, sizeof(struct block), offsetof(struct block, item));
     host_cache_init(&p->chunk_cache, sizeof(struct chunk), sizeof(struct chunk));
     slab_init_caches(p->slab_caches);

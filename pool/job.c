@@ -4,7 +4,6 @@
  */
 #include "pool/job.h"
 
-#include "pool/spin.h"
 #include "pool/state.h"
 #include "pool/tuning.h"
 
@@ -13,23 +12,15 @@ static uint64_t now_ns(const struct pool *p)
     return p->backend->ops->now_ns(p->backend);
 }
 
-/* Step 7. */
-static void pause_unlocked(struct pool *p, unsigned look)
-{
-    state_unlock(p);
-    spin_pause_longer(look);
-    state_lock(p);
-}
-
 /* Step 2. */
 static void admit(struct jobs *j, enum job_kind kind)
 {
     j->running[kind] += j->waiting[kind];
     j->waiting[kind] = 0;
-    j->turns[kind]++;
+    j->admissions[kind]++;
 }
 
-static void enter_turn(struct pool *p, enum job_kind kind)
+static void begin_as(struct pool *p, enum job_kind kind)
 {
     struct jobs *j = &p->jobs;
     enum job_kind other = !kind;
@@ -38,18 +29,19 @@ static void enter_turn(struct pool *p, enum job_kind kind)
         j->running[kind]++;
         return;
     }
-    uint64_t turn = j->turns[kind], start_ns = now_ns(p);
+    uint64_t admissions = j->admissions[kind], start_ns = now_ns(p);
     j->waiting[kind]++;
-    for (unsigned look = 0; j->turns[kind] == turn && now_ns(p) - start_ns < OOM_WAIT_NS; look++)
-        pause_unlocked(p, look);
-    if (j->turns[kind] == turn) { /* step 4 */
+    for (unsigned look = 0; j->admissions[kind] == admissions && now_ns(p) - start_ns < OOM_WAIT_NS;
+         look++)
+        state_pause(p, look);
+    if (j->admissions[kind] == admissions) { /* step 4 */
         j->waiting[kind]--;
         j->running[kind]++;
     }
 }
 
 /* Step 3. */
-static void leave_turn(struct pool *p, enum job_kind kind)
+static void end_as(struct pool *p, enum job_kind kind)
 {
     struct jobs *j = &p->jobs;
     enum job_kind other = !kind;
@@ -64,37 +56,42 @@ static void leave_turn(struct pool *p, enum job_kind kind)
 
 void job_begin(struct pool *p)
 {
-    enter_turn(p, JOB_OF_MEMORY);
+    begin_as(p, JOB_OF_MEMORY);
 }
 
 void job_end(struct pool *p)
 {
-    leave_turn(p, JOB_OF_MEMORY);
+    end_as(p, JOB_OF_MEMORY);
 }
 
 void job_begin_walk(struct pool *p)
 {
-    enter_turn(p, JOB_WALK);
+    begin_as(p, JOB_WALK);
 }
 
 void job_end_walk(struct pool *p)
 {
-    leave_turn(p, JOB_WALK);
+    end_as(p, JOB_WALK);
 }
 
 void job_await_all(struct pool *p, uint64_t start_ns)
 {
     for (unsigned look = 0; p->unlocked_jobs && now_ns(p) - start_ns < OOM_WAIT_NS; look++)
-        pause_unlocked(p, look);
+        state_pause(p, look);
+}
+
+static bool any_of_memory(const struct jobs *j)
+{
+    return j->running[JOB_OF_MEMORY] || j->waiting[JOB_OF_MEMORY];
 }
 
 bool job_await_any(struct pool *p)
 {
     uint64_t start_ns = now_ns(p), done = p->jobs_done;
-    for (unsigned look = 0; p->unlocked_jobs && p->jobs_done == done; look++) {
+    for (unsigned look = 0; any_of_memory(&p->jobs) && p->jobs_done == done; look++) {
         if (now_ns(p) - start_ns >= OOM_WAIT_NS)
             return false;
-        pause_unlocked(p, look);
+        state_pause(p, look);
     }
     return true;
 }

@@ -8,22 +8,22 @@
  *
  * 1. A job begins if no walk runs or waits. Else it waits. The same holds for walks. All of this
  *    happens under the lock. So no job runs during a walk.
- * 2. Who waits is admitted together with all of his kind that wait.
+ * 2. A thread that waits is admitted together with all of its kind that wait.
  * 3. The last one of a kind that ends admits the other kind, if any of it waits. So a thread waits
  *    for those of its kind that ran when it came, if there are any, and for those of the other
  *    kind that ran or waited then. Neither kind starves.
  * 4. A job that runs waits for no walk, and a walk in its calls for no job. So the waits end when
- *    the driver returns. Two things may hold it up longer: a job may wait at the gate while the
- *    driver is closed for a park, and the caller may be a signal handler in the thread that is at
- *    work. Then the wait ends after OOM_WAIT_NS, and walk and job are not kept apart.
+ *    the driver returns. Two things may hold it up longer: a job's call may wait while the driver
+ * is closed for a park, and the caller may be a signal handler in the thread that is at work. Then
+ * the wait ends after OOM_WAIT_NS, and walk and job are not kept apart.
  * 5. A job waits with its plan made: its blocks are BUSY, and its memory is as it was, or will not
  *    come back. So the walk may pass it. The job maps it elsewhere with the rights that the backend
  *    knows by then.
  * 6. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them,
  *    without a bound.
- * 7. Who waits sleeps and looks again. No admission is missed, because turns counts it. Were he to
- *    wait for `changed`, a signal handler could stop him there, and glibc before 2.41 lets each
- *    broadcast wait for such a thread (2.36: the pool hung).
+ * 7. A thread that waits sleeps and looks again. No admission is missed, because they are counted.
+ *    If it waited on a condition variable, a signal handler could stop it there, and glibc before
+ *    2.41 lets each broadcast wait for such a thread (2.36: the pool hung).
  */
 #ifndef POOL_JOB_H
 #define POOL_JOB_H
@@ -33,15 +33,15 @@
 
 struct pool;
 
-/* The lock is held, but for the waits. A broadcast of `changed` follows the end. */
+/* The lock is held, but for the waits. */
 void job_begin(struct pool *p);
 void job_end(struct pool *p);
 void job_begin_walk(struct pool *p);
 void job_end_walk(struct pool *p);
 /* Until no other thread is in either, or OOM_WAIT_NS have passed since start_ns (now_ns). */
 void job_await_all(struct pool *p, uint64_t start_ns);
-/* Until one of the other threads is through, if there are any. False: none was in OOM_WAIT_NS, as
- * where the caller is a signal handler in such a thread. */
+/* Until a job of another thread is through, if there are any; walks bring no memory. False: none
+ * was in OOM_WAIT_NS, as where the caller is a signal handler in such a thread. */
 bool job_await_any(struct pool *p);
 
 #endif

@@ -185,6 +185,5 @@ void pool_for_each_range(struct pool *p, void (*f)(void *arg, uint64_t addr, uin
         }
     }
     job_end_walk(p);
-    pthread_cond_broadcast(&p->changed); /* not state_broadcast: no memory came of it */
     state_unlock(p);
 }

@@ -331,7 +331,7 @@ uint64_t pool_park_end(struct pool *p, bool away)
         bytes -= let_stay(p, list);
     }
     job_end(p);
-    state_broadcast(p);
+    state_job_done(p);
     state_leave(p);
     return bytes;
 }
@@ -406,7 +406,7 @@ int pool_wake_begin(struct pool *p)
             c->park = CHUNK_BACK;
             chunk_count_away(p, 0, c->size_bytes);
         }
-        state_broadcast(p);
+        state_job_done(p);
     }
     for (const struct list *n = p->parked.next; code && n != &p->parked; n = n->next)
         unseize_free(parked_chunk(n));

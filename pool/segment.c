@@ -223,7 +223,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     state_lock(p);
     p->planned_bytes -= bytes;
     job_end(p);
-    state_broadcast(p);
+    state_job_done(p);
     struct block *b = failed || odd ? NULL : add(z, c, addr, bytes);
     if (!b) {
         host_cache_put(&p->chunk_cache, c);

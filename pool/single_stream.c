@@ -41,8 +41,8 @@ bool single_stream_leave(struct pool *p)
     if (f->mode == FENCE_MULTI)
         return false;
     if (f->mode == FENCE_LEAVING) {
-        while (f->mode == FENCE_LEAVING)
-            state_wait(p);
+        for (unsigned look = 0; f->mode == FENCE_LEAVING; look++)
+            state_pause(p, look);
         return false;
     }
     /* From here on frees wait for fences. Memory in the bins by now was freed in epochs up to this
@@ -69,7 +69,7 @@ bool single_stream_leave(struct pool *p)
     f->mode = FENCE_MULTI;
     fence_publish(f);
     atomic_store(&pool_single_stream, POOL_STREAM_NONE);
-    state_broadcast(p);
+    state_job_done(p);
     return waited;
 }
 

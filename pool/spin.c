@@ -30,6 +30,7 @@ void spin_pause(unsigned turn)
 
 void spin_pause_longer(unsigned turn)
 {
-    unsigned shift = turn < SPIN_YIELDS + SPIN_LONG_SHIFT ? turn - SPIN_YIELDS : SPIN_LONG_SHIFT;
+    unsigned sleeps = turn < SPIN_YIELDS ? 0 : turn - SPIN_YIELDS;
+    unsigned shift = sleeps < SPIN_LONG_SHIFT ? sleeps : SPIN_LONG_SHIFT;
     pause_for(turn < SPIN_YIELDS ? 0 : (long)SPIN_SLEEP_NS << shift);
 }

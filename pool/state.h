@@ -5,8 +5,7 @@
  * One lock per pool. No thread holds it over a driver call. A thread that holds it takes no other
  * lock but the spin locks of the pool's magazines. While a thread has dropped the lock, the block
  * that it works on is BUSY, and the fence is pinned. So no other thread touches them.
- * `unlocked_jobs` counts the threads that commit, move or release memory, and `changed` tells when
- * one is through.
+ * `unlocked_jobs` counts the threads that commit, move or release memory, or walk over it (job.h).
  *
  * The parts of a pool are embedded by value: this header includes those of its parts.
  */
@@ -18,6 +17,7 @@
 #include "pool/pending.h"
 #include "pool/pool.h"
 #include "pool/slab.h"
+#include "pool/spin.h"
 #include "pool/time_budget.h"
 #include "pool/zone.h"
 
@@ -29,12 +29,11 @@ enum job_kind { JOB_OF_MEMORY, JOB_WALK, JOB_KINDS };
 
 struct jobs {
     unsigned running[JOB_KINDS], waiting[JOB_KINDS];
-    uint64_t turns[JOB_KINDS]; /* how often those of a kind that waited were admitted */
+    uint64_t admissions[JOB_KINDS]; /* how often those of a kind that waited were admitted */
 };
 
 struct pool {
     pthread_mutex_t lock;
-    pthread_cond_t changed;
     struct backend *backend;
     _Atomic uint64_t tick_ns; /* see pool_tick_ns */
     void *owner;
@@ -116,19 +115,19 @@ static inline void state_yield(struct pool *p)
     state_lock(p);
 }
 
-/* A thread that is cancelled here would end with the lock held and its caller's marks set. */
-static inline void state_wait(struct pool *p)
+/* Lets other threads come to what the caller waits for: step 7 of job.h. look counts from 0 in each
+ * loop. */
+static inline void state_pause(struct pool *p, unsigned look)
 {
-    int cancel;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    pthread_cond_wait(&p->changed, &p->lock);
-    pthread_setcancelstate(cancel, NULL);
+    state_unlock(p);
+    spin_pause_longer(look);
+    state_lock(p);
 }
 
-static inline void state_broadcast(struct pool *p)
+/* A thread is through that worked without the lock: see jobs_done. */
+static inline void state_job_done(struct pool *p)
 {
     p->jobs_done++;
-    pthread_cond_broadcast(&p->changed);
 }
 
 /* Would taking so much more from the driver break MAX_RESERVED? */

@@ -154,7 +154,7 @@ static bool is_last_of_trace(const struct command_word *word, size_t num_words)
 }
 
 /* The request's words on the trace are all set by now. A trace that began between two of them would
- * make the file that the end of memory is to make. */
+ * make the file that is meant for the first dump. */
 static void act_on_trace(struct change *g)
 {
     static char note[TRACE_WHY_BYTES + 64];
@@ -163,7 +163,7 @@ static void act_on_trace(struct change *g)
     if (!tracing_changed())
         g->note = "there is no trace: see the log";
     if (in_force()->trace_on != TRACE_ON_OOM || !*in_force()->trace.path ||
-        trace_dump_may_begin(why, sizeof why))
+        trace_dump_may_begin(why))
         return;
     snprintf(note, sizeof note, "GPUCACHE_TRACE_ON=oom could make no record: %s", why);
     g->note = note;

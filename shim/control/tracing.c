@@ -89,7 +89,7 @@ void tracing_start(void)
     char why[TRACE_WHY_BYTES];
     if (*path || is_at_oom)
         begin_in_force();
-    if (*path && is_at_oom && !trace_dump_may_begin(why, sizeof why))
+    if (*path && is_at_oom && !trace_dump_may_begin(why))
         log_warn("GPUCACHE_TRACE=%.200s: GPUCACHE_TRACE_ON=oom could make no record: %s", path,
                  why);
 }

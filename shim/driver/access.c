@@ -43,7 +43,7 @@ static void unmap_surely(CUdeviceptr addr, size_t size_bytes)
  * first mapping is taken away, as a ghost is (pool/arena.h). From then on cuMemSetAccess gives
  * CUDA_ERROR_INVALID_VALUE for a device that has access to no mapping of that memory. While the
  * memory has one more mapping, anywhere, it succeeds, and the access stays. Memory that has just
- * been mapped needs that, too, if the ghost goes between the two calls. */
+ * been mapped needs that, too, if the ghost goes between cuMemMap and this call. */
 static CUresult set_access_beside(uint64_t addr, uint64_t size_bytes, const CUmemAccessDesc *desc,
                                   size_t count)
 {

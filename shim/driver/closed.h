@@ -21,10 +21,10 @@
  *  5. One call of the program's may be several calls here. Once `await` gave an error, the thread's
  *     calls of the next CLOSED_SAME_CALL_NS get it without another wait.
  *  6. A call scope of the program's may belong to a job of a pool, or to a question about a
- *     context. Other threads wait for these, and whoever opens the driver waits for such threads.
- *     So a call scope goes on as soon as the driver is open (`in_scope`). A call by a slot belongs
- *     to neither, and `await` may hold it up longer. If it may begin the life of a primary context,
- *     who ends one waits for it, but not for long (context_release_begins).
+ *     context. Other threads wait for these, and the park thread, which opens the driver, waits for
+ * such threads. So a call scope goes on as soon as the driver is open (`in_scope`). A call by a
+ * slot belongs to neither, and `await` may hold it up longer. If it may begin the life of a primary
+ * context, a thread that ends one waits for it, but not for long (context_release_begins).
  *
  * The park thread alone begins and ends it. No lock.
  */

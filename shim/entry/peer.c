@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * The wrapped functions of peer access. The driver answers first; what it allowed for its own
- * memory we then allow for mapped memory (shim/share/peer.h). No lock.
+ * memory we then allow for mapped memory (shim/share/peer.h). Changes of pairs take
+ * turns (step 6 of peer.c there). No lock is held over a driver call.
  */
 #include "shim/share/peer.h"
 #include "shim/context/stream_watch.h"
@@ -42,12 +43,13 @@ static CUresult change(CUcontext peer, unsigned flags)
     bool begun = peer_begin_change(peer);
     rc = real.cuCtxEnablePeerAccess(peer, flags);
     if (was_known && rc == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        rc = CUDA_SUCCESS; /* by the call above, behind another thread's disable */
+        rc = CUDA_SUCCESS; /* the call above gave it, after another thread's disable */
     if (rc == CUDA_SUCCESS)
         rc = grant_or_undo(peer);
     else if (is_missing(rc, peer)) {
         single_stream_disable();
-        peer_grant(peer);
+        if (peer_grant(peer) != CUDA_SUCCESS)
+            peer_revoke(peer); /* so the next call tries again */
     }
     peer_end_change(begun);
     return rc;

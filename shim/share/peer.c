@@ -58,7 +58,7 @@ static uint64_t ever[DEVICES_MAX];
 static unsigned walks_begun, walks_ended;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool has_turn; /* a thread has: step 1 */
+static bool turn_is_taken; /* step 1 */
 
 /* Step 6. */
 static struct {
@@ -90,12 +90,12 @@ static void set_right(CUdevice owner, CUdevice accessor, bool allowed)
 static void take_turn(void)
 {
     pthread_mutex_lock(&lock);
-    for (unsigned turn = 0; has_turn && turn < CONTEXT_AWAIT_TURNS; turn++) {
+    for (unsigned turn = 0; turn_is_taken && turn < CONTEXT_AWAIT_TURNS; turn++) {
         pthread_mutex_unlock(&lock);
         spin_pause(turn);
         pthread_mutex_lock(&lock);
     }
-    has_turn = true;
+    turn_is_taken = true;
 }
 
 static CUresult change_once(const struct peer_change *change, uint64_t addr, uint64_t size_bytes)
@@ -105,7 +105,7 @@ static CUresult change_once(const struct peer_change *change, uint64_t addr, uin
     pthread_mutex_unlock(&lock);
     CUresult rc = access_change(change->accessor, allowed, addr, size_bytes);
     pthread_mutex_lock(&lock);
-    has_turn = false;
+    turn_is_taken = false;
     pthread_mutex_unlock(&lock);
     return rc;
 }
@@ -145,7 +145,7 @@ static CUresult walk_ranges(CUdevice owner, CUdevice accessor)
 /* Step 4. */
 void peer_renew(const struct context *c)
 {
-    if (c->device >= DEVICES_MAX || !c->pool || !pool_uses_arena(c->pool))
+    if (c->device < 0 || c->device >= DEVICES_MAX || !c->pool || !pool_uses_arena(c->pool))
         return;
     pthread_mutex_lock(&lock);
     uint64_t accessors = ever[c->device];
@@ -270,7 +270,7 @@ bool peer_begin_change(CUcontext peer)
     pthread_mutex_lock(&lock);
     for (unsigned turn = 0; pair_change.is_under_way && clock_now_ns() < until_ns; turn++) {
         pthread_mutex_unlock(&lock);
-        spin_pause(turn);
+        spin_pause_longer(turn);
         pthread_mutex_lock(&lock);
     }
     pair_change.is_under_way = true;
@@ -297,9 +297,9 @@ bool peer_is_known(CUcontext peer, bool whole)
         return false;
     pthread_mutex_lock(&lock);
     const struct side *s = find_side(ctx), *of = find_side(peer);
-    bool is = s && of && has_pair(s, of);
-    if (whole && pair_change.is_under_way)
-        is = is && !(pair_change.accessor == ctx && pair_change.owner == peer);
+    bool changes =
+        pair_change.is_under_way && pair_change.accessor == ctx && pair_change.owner == peer;
+    bool is = s && of && has_pair(s, of) && !(whole && changes);
     pthread_mutex_unlock(&lock);
     return is;
 }

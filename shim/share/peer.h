@@ -20,7 +20,8 @@
 struct context;
 
 /* The program is about to enable or disable access of the current context to the memory of `peer`.
- * No other thread does so until peer_end_change gets what this returned. */
+ * No other thread does so until peer_end_change gets what this returned, but for step 6 of peer.c:
+ * signal handlers, and waits that last too long. */
 bool peer_begin_change(CUcontext peer);
 void peer_end_change(bool begun);
 /* Does the current context have that access? whole: and no thread changes it just now. */

@@ -186,8 +186,7 @@ static void name_file(char out[sizeof path], unsigned number)
 
 static bool begin_dump(void)
 {
-    unsigned number = atomic_load(&num_dumps) + 1;
-    atomic_store(&num_dumps, number);
+    unsigned number = atomic_fetch_add(&num_dumps, 1) + 1;
     name_file(path, number);
     trace_copy_begin(path, problem);
     if (!trace_owners_copy()) {
@@ -214,25 +213,24 @@ static bool begin_dump(void)
     return true;
 }
 
-bool trace_dump_may_begin(char *why, size_t size_bytes)
-{
-    static char next[sizeof path];
-    char sentence[TRACE_WHY_BYTES] = "";
-    int saved_errno = errno;
-    bool may = true;
-    if (trace_lock(&dumping, 1000)) {
-        name_file(next, atomic_load(&num_dumps) + 1);
-        pthread_mutex_unlock(&dumping); /* a dump would not wait for it */
-        may = trace_copy_may_begin(next, sentence);
-    }
-    snprintf(why, size_bytes, "%s", sentence);
-    errno = saved_errno;
-    return may;
-}
-
 bool trace_dump_is_left(void)
 {
     return atomic_load(&num_dumps) < TRACE_DUMPS_MOST;
+}
+
+bool trace_dump_may_begin(char why[TRACE_WHY_BYTES])
+{
+    static char next[sizeof path];
+    int saved_errno = errno;
+    bool may = trace_dump_is_left();
+    snprintf(why, TRACE_WHY_BYTES, "%s", may ? "" : "the process has made its last one");
+    if (may && trace_lock(&dumping, 1000)) {
+        name_file(next, atomic_load(&num_dumps) + 1);
+        pthread_mutex_unlock(&dumping); /* a dump would not wait for it */
+        may = trace_copy_may_begin(next, why);
+    }
+    errno = saved_errno;
+    return may;
 }
 
 bool trace_dump_begin(struct trace_dump_told *told)

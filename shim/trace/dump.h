@@ -31,7 +31,7 @@ struct trace_dump_told {
 void trace_dump_set_path(const char *path);
 /* Could the next dump's file be made now? False, with a sentence in `why`: no. Makes none.
  * One thread at a time: the one that sets the path. */
-bool trace_dump_may_begin(char *why, size_t size_bytes);
+bool trace_dump_may_begin(char why[TRACE_WHY_BYTES]);
 /* Has the process made less than TRACE_DUMPS_MOST dumps? */
 bool trace_dump_is_left(void);
 /* The first dump of the process is in the file itself, the others behind its name: NAME.2 and so

@@ -217,7 +217,7 @@ static bool may_pass(int code)
     return code == EINTR || code == EMFILE || code == ENFILE || code == ENOMEM || code == EBADF;
 }
 
-/* What was opened is not the file. Returns a code: EBADF, the program has the descriptor. */
+/* What was opened is not the file. Returns EBADF if the program has the descriptor, else EEXIST. */
 static int look_at_other(int fd, char why[TRACE_WHY_BYTES])
 {
     struct stat st;

@@ -7,7 +7,8 @@
  *    file. If the file was moved or removed, the trace ends. A thread of the program may close the
  *    descriptor meanwhile, and get its number for a file of its own. So the recorder looks before
  *    each call that would change what the descriptor leads to, and after it mapped that. If the
- *    number changes hands in the microsecond between a look and its call, that file is longer.
+ *    number changes hands in the microsecond between a look and its call, that file gets longer, or
+ *    what the recorder writes.
  * 2. No SIGBUS: the chunk's blocks are allocated before it is mapped. On a full disk the trace
  *    ends. Another process of the same user could cut the file off; then the program gets SIGBUS at
  *    its next record. That is his own act: the file has mode 0600.

@@ -72,8 +72,8 @@ struct trace_header {
     char library_version[32];
     char program[256];
     char command[2048]; /* its arguments, with blanks between them */
-    /* As LOST, which may be lost itself: each second, and at the end. 0 in a dump, and in older
-     * files. */
+    /* How many records were lost, written each second and at the end: a LOST record may be lost
+     * itself. 0 in a dump, and in older files. */
     uint64_t num_lost;
 };
 

@@ -41,7 +41,7 @@ static void *work(void *arg)
     struct worker *w = arg;
     LOCKED(w->pool, job_begin(w->pool));
     stay(w, 0, 0);
-    LOCKED(w->pool, job_end(w->pool); state_broadcast(w->pool));
+    LOCKED(w->pool, job_end(w->pool); state_job_done(w->pool));
     return NULL;
 }
 
@@ -204,7 +204,7 @@ RIG_TEST(a_wait_for_the_callers_own_job_ends, expect_arena(state))
     LOCKED(p, job_begin_walk(p); job_end_walk(p));
     pthread_join(clock, NULL);
     begin(&later, p, walk);
-    LOCKED(p, job_end(p); state_broadcast(p));
+    LOCKED(p, job_end(p); state_job_done(p));
     end(&later);
     EXPECT_EQ(count_jobs(p), 0, "all go on as before");
 }
