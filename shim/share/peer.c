@@ -20,7 +20,8 @@
  *    thread that never comes back, as by longjmp out of a signal handler, leaves the right there.
  * 6. One thread at a time changes pairs: the driver's part, the pair and the walk. So the pairs are
  *    the driver's, in the order of its answers, and who is told of access finds it whole. A signal
- *    handler inside such a change does not wait, and others wait for PEER_WAIT_NS at most.
+ *    handler inside such a change does not wait. Others come in the order of their numbers, and
+ *    wait for PEER_WAIT_NS at most.
  */
 #include "shim/share/peer.h"
 
@@ -62,10 +63,12 @@ static bool turn_is_taken; /* step 1 */
 
 /* Step 6. */
 static struct {
+    uint64_t next, served; /* who takes number n as the next one waits until n were served */
     bool is_under_way;
     CUcontext accessor, owner;
 } pair_change;
 static __thread bool changes_pair __attribute__((tls_model("initial-exec")));
+static __thread uint64_t pair_number __attribute__((tls_model("initial-exec")));
 
 struct peer_change {
     CUdevice owner, accessor;
@@ -268,24 +271,31 @@ bool peer_begin_change(CUcontext peer)
     real.cuCtxGetCurrent(&ctx);
     uint64_t until_ns = clock_now_ns() + PEER_WAIT_NS;
     pthread_mutex_lock(&lock);
-    for (unsigned turn = 0; pair_change.is_under_way && clock_now_ns() < until_ns; turn++) {
+    uint64_t number = pair_change.next++;
+    for (unsigned look = 0; pair_change.served < number && clock_now_ns() < until_ns; look++) {
         pthread_mutex_unlock(&lock);
-        spin_pause_longer(turn);
+        spin_pause(look);
         pthread_mutex_lock(&lock);
     }
+    pair_change.served = max_u64(pair_change.served, number);
     pair_change.is_under_way = true;
     pair_change.accessor = ctx;
     pair_change.owner = peer;
     pthread_mutex_unlock(&lock);
+    pair_number = number;
     return true;
 }
 
+/* Who waited too long may have begun another change. */
 void peer_end_change(bool begun)
 {
     if (!begun)
         return;
     pthread_mutex_lock(&lock);
-    pair_change.is_under_way = false;
+    if (pair_change.served == pair_number) {
+        pair_change.served++;
+        pair_change.is_under_way = false;
+    }
     pthread_mutex_unlock(&lock);
     changes_pair = false;
 }
