@@ -14,8 +14,8 @@
  *    kind that ran or waited then. Neither kind starves.
  * 4. A job that runs waits for no walk, and a walk in its calls for no job. So the waits end when
  *    the driver returns. Two things may hold it up longer: a job's call may wait while the driver
- * is closed for a park, and the caller may be a signal handler in the thread that is at work. Then
- * the wait ends after OOM_WAIT_NS, and walk and job are not kept apart.
+ *    is closed for a park, and the caller may be a signal handler in the thread that is at work.
+ *    Then the wait ends after OOM_WAIT_NS, and walk and job are not kept apart.
  * 5. A job waits with its plan made: its blocks are BUSY, and its memory is as it was, or will not
  *    come back. So the walk may pass it. The job maps it elsewhere with the rights that the backend
  *    knows by then.

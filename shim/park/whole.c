@@ -357,7 +357,7 @@ int whole_open(void)
     memset(needs, 0, sizeof needs);
     atomic_store(&publish_park.whole, false);
     closed_end();
-    gate_look_again(); /* before anything that may wait for who waited */
+    gate_look_again(); /* first: what follows may wait for threads that wait for the driver */
     move_pin(true);
     return 0;
 }

@@ -60,18 +60,6 @@ ACT(access_is_given_while_memory_goes_back)
 
 enum { PIECES = 8, PIECE_MIB = 64 };
 
-/* By the driver's own answer. */
-static bool is_mapped_for(int device, uint64_t addr)
-{
-    CUresult (*ask)(unsigned long long *, const CUmemLocation *, CUdeviceptr) =
-        (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))(
-            uintptr_t)scene_drivers_own("cuMemGetAccess");
-    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    unsigned long long access = 0;
-    return ask && ask(&access, &location, addr) == CUDA_SUCCESS &&
-           access != CU_MEM_ACCESS_FLAGS_PROT_NONE;
-}
-
 ACT(memory_that_moved_behind_work_is_reached)
 {
     const uint64_t words = PIECES / 2 * PIECE_MIB * MIB / 4;
@@ -102,7 +90,7 @@ ACT(memory_that_moved_behind_work_is_reached)
         REQUIRE(gpu_free(copy));
         printf("disable: %d\n", cuCtxDisablePeerAccess(owner));
         for (uint64_t at = 0; at < words * 4; at += 2 * MIB)
-            left += is_mapped_for(1, big + at);
+            left += scene_is_mapped_for(1, big + at);
         REQUIRE(gpu_open(0));
     }
     printf("%u wrong words, %u pieces still in reach\n", wrong, left);

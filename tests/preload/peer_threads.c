@@ -260,17 +260,6 @@ static int flip(int index, void *context)
     return 0;
 }
 
-/* By the driver's own answer. */
-static bool is_in_reach(int device, uint64_t block)
-{
-    CUresult (*ask)(unsigned long long *, const CUmemLocation *, CUdeviceptr) =
-        (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))(
-            uintptr_t)scene_drivers_own("cuMemGetAccess");
-    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-    unsigned long long access = 0;
-    return ask && ask(&access, &location, block) == CUDA_SUCCESS && access;
-}
-
 ACT(what_is_mapped_is_in_reach_as_the_driver_says)
 {
     atomic_int starts;
@@ -283,8 +272,8 @@ ACT(what_is_mapped_is_in_reach_as_the_driver_says)
         i % 2 ? gpu_peer_enable(1) : gpu_peer_disable(1);
         atomic_store(&starts, 0);
         scene_threads(2, flip, &starts);
-        bool reached = is_in_reach(0, block), enabled = gpu_peer_disable(1) == CUDA_SUCCESS;
-        wrong += is_in_reach(1, block) && reached != enabled; /* it is mapped */
+        bool reached = scene_is_mapped_for(0, block), enabled = gpu_peer_disable(1) == CUDA_SUCCESS;
+        wrong += scene_is_mapped_for(1, block) && reached != enabled; /* it is mapped */
         gpu_last_error();
     }
     printf("%d times not\n", wrong);

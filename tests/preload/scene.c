@@ -233,6 +233,17 @@ void *scene_drivers_own(const char *name)
     return NULL;
 }
 
+bool scene_is_mapped_for(int device, uint64_t address)
+{
+    CUresult (*ask)(unsigned long long *, const CUmemLocation *, CUdeviceptr) =
+        (CUresult (*)(unsigned long long *, const CUmemLocation *, CUdeviceptr))(
+            uintptr_t)scene_drivers_own("cuMemGetAccess");
+    CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+    unsigned long long access = 0;
+    return ask && ask(&access, &location, address) == CUDA_SUCCESS &&
+           access != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
 int scene_device_of(uint64_t address)
 {
     bool is_device = false;

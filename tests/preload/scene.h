@@ -122,6 +122,9 @@ void scene_free_late(uint64_t words, uint64_t ns, CUstream stream);
 /* The open driver's own function, from its symbol table: dlsym gives the wrapper. NULL: there is
  * none, or the table has another form. */
 void *scene_drivers_own(const char *name);
+/* Is the device given access to mapped memory there, by the driver's own answer? Never so for
+ * memory of cuMemAlloc. */
+bool scene_is_mapped_for(int device, uint64_t address);
 
 /* How many of the words differ from value, by the check kernel on that stream. */
 uint32_t scene_wrong_words(uint64_t ptr, uint64_t n_words, uint32_t value, CUstream stream);
