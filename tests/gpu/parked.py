@@ -77,14 +77,17 @@ class Talker:
 
 class Parked(Talker):
     """The same under the shim, with its page. If the first line has words more, the page is that of
-    the process whose id is the first of them."""
+    the process whose id is the first of them. before: a line that it is told first, where it takes
+    no device memory until then, and so has no page."""
 
-    def __init__(self, suite, folder, command, ready="ready", **options):
+    def __init__(self, suite, folder, command, ready="ready", before=None, **options):
         self.tables = page_client.load_tables(os.path.join(os.path.dirname(suite.lib),
                                                            "tables.py"))
         self.page = None
         pages = os.path.join(folder, "pages")
         super().__init__(command, suite.shim_env(GPUCACHE_DIR=pages, **options), ready)
+        if before:
+            self.do(before)
         pid = int(self.said[0]) if self.said else self.process.pid
         end = time.monotonic() + 60
         while not (found := glob.glob(os.path.join(pages, f"*-{pid}-*.page"))):

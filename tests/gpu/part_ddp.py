@@ -39,8 +39,7 @@ def peers():
 def measure(suite):
     """A list of Run, in the order of peers()."""
     python = frameworks.python_with(suite, "torch")
-    count = suite.run([python, "-c", "import torch; print(torch.cuda.device_count())"])
-    if not count.out.strip().isdigit() or int(count.out) < 2:
+    if len(frameworks.gpu_counts(suite, python)) < 2:
         raise base.Skip("one GPU")
     steps, rounds = (4, 2) if suite.quick else (20, 6)
     command = [python, *TORCHRUN, frameworks.script("work_ddp.py"), "/dev/null"]

@@ -23,6 +23,12 @@ def python_with(suite, package, simulated=False):
     raise base.Skip(f"no {package}")
 
 
+def gpu_counts(suite, python):
+    """1, and 2 where this Python's PyTorch has so many."""
+    said = suite.run([python, "-c", "import torch; print(torch.cuda.device_count())"]).out.strip()
+    return (1, 2) if said.isdigit() and int(said) > 1 else (1,)
+
+
 def script(name):
     return os.path.join(base.HERE, name)
 

@@ -12,12 +12,14 @@ import sys
 import tempfile
 import time
 
+import bench_parts
+import bench_peers
 import bench_store
 import part_frameworks as frameworks
 import part_lend
 import part_libraries
 import suite as base
-from parked import Parked, ending, one_gpu, program
+from parked import MIB, Parked, ending, one_gpu, program
 from trainer import CACHE_OFF, EXACT
 
 PAGES_MOST, PAGE_BYTES = 6, 4 << 20
@@ -26,6 +28,7 @@ PARKS = 2  # the text has the last ten things that happened, flushes among them
 # training it may cost.
 LEVELS = {"owner": ("0", 0.3), "stacks": ("16", 1.0), "Python frames": ("16,python", 2.0)}
 PEERS = ("PyTorch", "memray")  # work_torch.py has their recorders
+EVENT_NS = 12  # at most, in a pair
 SETTLES = 2  # steps of each turn that do not count: a recorder meets call paths for the first time
 ROUNDS, QUICK_ROUNDS = 120, 25  # of pairs
 LOST = re.compile(r"events, (none|[\d,.]+) lost")
@@ -123,6 +126,18 @@ def note(suite, name, text, owners, wanted):
 
 # --- programs
 
+def viewed(suite, recorder, python, label):
+    """PyTorch's own viewer reads what the report makes of the trace. It counts what each segment
+    has itself, and fails where that is not its size."""
+    made = recorder.path(label, "pickle")
+    done = suite.run([*recorder.tool, "report", recorder.path(label, "gct"), "-o", made],
+                     suite.bare_env, 90)
+    if done.rc == 0:
+        done = suite.run([python, frameworks.script("work_viz.py"), made], suite.bare_env, 90)
+    suite.row(f"torch.cuda._memory_viz of {label}", verdict=f"ok: {done.out.strip()}"
+              if done.rc == 0 else f"FAIL: {frameworks.last_line(done)}")
+
+
 def faults(suite, recorder):
     command = [suite.compile("report_program", ["report_program.c"], "-g", "-fno-inline",
                              "-fno-optimize-sibling-calls", shared_cudart=True)]
@@ -134,12 +149,14 @@ def faults(suite, recorder):
 
 
 def torch(suite, recorder, cache, env):
-    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_torch.py"),
-               "/dev/null", "--steps", "8", "--repeats", "1", "gpt"]
+    python = frameworks.python_with(suite, "torch")
+    command = [python, frameworks.script("work_torch.py"), "/dev/null", "--steps", "8",
+               "--repeats", "1", "gpt"]
     label = f"torch-cache-{cache}"
     text, owners = recorder.report(label, recorder.record(label, command, {**EXACT, **env}))
     note(suite, f"PyTorch, cache {cache}", text, owners,
          ["libc10_cuda.so|libtorch_cuda.so", "libcublas"])
+    viewed(suite, recorder, python, label)
 
 
 def jax(suite, recorder):
@@ -232,10 +249,42 @@ def event_ns(p, recorder, ways, rounds):
 
 
 def judge(share, error, most):
-    """Of a share that was measured with an error, both in percent."""
+    """Of a value that was measured with an error, both as the most is."""
     if share + error <= most:
         return "met"
     return "MISSED" if share - error > most else "not told apart"
+
+
+def pair_of(p, path, request):
+    """The time of a pair of malloc and free, recorded to this path or not."""
+    if path:
+        p.set(f"TRACE={path}")
+        time.sleep(0.02)
+    taken = float(p.do(request).split()[0])
+    if path:
+        p.set("TRACE=none")
+        os.remove(path)
+    return taken
+
+
+def pairs(suite, recorder):
+    """What an event costs where a program does nothing but malloc and free: the least that it can.
+    The file is on the disk and in memory."""
+    command = [bench_peers.Programs(suite).path("driver"), "pairs", "malloc"]
+    request = bench_parts.Case("pair", MIB, 1, 0, "legacy").request(suite)
+    rounds = QUICK_ROUNDS if suite.quick or suite.simulate else ROUNDS
+    for place, path in ("disk", recorder.path("pair", "gct")), ("/dev/shm", "/dev/shm/pair.gct"):
+        with tempfile.TemporaryDirectory() as folder, \
+                ending(Parked(suite, folder, command, before=request)) as (p,):
+            p.set("TRACE_STACKS=0")
+            offs, more = [], []
+            for _ in range(rounds):
+                offs.append(pair_of(p, None, request))
+                more.append((pair_of(p, path, request) - offs[-1]) / 2)
+        ns, error = statistics.median(more), bench_store.median_error(more)
+        suite.row(f"an event of a pair, owner, {place}", base.nanoseconds(statistics.median(offs)),
+                  f"{ns:.1f} ns", "", f"measured: error {error:.1f} ns; target {EVENT_NS} ns, "
+                  f"{judge(ns, error, EVENT_NS)}")
 
 
 def events_made(p):
@@ -325,6 +374,7 @@ def report(suite):
         "a program on nccl": lambda: library(suite, recorder, "nccl", nccl),
         "a process that is parked": lambda: parked(suite, recorder)})
     frameworks.guarded(suite, "two processes that lend", lambda: lend(suite, recorder))
+    frameworks.guarded(suite, "an event of a pair", lambda: pairs(suite, recorder))
     frameworks.guarded(suite, "what the recorder costs, cache off", lambda: cost(
         suite, recorder, "off", CACHE_OFF, tuple(LEVELS), *((8, 10) if suite.quick else (36, 20))))
     if not suite.quick:

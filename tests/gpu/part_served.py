@@ -54,9 +54,13 @@ def served_bare(suite, command, rounds):
 
 def park_served(suite):
     """The answers are those of the bare server, whatever parks come between them."""
-    rounds = 15 if suite.quick or suite.simulate else 1000
-    command = [frameworks.python_with(suite, "torch"), frameworks.script("work_served.py"),
-               str(MODEL_MIB)]
+    python = frameworks.python_with(suite, "torch")
+    for count in frameworks.gpu_counts(suite, python):
+        serve(suite, [python, frameworks.script("work_served.py"), str(MODEL_MIB), str(count)],
+              "" if count == 1 else f"{count} GPUs: ", 15 if suite.quick else 1000)
+
+
+def serve(suite, command, where, rounds):
     bare = served_bare(suite, command, rounds)
     with tempfile.TemporaryDirectory() as folder:
         server = Parked(suite, folder, command, GPUCACHE_PARK=f"idle:{IDLE}", **EXACT)
@@ -71,14 +75,15 @@ def park_served(suite):
                 if number == BY_ITSELF:
                     server.set("PARK=ask")
     by_itself = [wait for wait in waits if wait is not None]
-    suite.row(f"parked by itself, idle:{IDLE}", "", ", ".join(map(base.seconds, by_itself)),
+    suite.row(f"{where}parked by itself, idle:{IDLE}", "", ", ".join(map(base.seconds, by_itself)),
               verdict=f"{'ok' if len(by_itself) == BY_ITSELF else 'FAIL'}: {len(by_itself)} of "
                       f"{BY_ITSELF} times")
     wrong = sum(a != b for a, b in zip(bare.answers, client.answers))
-    suite.row(f"{rounds} answers, one after each park", verdict=f"FAIL: {wrong} differ from bare's"
-              if wrong or len(client.answers) != rounds else "ok: equal bytes")
+    suite.row(f"{where}{rounds} answers, one after each park",
+              verdict=f"FAIL: {wrong} differ from bare's" if wrong or
+              len(client.answers) != rounds else "ok: equal bytes")
     size, out = (statistics.median(park[i] for park in parks) for i in (0, 1))
-    suite.row("time of an answer, bare and after a park", spread(bare.seconds),
+    suite.row(f"{where}time of an answer, bare and after a park", spread(bare.seconds),
               spread(client.seconds), "", f"measured: {base.mebibytes(size)} each, out in "
               f"{base.seconds(out)}")
 

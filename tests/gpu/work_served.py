@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A model behind HTTP. GET /N answers with the bytes of what the model makes of the N-th input and
 of all requests before it: what it keeps on the GPU changes with each. It says "ready PID PORT" and
-serves until its input ends.
+serves until its input ends. On two GPUs its layers are on either by turns.
 
-work_served.py MIB   of weights"""
+work_served.py MIB [GPUS]   MIB: of weights"""
 import http.server
 import os
 import sys
@@ -14,26 +14,28 @@ import torch  # noqa: E402
 
 WIDTH, ROWS = 4096, 8
 GPU = torch.cuda.is_available()
-DEVICE, TYPE = ("cuda", torch.float16) if GPU else ("cpu", torch.float32)
+TYPE = torch.float16 if GPU else torch.float32
+GPUS = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+DEVICES = [torch.device("cuda", i) for i in range(GPUS)] if GPU else [torch.device("cpu")]
 
 
 class Model:
     def __init__(self, mib):
         torch.manual_seed(7)
         bytes_each = WIDTH * WIDTH * torch.finfo(TYPE).bits // 8
-        self.layers = [torch.randn(WIDTH, WIDTH, device=DEVICE, dtype=TYPE) / WIDTH ** 0.5
-                       for _ in range(max(1, (mib << 20) // bytes_each))]
-        self.kept = torch.zeros(ROWS, WIDTH, device=DEVICE, dtype=TYPE)
+        self.layers = [torch.randn(WIDTH, WIDTH, device=DEVICES[i % len(DEVICES)], dtype=TYPE) /
+                       WIDTH ** 0.5 for i in range(max(1, (mib << 20) // bytes_each))]
+        self.kept = torch.zeros(ROWS, WIDTH, device=DEVICES[-1], dtype=TYPE)
         self.lock = threading.Lock()
 
     @torch.no_grad()
     def answer(self, number):
         host = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(number))
         with self.lock:
-            x = host.to(DEVICE, TYPE)
+            x = host.to(TYPE)
             for layer in self.layers:
-                x = torch.tanh(x @ layer)
-            self.kept = self.kept / 2 + x
+                x = torch.tanh(x.to(layer.device) @ layer)
+            self.kept = self.kept / 2 + x.to(DEVICES[-1])
             return self.kept.cpu().numpy().tobytes()
 
 
@@ -56,8 +58,8 @@ def main():
     server.daemon_threads = True
     server.model = Model(int(sys.argv[1]))
     server.model.answer(0)
-    if GPU:
-        torch.cuda.synchronize()
+    for device in DEVICES if GPU else []:
+        torch.cuda.synchronize(device)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print("ready", os.getpid(), server.server_port, flush=True)
     sys.stdin.read()

@@ -316,7 +316,7 @@ ACT(a_graph_replays_after_many_parks)
         REQUIRE(gpu_capture_end(stream, &body));
     }
     exec = NEW_EXEC(graph);
-    unsigned rounds = scene_simulated() ? 10 : 200;
+    unsigned rounds = scene_simulated() ? 10 : 1000;
     for (unsigned i = 1; i <= rounds; i++) {
         park();
         REQUIRE(gpu_graph_launch(exec, stream));
