@@ -4,6 +4,7 @@ they take, beside PyTorch's own allocators. Each figure is of a process of its o
 peers take turns of a few steps with the same shapes. Each peer forks its processes from one that
 has imported its packages."""
 import hashlib
+import os
 import statistics
 import time
 
@@ -23,7 +24,7 @@ PEERS = (NATIVE, EXPANDABLE, SHIM, AGAIN)
 BOUNDS = {"bert": 1.05, "graphs": 1.05, "mask_rcnn": 1.05, "gpt2": 1.05, "vit": 1.3}
 # A round is a process of each workload and peer, with one seed.
 ROUNDS, QUICK_ROUNDS = 8, 2
-TURNS, STEPS, WARM = 8, 6, 16  # STEPS: of one turn
+TURNS, STEPS, WARM = 8, 6, 16  # STEPS: of one turn; WARM: before those that are timed
 PACKAGES = ("torch", "torchvision", "transformers", "torch_geometric")
 # What the pool says of its peak: the statistics at_peak_NAME_bytes, and the words for them.
 AT_PEAK = {"requested": "live", "rounding": "rounding", "pending": "pending",
@@ -168,17 +169,25 @@ def machine_of(suite):
     return "; ".join([*facts, f"library {digest[:12]}"])
 
 
-def frugal(suite, programs, seed=1, rounds=None):
-    """Yields the rows of one workload in one round after the other. seed: of the first round."""
+def with_library(path):
+    """The peer that has this libgpucache.so in front."""
+    return Peer(f"{SHIM.name} {path}", SHIM.env, True,
+                before=("env", f"LD_PRELOAD={os.path.abspath(path)}"))
+
+
+def frugal(suite, programs, seed=1, rounds=None, workloads=tuple(BOUNDS), warm=WARM, against=()):
+    """Yields the rows of one workload in one round after the other. seed: of the first round.
+    against: other libraries that are measured beside."""
     python = frameworks.python_with(suite, PACKAGES[0])
     need_packages(suite, python)
-    command = [python, frameworks.script("work_frugal.py"), "--warm", str(WARM), "--seed",
+    command = [python, frameworks.script("work_frugal.py"), "--warm", str(warm), "--seed",
                str(seed)]
     rounds = rounds or (QUICK_ROUNDS if suite.quick else ROUNDS)
     machine, begin = machine_of(suite), time.monotonic()
-    played = train(suite, PEERS, command, list(BOUNDS) * rounds, STEPS, TURNS, "-frugal")
+    played = train(suite, [*PEERS, *map(with_library, against)], command, list(workloads) * rounds,
+                   STEPS, TURNS, "-frugal")
     for number, runs in enumerate(played):
-        yield rows_of(runs, seed + number // len(BOUNDS), machine)
-        if (number + 1) % len(BOUNDS) == 0:
-            suite.log(f"  frugal: seed {seed + number // len(BOUNDS)} done after "
+        yield rows_of(runs, seed + number // len(workloads), machine)
+        if (number + 1) % len(workloads) == 0:
+            suite.log(f"  frugal: seed {seed + number // len(workloads)} done after "
                       f"{time.monotonic() - begin:.0f} s")

@@ -61,7 +61,7 @@ class Trainer:
 
     def __init__(self, suite, peer, command, workloads, steps, tag):
         self.suite, self.peer, self.steps = suite, peer, steps
-        self.label = f"torch{tag}-{peer.name.replace(' ', '-').replace(',', '')}"
+        self.label = f"torch{tag}-" + peer.name.translate(str.maketrans(" /", "--", ","))
         self.workloads = [workload for workload in workloads if peer.runs(workload)]
         self.statistics = frameworks.Statistics(suite, self.label)
         self.run = None
