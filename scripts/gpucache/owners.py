@@ -37,16 +37,18 @@ def _path(process):
 
 
 def of(process, seconds=math.inf):
-    """[(owner, bytes, blocks)] of what is live, the most first. Faults if that takes longer."""
+    """[(owner, bytes, blocks)] of what is live, in the pool and beside it, the most first. Faults
+    if that takes longer."""
     if process.status != "running":
         raise Fault(f"PID {process.pid}: it has ended; gpucache report shows its trace")
     with trace.Trace(_path(process), time.monotonic() + seconds) as its:
         used = usage.Usage(its)
         sizes, blocks = collections.Counter(), collections.Counter()
-        for block in used.blocks.values():
-            owner = used.owner(block.site) if block.site else BEFORE
-            sizes[owner] += block.bytes
-            blocks[owner] += 1
+        for site, its in used.sites.items():
+            if its.blocks:
+                owner = used.owner(site) if site else BEFORE
+                sizes[owner] += its.live
+                blocks[owner] += its.blocks
         return [(owner, size, blocks[owner]) for owner, size in sizes.most_common()]
 
 

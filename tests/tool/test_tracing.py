@@ -170,12 +170,13 @@ class Tracing(Traces):
 
     def test_owners_of_live_memory_while_it_records(self):
         program = self.program(GPUCACHE_TRACE="here-%p.gct")
-        program.do("take a 100000000", "take b 7000000", "take c 9000000", "give c")
+        program.do("take a 100000000", "take b 7000000", "take c 9000000", "give c",
+                   "take beside 5000000 ordered", "take gone 6000000 ordered", "give gone ordered")
         self.await_page(program)
         said = self.tool("stat", "--owners", "--json", program.pid)
         self.assertEqual((said.returncode, said.stderr), (0, ""))
         (its,) = json.loads(said.stdout)["owners"]
-        self.assertEqual((its["bytes"], its["blocks"]), (107_000_000, 2))
+        self.assertEqual((its["bytes"], its["blocks"]), (112_000_000, 3))
         self.assertIn("ffi", its["owner"])
         os.truncate(self.file(f"here-{program.pid}.gct"), 1 << 43)  # with a hole
         self.assertIn("ASKED FOR BY", self.tool("stat", "--owners", program.pid).stdout)
