@@ -11,8 +11,20 @@ import tempfile
 import time
 
 PATIENCE_S = 60
-PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-               None)
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+
+def find(path=None):
+    """The program, or None. A snap is none, nor a script that starts one: it sees another /tmp."""
+    for found in filter(None, (shutil.which(name, path=path) for name in NAMES)):
+        with open(found, "rb") as file:
+            if os.path.basename(os.path.realpath(found)) != "snap" and \
+                    b"/snap/bin" not in file.read(1 << 14):
+                return found
+    return None
+
+
+PROGRAM = find()
 
 
 class Browser:
