@@ -31,7 +31,7 @@ class Browser:
     """One page of it. complaints: what its console, its policy and its scripts said. requests: the
     addresses that it asked for."""
 
-    def __init__(self, width=1400, height=900, theme="light"):
+    def __init__(self, width=1400, height=900, theme="light", **env):
         self.complaints, self.requests, self._number, self._rest = [], [], 0, b""
         self._folder = tempfile.TemporaryDirectory(prefix="browser-")
         theirs, self._out = os.pipe()
@@ -41,9 +41,10 @@ class Browser:
             ["sh", "-c", f'exec 3<&{theirs} 4>&{theirs_too} "$@"', "sh", PROGRAM, "--headless",
              "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--disable-extensions", "--disable-background-networking", "--hide-scrollbars",
+             "--disable-lcd-text", "--force-color-profile=srgb",
              f"--user-data-dir={self._folder.name}", "--remote-debugging-pipe", "about:blank"],
-            pass_fds=(theirs, theirs_too), start_new_session=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            pass_fds=(theirs, theirs_too), start_new_session=True, env={**os.environ, **env},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(theirs)
         os.close(theirs_too)
         self._session = None
@@ -124,34 +125,52 @@ class Browser:
                 raise AssertionError(f"never true: {script}")
             time.sleep(0.05)
 
-    def picture(self, part):
-        """The whole page as a PNG of base64, this part of its size."""
-        size = self.run("(its => [its.scrollWidth, its.scrollHeight])(document.documentElement)")
-        clip = {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": part}
+    def picture(self, box=None):
+        """The whole page, or (left, top, width, height) of it, as a PNG of base64."""
+        left, top, width, height = box or [0, 0, *self.run(
+            "(its => [its.scrollWidth, its.scrollHeight])(document.documentElement)")]
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
         return self.ask("Page.captureScreenshot", format="png", clip=clip,
                         captureBeyondViewport=True)["data"]
 
-    def difference(self, one, other):
-        """Of two pictures: the mean of their colours' differences, 0 to 255. Not on a page that
-        forbids pictures."""
-        return self.run("""(async all => {
-            const [a, b] = await Promise.all(all.map(async data => {
-                const its = new Image();
-                its.src = 'data:image/png;base64,' + data;
-                await its.decode();
-                return its;
-            }));
-            const canvas = document.createElement('canvas');
-            canvas.width = Math.max(a.width, b.width);
-            canvas.height = Math.max(a.height, b.height);
-            const on = canvas.getContext('2d');
-            on.drawImage(a, 0, 0);
-            on.globalCompositeOperation = 'difference';
-            on.drawImage(b, 0, 0);
-            const found = on.getImageData(0, 0, canvas.width, canvas.height).data;
-            return found.reduce((sum, its, i) => sum + (i % 4 < 3 ? its : 0), 0) /
-                (canvas.width * canvas.height * 3);
-        })""" + f"({json.dumps([one, other])})")
+    def looks(self, selectors, square):
+        """{selector: (columns, rows, colours)} of elements: the mean red, green and blue of each
+        square of so many pixels."""
+        boxes = self.run("""(all => all.map(words => {
+            const its = document.querySelector(words).getBoundingClientRect();
+            const left = Math.floor(its.left + scrollX), top = Math.floor(its.top + scrollY);
+            return [left, top, Math.ceil(its.right + scrollX) - left,
+                    Math.ceil(its.bottom + scrollY) - top];
+        }))""" + f"({json.dumps(selectors)})")
+        left, top = (min(box[n] for box in boxes) for n in (0, 1))
+        whole = [left, top, *(max(box[n] + box[n + 2] for box in boxes) - (left, top)[n]
+                              for n in (0, 1))]
+        parts = [[box[0] - left, box[1] - top, *box[2:]] for box in boxes]
+        # A page may forbid pictures: they are made of bytes.
+        found = self.run("""(async (data, boxes, square) => {
+            const bytes = Uint8Array.from(atob(data), its => its.charCodeAt(0));
+            const picture = await createImageBitmap(new Blob([bytes], {type: 'image/png'}));
+            const on = new OffscreenCanvas(picture.width, picture.height)
+                .getContext('2d', {willReadFrequently: true});
+            on.drawImage(picture, 0, 0);
+            return boxes.map(([left, top, width, height]) => {
+                const pixels = on.getImageData(left, top, width, height).data;
+                const columns = Math.ceil(width / square), rows = Math.ceil(height / square);
+                const sums = new Float64Array(3 * columns * rows);
+                const nums = new Float64Array(columns * rows);
+                for (let y = 0, i = 0; y < height; y++)
+                    for (let x = 0; x < width; x++, i += 4) {
+                        const at = Math.floor(y / square) * columns + Math.floor(x / square);
+                        nums[at]++;
+                        for (let n = 0; n < 3; n++)
+                            sums[3 * at + n] += pixels[i + n];
+                    }
+                return [columns, rows,
+                        Array.from(sums, (sum, i) => Math.round(sum / nums[Math.floor(i / 3)]))];
+            });
+        })""" + f"({json.dumps(self.picture(whole))}, {json.dumps(parts)}, {square})")
+        return {name: (columns, rows, bytes(colours))
+                for name, (columns, rows, colours) in zip(selectors, found)}
 
     def mouse(self, kind, x, y, clicks=1):
         self.ask("Input.dispatchMouseEvent", type="mouse" + kind, x=x, y=y, clickCount=clicks,

@@ -9,21 +9,21 @@ MIB = 1 << 20
 GPU = (0, "CONTEXT", 0, 16 << 30)
 
 
-def _header(span_ns, start_unix_ns, start_ns=0):
+def _header(span_ns, start_unix_ns, start_ns=0, **more):
     head = bytearray(tables.TRACE_HEADER_BYTES)
     head[:len(tables.TRACE_MAGIC)] = tables.TRACE_MAGIC
     for name, value in {
             "version": tables.TRACE_VERSION, "chunk_bytes": tables.TRACE_CHUNK_BYTES,
             "byte_order": tables.TRACE_BYTE_ORDER, "pid": 77, "program": b"a program",
             "start_unix_ns": start_unix_ns, "start_ns": start_ns, "start_ticks": start_ns,
-            "last_ns": span_ns, "last_ticks": span_ns}.items():
+            "last_ns": span_ns, "last_ticks": span_ns, **more}.items():
         offset, form = tables.TRACE_HEADER[name]
         struct.pack_into(form, head, offset, value)
     return bytes(head)
 
 
-def _record(kind, first, second, context=1, said=b"", aux=0):
-    what = aux | (KIND[kind] | tables.TRACE_WIDE) << 24 | context << 56
+def _record(kind, first, second, context=1, said=b"", aux=0, site=0):
+    what = aux | (KIND[kind] | tables.TRACE_WIDE) << 24 | site << 32 | context << 56
     return struct.pack("=QQQQ", len(said) << 32, what, first, second) + \
         said + bytes(-len(said) % 16)
 
@@ -134,6 +134,27 @@ def write_paths(path, asks, objects):
     assert len(chunk) <= tables.TRACE_CHUNK_BYTES
     with open(path, "wb") as file:
         file.write(_header(10 * len(asks) + 10, 10**18))
+        file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
+
+
+def write_program(path, events, span_ns, objects, paths, start_ns, **header):
+    """A trace of one thread, which ended in order. events: (ns, kind, a, b, fields of _record),
+    where a site is the number of one of paths, from 1 on: (frames) as of write_paths."""
+    start = [_record("THREAD", 1, 0)]
+    for address, size, file in objects:
+        start.append(_record("OBJECT", address, size, said=b"0 " + file.encode()))
+    for number, words in enumerate(paths, 1):
+        start.append(_site("SITE", number, words[0]))
+        start.append(_site("STACK", number, len(words[1:]), struct.pack(f"={len(words[1:])}Q",
+                                                                        *words[1:])))
+    rows = sorted(events, key=lambda its: its[0])
+    chunk = struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, 0, start_ns, start_ns, 0) + \
+        b"".join(start)
+    for ns, kind, first, second, more in [*rows, (span_ns, "END", 0, 0, {})]:
+        chunk += _record("TIME", start_ns + ns, 0) + _record(kind, first, second, **more)
+    assert len(chunk) <= tables.TRACE_CHUNK_BYTES
+    with open(path, "wb") as file:
+        file.write(_header(start_ns + span_ns, 10**18 + start_ns, start_ns, **header))
         file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
 
 
