@@ -64,9 +64,10 @@ VERBS = {
              "Waits for device memory as long as GPUCACHE_PARK_WAIT of the process says."),
     "trace": ("tracing", "record what a running process does with GPU memory",
               "Writes a file that gpucache report shows. Records each allocation and free with its "
-              "time, its thread and the code that asked, and what the library does for it. Ctrl-C "
-              "ends it sooner. A process that records a trace already is left alone. If the trace "
-              "ended before, as on a full disk, or another took its place, a line says so, and the "
+              "time, its thread and the code that asked, what the library does for it, and each "
+              "second what NVML says of it and of other processes on its GPU. Ctrl-C ends it "
+              "sooner. A process that records a trace already is left alone. If the trace ended "
+              "before, as on a full disk, or another took its place, a line says so, and the "
               "exit code is 1. If gpucache itself is killed (SIGKILL), the process goes on "
               "recording: gpucache set PID TRACE=none ends it. gpucache run --trace FILE records "
               "from the start."),

@@ -125,6 +125,15 @@ def _is_it(pid):
     return not in_container() or process.maps(pid, "nvidia") is not False
 
 
+def name_of(pid):
+    """Of a process that the driver lists, with a word on the library; "": it is not visible here.
+    """
+    if not _is_it(pid):
+        return ""
+    name = process.script(pid) or process.name(pid) or ""
+    return name + f", {WITHOUT}" * (process.has_library(pid) is False and bool(name))
+
+
 def without_page(gpus, found):
     """Processes on a GPU that have no page that the caller sees, as the driver lists them. user is
     None of one that is not visible here. library: is it loaded? None: not to be known. ended: the

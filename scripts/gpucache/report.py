@@ -7,8 +7,8 @@ import shutil
 import sys
 import textwrap
 
-from gpucache import (frame, options, output, replay, report_json, report_page, snapshot, symbols,
-                      tensors, text, together, trace, usage)
+from gpucache import (frame, options, output, outside, replay, report_json, report_page,
+                      report_perfetto, snapshot, symbols, tensors, text, together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
 from gpucache.site import TILL_IDLE
 from gpucache.trace import NAME
@@ -24,7 +24,8 @@ CALLERS = 3         # of a path, in a row
 PIPE_COLUMNS = 120  # of a table that goes to no terminal
 NAME_MOST, SENTENCE_MOST = 100, 200  # letters of a name in a sentence, and of that of the peak
 # Columns whose cells may be cut, and whether their ends are kept: of code that is a line number.
-CUTS = {"CODE": True, "IN": False, "MOST OF IT": True, "WHAT": False, "": False, "KIND": True}
+CUTS = {"CODE": True, "IN": False, "MOST OF IT": True, "WHAT": False, "": False, "KIND": True,
+        "NAME": False}
 
 
 seconds = text.seconds  # since the trace began
@@ -294,11 +295,21 @@ class Report:
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
         rows = [[name, text.count(calls), *sizes]
                 for name, calls, *sizes in used.beside.rows(text.size)]
-        if self.usage.beyond:
-            rows.append([BEYOND, "-", "-", "-", text.size(self.usage.median_beyond()), "-"])
+        if self.usage.outside.beyond:
+            rows.append([BEYOND, "-", "-", "-", text.size(self.usage.outside.median_beyond()),
+                         "-"])
         yield from self._table("Other memory, which the driver served",
                                ("KIND", "CALLS", "AT PEAK", "MOST", "AT END", "IN ALL"), rows)
+        rows = [[str(its.pid or "-"), *map(text.size, self._sizes_of(its)), its.name or "-"]
+                for its in together.others([self, *self.beside])]
+        yield from self._table("Other processes of the GPU, as NVML says",
+                               ("PID", "AT PEAK", "MOST", "AT END", "NAME"), rows)
         yield from self.what_if()
+
+    def _sizes_of(self, other):
+        """Of another process: at the peak, at most, at the end."""
+        sizes = [size for _, size in other.steps]
+        return outside.at(other.steps, self.usage.peak_ns), max(sizes), sizes[-1]
 
     def _in_pytorch(self):
         if self.unfit:
@@ -359,52 +370,15 @@ class Report:
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
-    def _names(self, site):
+    def names(self, site):
         """Of a whole path, outwards."""
         return " < ".join(place.whole() for place in self.symbols.whole_path(site))
 
     def html(self, out):
         report_page.write(self, out)
 
-    @staticmethod
-    def _lane(its, us):
-        """What another process held."""
-        pid, width = its.trace.pid, its.usage.column_ns
-        yield {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": its.trace.program}}
-        for slot, held, live in together.lane(its):
-            yield {"name": "device memory", "ph": "C", "pid": pid, "ts": slot * width / us,
-                   "args": {"live": live, "idle": held - live}}
-
     def perfetto(self, out):
-        """Trace events of Chrome, which ui.perfetto.dev reads."""
-        us, pid = 1000, self.trace.pid
-        rows = [{"name": "process_name", "ph": "M", "pid": pid,
-                 "args": {"name": self.trace.program}}]
-        for its in self.beside:
-            rows += self._lane(its, us)
-        for column in self.usage.columns:
-            sums = dict(self.usage.by_owner(column.held))
-            rows.append({"name": "live by library", "ph": "C", "pid": pid, "ts": column.ns / us,
-                         "args": sums})
-            rows.append({"name": "device memory", "ph": "C", "pid": pid, "ts": column.ns / us,
-                         "args": {"live": column.live,
-                                  "idle": max(0, column.reserved - column.live),
-                                  **({"parked": column.away} if self.usage.away.area else {})}})
-        for mark in self.usage.marks:
-            what, more = self.mark(mark)
-            rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid,
-                         "tid": 0, "ts": mark.ns / us})
-            if mark.site:
-                rows[-1]["args"] = {"call path": self._names(mark.site)}
-        if self.usage.peak:
-            held = collections.Counter()
-            for site, size in self.usage.at_peak.items():
-                held[self._names(site)] += size
-            rows.append({"name": "peak", "ph": "i", "s": "p", "pid": pid, "tid": 0,
-                         "ts": self.usage.peak_ns / us, "args": {
-                             names: text.size(size) for names, size in held.most_common(ROWS)}})
-        json.dump({"traceEvents": rows, "displayTimeUnit": "ms"}, out)
-        out.write("\n")
+        report_perfetto.write(self, out)
 
     def collapsed(self, out):
         """Bytes at the peak, for flame graphs: owner;code bytes, or main;..;code bytes."""

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What gpucache report --json prints of a trace: the figures of the text, and its sentences."""
+from gpucache import together
 
 
 def _rows(report, sizes):
@@ -23,6 +24,8 @@ def data(report):
         "owners": [{"owner": owner, "bytes": size} for owner, size in used.by_owner(used.at_peak)],
         "at_peak": [*_rows(report, used.at_peak)], "grows": [*_rows(report, used.grows())],
         "live_at_end": [*_rows(report, used.held_at_end())],
+        "other_processes": [{"pid": its.pid, "name": its.name, "steps": its.steps}
+                            for its in together.others([report, *report.beside])],
         "answers": [{"question": question, "answer": answer}
                     for question, answer in report.answers()],
     }

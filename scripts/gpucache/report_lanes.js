@@ -10,14 +10,15 @@ class Lanes {
     this.line = line;
     this.svg = find("#lanes");
     this.lanes = data.lanes.map((its, number) => {
-      const [slots, held, live] = [its.slots, its.held, its.live].map(sums);
+      const [slots, held, live] = [its.slots, its.held, its.live || []].map(sums);
       const at = list => this.steps(slots, list);
-      return {name: its.name, number, held: at(held), live: at(live), most: Math.max(1, ...held),
-        marks: its.marks};
+      return {name: its.name, number, held: at(held), live: its.live && at(live),
+        most: held.reduce((x, y) => Math.max(x, y), 1), marks: its.marks || []};
     });
-    const rest = sums(data.rest);
-    this.rest = this.steps(sums(data.rest_slots), rest);
-    this.mostRest = Math.max(0, ...rest);
+    const rest = sums(data.rest), restSlots = sums(data.rest_slots);
+    this.rest = this.steps(restSlots, rest);
+    this.restBegins = rest.length ? restSlots[0] : Infinity;
+    this.mostRest = rest.reduce((x, y) => Math.max(x, y), 0);
     this.shown = this.lanes.length > 1 ? this.lanes : [];
     const rows = this.shown.length * (LANE_HEIGHT + LANE_GAP) + SUM_HEIGHT + LANE_GAP;
     this.svg.setAttribute("height", rows);
@@ -41,6 +42,16 @@ class Lanes {
 
   sum(slot) {
     return this.lanes.reduce((all, its) => all + its.held(slot), 0);
+  }
+
+  // What was not free beside the lanes, and what was free; undefined: nobody had told.
+  others(slot) {
+    return slot < this.restBegins ? undefined : this.rest(slot);
+  }
+
+  free(slot) {
+    return slot < this.restBegins ? undefined :
+      Math.max(0, data.capacity - this.sum(slot) - this.rest(slot));
   }
 
   // The highest of a bin's slots.
@@ -87,12 +98,13 @@ class Lanes {
     for (const its of this.lanes)
       held.push(this.bins.map(([from, to]) => this.most(its.held, from, to)));
     for (const its of this.shown) {
-      const live = this.bins.map(([from, to]) => this.most(its.live, from, to));
+      const live = its.live && this.bins.map(([from, to]) => this.most(its.live, from, to));
       label(top - 5, its.name, its.most);
       found.push(
-        this.area(held[its.number], none, top, LANE_HEIGHT, its.most, {style: "fill:var(--idle)"}),
-        this.area(live, none, top, LANE_HEIGHT, its.most, {style: fill(its.number)}),
-        ...this.flags(its.marks, top));
+        this.area(held[its.number], none, top, LANE_HEIGHT, its.most,
+          {style: live ? "fill:var(--idle)" : fill(its.number)}),
+        ...live ? [this.area(live, none, top, LANE_HEIGHT, its.most, {style: fill(its.number)})] :
+          [], ...this.flags(its.marks, top));
       top += LANE_HEIGHT + LANE_GAP;
     }
     const most = Math.max(data.capacity, data.most + this.mostRest);
@@ -119,8 +131,9 @@ class Lanes {
     this.slot = slot;
     if (!this.words)
       return;
-    const values = this.shown.map(its =>
-      `${size(its.live(slot))} live, ${size(its.held(slot))} held`);
+    const values = this.shown.map(its => its.live ?
+      `${size(its.live(slot))} live, ${size(its.held(slot))} held` :
+      `${size(its.held(slot))} by NVML`);
     const rest = this.rest(slot);
     values.push(`${size(this.sum(slot))} ${rest > 0 ? `and ${size(rest)} of others ` : ""}of ` +
       `${size(data.capacity)} at ${time(slot * data.width)}`);

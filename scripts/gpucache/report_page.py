@@ -87,7 +87,8 @@ class Page:
         if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
             self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
         self.moments = None
-        self.is_whole = any(each.usage.whole for each in (its, *its.beside))
+        self.others = together.others([its, *its.beside])
+        self.is_whole = any(each.usage.outside.whole for each in (its, *its.beside))
         self.end = "at exit" if self.trace.ended and not self.usage.oom else "at the end"
         known = dict(self.usage.by_owner(self.usage.at_peak))
         most = collections.Counter()
@@ -99,7 +100,7 @@ class Page:
         self.colour = {owner: min(n, COLOURS) for n, owner in enumerate(self.owners)}
 
     def has_lanes(self):
-        return bool(self.report.beside or self.is_whole and self.columns)
+        return bool(self.report.beside or (self.is_whole or self.others) and self.columns)
 
     # The data of the scripts
 
@@ -172,9 +173,10 @@ class Page:
         not tell what else the GPU held."""
         if not self.has_lanes():
             return {}
-        processes = [self.report, *self.report.beside]
+        processes, others = [self.report, *self.report.beside], self.others
         gpus, lanes = self.report.gpus or together.gpus(processes), \
             [together.lane(its) for its in processes]
+        lanes += [together.lane_of(its, self.usage.column_ns) for its in others]
         rest = together.rest(processes, lanes)
         most, slot = together.highest(lanes)
         names = [f"GPU {gpu['device']} {gpu['name']}" for gpu in gpus.values()]
@@ -185,18 +187,30 @@ class Page:
                          "slots": _steps(slots), "held": _steps(held), "live": _steps(live),
                          "marks": self._told([mark for mark in its.usage.marks
                                               if mark.kind in LANE_FLAGS][:LANE_MARKS])})
+        for its, lane in zip(others, lanes[len(processes):]):
+            slots, held, _ = map(list, zip(*lane))
+            told.append({"name": together.name_of(its), "slots": _steps(slots),
+                         "held": _steps(held)})
         return {"lanes": told, "rest_slots": _steps([slot for slot, _ in rest]),
                 "rest": _steps([size for _, size in rest]),
                 "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
                 "capacity": sum(gpu["total_bytes"] for gpu in gpus.values()), "most": most,
                 "most_slot": slot}
 
+    def _nvml(self):
+        """What NVML said that the process had, beyond what it held, from a column's number on."""
+        found = [(ns // self.usage.column_ns, size) for ns, size in self.usage.outside.beyond]
+        if found and self.usage.span_ns < self.report.whole_ns - self.usage.column_ns:
+            found.append((self.columns[-1].ns // self.usage.column_ns, -1))  # not known
+        return {"nvml_slots": _steps([slot for slot, _ in found]),
+                "nvml": _steps([size for _, size in found])} if found else {}
+
     def data(self):
         first, peak = self._ends()
         series = sorted(self._series(), key=lambda its: its["owner"])
         width = self.usage.column_ns
-        return {**self._lanes(), "width": width, "a": first, "b": peak, "peak": peak,
-                "span": max(self.usage.span_ns, self.report.whole_ns),
+        return {**self._lanes(), **self._nvml(), "width": width, "a": first, "b": peak,
+                "peak": peak, "span": max(self.usage.span_ns, self.report.whole_ns),
                 "slots": _steps([column.ns // width for column in self.columns]),
                 "at": _steps([column.ns for column in self.columns]),
                 "reserved": _steps([column.reserved for column in self.columns]),
@@ -327,10 +341,10 @@ class Page:
     def beside(self):
         rows = [[escape(name), text.count(calls), *sizes]
                 for name, calls, *sizes in self.usage.beside.rows(text.size)]
-        if self.usage.beyond:
+        if self.usage.outside.beyond:
             rows.append(["CUDA context, code, all other memory of the process",
                          '<span class="soft">by NVML</span>', "", "",
-                         text.size(self.usage.median_beyond()), ""])
+                         text.size(self.usage.outside.median_beyond()), ""])
         made = _table("Beside the pool", "memory that the driver served",
                       (("kind", ""), ("calls", "n"), ("at the peak", "n"), ("most", "n"),
                        (self.end, "n"), ("in all", "n")), rows)
@@ -427,6 +441,11 @@ class Page:
             yield "Of the whole GPU the grey part is what is not free, as the driver said each " \
                   "second, and not held by the processes of this page: CUDA contexts, code, " \
                   "memory that did not pass through the library, and other processes."
+        if self.others:
+            yield "Of processes without a trace here the page has what NVML said each second."
+        if self.usage.outside.beyond:
+            yield "CUDA context, modules: what NVML said each second that the process had, less " \
+                  "what it held on the device. nvidia-smi shows both together."
         unseen = "" if self.is_whole else \
             "CUDA contexts, modules and the local memory of kernels, other processes, and "
         yield f"Not seen: {unseen}what tensors of a framework with a cache of its own lie in a " \

@@ -21,6 +21,8 @@ class Timeline {
     }
     Object.assign(this, {by: "owner", lo: 0, hi: this.num, a: data.a, b: data.b, peak: data.peak});
     this.svg = find("#timeline svg");
+    this.nvmlSlots = sums(data.nvml_slots || []);
+    this.nvml = sums(data.nvml || []);
     this.lanes = data.lanes ? new Lanes(this) : null;
   }
 
@@ -221,6 +223,12 @@ class Timeline {
     this.draw();
   }
 
+  // What NVML said that the process had beyond what it held; undefined: it had not said.
+  beyond(slot) {
+    const place = this.nvmlSlots.findLastIndex(its => its <= slot);
+    return place < 0 || this.nvml[place] < 0 ? undefined : this.nvml[place];
+  }
+
   // The text beside the picture: a column.
   read(column) {
     const row = (mark, name, bytes, more, kind = "") => make("div", {class: kind}, mark,
@@ -228,6 +236,10 @@ class Timeline {
       make("span", {class: "n", style: "flex:none"}, size(bytes)));
     const total = this.columns[column], away = data.away[column];
     const held = Math.max(total, data.reserved[column]);
+    const beyond = this.beyond(data.slots[column]);
+    const others = this.lanes && beyond === undefined ?
+      this.lanes.others(data.slots[column]) : undefined;
+    const free = this.lanes ? this.lanes.free(data.slots[column]) : undefined;
     const words = column === this.peak ? ", the peak" : "";
     if (this.lanes)
       this.lanes.read(data.slots[column]);
@@ -244,8 +256,14 @@ class Timeline {
       Math.min(held - total, held - away), "held, not in use"),
     ...rows.slice(0, 9).map(each => each[1]),
     ...away ? [row(make("i", {class: "dot away"}), "parked", away, "on the host")] : [],
+    ...beyond === undefined ? [] : [row(make("i", {class: "dot context"}),
+      "CUDA context, modules", beyond, "by NVML, less what is held")],
+    ...others === undefined ? [] : [row(make("i", {class: "dot context"}), "all else on the GPU",
+      others, "CUDA contexts, code, other processes")],
     row("", "live, as asked for", total, "", "sum"),
-    row("", "held on the device", held - away, ""));
+    row("", "held on the device", held - away, ""),
+    ...beyond === undefined ? [] : [row("", "nvidia-smi shows", held - away + beyond, "")],
+    ...free === undefined ? [] : [row("", "free on the GPU", free, "")]);
   }
 
   showTable(layers) {

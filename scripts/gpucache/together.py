@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Traces of several processes on one axis of time: what each held of a GPU, and their sum."""
-from gpucache import usage
+from gpucache import outside, usage
 from gpucache.fault import Fault
+
+OTHERS_MOST = 12  # lanes of processes without a trace
 
 
 class Process:
@@ -55,12 +57,47 @@ def lane(its):
     return found
 
 
+def others(processes):
+    """[outside.Other] of the processes whose traces are not here, as NVML said to those that are;
+    the smallest ones as one."""
+    uuids = sorted({gpu["uuid"] for its in processes for gpu in its.usage.gpus.values()})
+    own, found = {its.trace.pid for its in processes}, {}
+    for its in processes:
+        for other in its.usage.outside.others(uuids):
+            if other.pid not in own:
+                found.setdefault(other.pid, []).append(other)
+    told = [outside.Other(pid, max(one.name for one in same),
+                          sorted(step for one in same for step in one.steps))
+            for pid, same in found.items()]
+    told.sort(key=lambda its: (-max(size for _, size in its.steps), its.pid))
+    if len(told) > OTHERS_MOST:
+        rest = told[OTHERS_MOST - 1:]
+        told[OTHERS_MOST - 1:] = [outside.Other(0, f"{len(rest)} other processes",
+                                                outside.summed([its.steps for its in rest]))]
+    return told
+
+
+def name_of(other):
+    return f"PID {other.pid} {other.name}".strip() if other.pid else other.name
+
+
+def lane_of(other, width):
+    """The same as lane(), with None for bytes live."""
+    found = []
+    for ns, size in other.steps:
+        slot = ns // width
+        if found and found[-1][0] == slot:
+            size = max(size, found.pop()[1])
+        found.append((slot, size, None))
+    return found
+
+
 def whole(processes):
     """[(ns, bytes)] of the GPUs that were not free, as the driver said, where that changes."""
     said = []
     for its in processes:
         uuids = {gpu["device"]: gpu["uuid"] for gpu in its.usage.gpus.values()}
-        for device, rows in its.usage.whole.items():
+        for device, rows in its.usage.outside.whole.items():
             said += [(ns, uuids.get(device, device), size) for ns, size in rows]
     found, now = [], {}
     for ns, gpu, size in sorted(said, key=lambda row: row[0]):

@@ -24,7 +24,8 @@ CLOCKS = ("clock_gettime", "tsc", "cntvct")
 LOW = 0xffffffff
 EMPTY_MOST = 4096  # chunks in a row; behind them is nothing
 CHUNKS_LOOKED_AT = 16  # for the options, which the thread that begins a trace writes first
-ROWS_ADDED = 2000  # to a chunk
+ROWS_ADDED = 1000  # to a chunk
+NAME_MOST = 80  # bytes
 LONG_RUN = 64  # words
 EVENTS = set(KIND.values()) - {KIND[name] for name in (
     "SITE", "STACK", "PYTHON_FRAME", "OBJECT", "THREAD", "LOST", "BASE", "TIME", "END")}
@@ -114,7 +115,8 @@ class Trace:
 
     def add(self, rows):
         """Adds records of PROCESS behind the file, which nobody writes any more. rows: (ns of
-        CLOCK_MONOTONIC, uuid, bytes of the process, bytes of the GPU), by their time."""
+        CLOCK_MONOTONIC, uuid, bytes of a process, bytes of the GPU, PID, its name), by their time.
+        PID and name are 0 and "" for the process of the trace."""
         with open(self.path, "r+b") as file:
             number = -(-(self._size - tables.TRACE_HEADER_BYTES) // self.chunk_bytes)
             for first in range(0, len(rows), ROWS_ADDED):
@@ -127,11 +129,12 @@ class Trace:
         rate = (last - start) / (last_ns - start_ns) if last_ns > start_ns else 1.0
         made, what = b"", (KIND["PROCESS"] | tables.TRACE_WIDE) << 24
         before = first = max(0, start + int((rows[0][0] - start_ns) * rate))
-        for now_ns, uuid, used, whole in rows:
-            now, said = start + int((now_ns - start_ns) * rate), uuid.encode()[:80]
+        for now_ns, uuid, used, whole, pid, name in rows:
+            now = start + int((now_ns - start_ns) * rate)
+            said = uuid.encode()[:80] + f" {name}".encode()[:NAME_MOST] * bool(name)
             step = min(LOW, max(0, now - before) >> tables.TRACE_STEP_SHIFT)
             before += step << tables.TRACE_STEP_SHIFT
-            made += struct.pack("=QQQQ", step | len(said) << 32, what, used, whole)
+            made += struct.pack("=QQQQ", step | len(said) << 32, what | pid, used, whole)
             made += said + bytes(-len(said) % (2 * WORD))
         return struct.pack("=IIQQQ", tables.TRACE_CHUNK_MAGIC, number, first, rows[0][0], 0) + made
 

@@ -6,12 +6,13 @@ import re
 import signal
 import time
 
-from gpucache import ask, gpu, options, recording, setting, state, text, trace
+from gpucache import ask, gpu, machine, options, recording, setting, state, text, trace
 from gpucache.fault import DONE, NOT_DONE, Fault, complain, end_in_order, hold_endings, reason
 
 TRACE, TRACE_ON = setting.TRACES
 STEP_S = 0.2
 LOOK_S = 1.0
+PID_MOST = 0xffffff  # of a record
 # A request takes no name with blanks, and a reply has so much of a name, without other than UTF-8.
 UNFIT, SHOWN_BYTES = re.compile("[\\s?\ufffd]"), 300
 
@@ -65,11 +66,12 @@ class Oom:
 
 
 class Beside:
-    """What NVML says of the process meanwhile, each second."""
+    """What NVML says meanwhile, each second: of the process, and of others where that changes."""
 
     def __init__(self, process):
         self.pid, self.rows, self.next = process.pid, [], 0.0
         self.gpus = gpu.Gpus(stays=True)
+        self.others, self.names = {}, {}  # (pid, uuid) -> bytes; pid -> name
 
     def look(self):
         now = time.monotonic()
@@ -77,17 +79,33 @@ class Beside:
             return
         self.next = now + LOOK_S
         self.gpus.refresh()
-        whole = {its["uuid"]: its["used_bytes"] for its in self.gpus.devices}
-        self.rows += [(time.monotonic_ns(), its["gpu_uuid"], its["used_bytes"],
-                       whole.get(its["gpu_uuid"]) or 0)
-                      for its in self.gpus.processes
-                      if its["pid"] == self.pid and its["used_bytes"] and not self.gpus.why]
+        if self.gpus.why:
+            return
+        now_ns, others = time.monotonic_ns(), {}
+        whole = {its["uuid"]: its["used_bytes"] or 0 for its in self.gpus.devices}
+        for its in self.gpus.processes:
+            pid, uuid, used = its["pid"], its["gpu_uuid"], its["used_bytes"]
+            if pid == self.pid and used:
+                self.rows.append((now_ns, uuid, used, whole.get(uuid, 0), 0, ""))
+            elif pid != self.pid and used and 0 < pid <= PID_MOST:
+                others[pid, uuid] = used
+        for (pid, uuid), used in {**dict.fromkeys(self.others, 0), **others}.items():
+            if self.others.get((pid, uuid), 0) != used:
+                self.rows.append((now_ns, uuid, used, whole.get(uuid, 0), pid, self._name(pid)))
+        self.others = others
+
+    def _name(self, pid):
+        if not self.names.get(pid):
+            self.names[pid] = machine.name_of(pid)
+        return self.names[pid]
 
     def write(self, path):
-        """Behind the trace, which has ended."""
+        """Behind the trace, which has ended. Of no others, if NVML lists the process itself by
+        another number than the one that it has here."""
         self.gpus.close()
+        rows = self.rows if any(not row[4] for row in self.rows) else []
         with trace.Trace(path) as its:
-            its.add(self.rows)
+            its.add(rows)
 
 
 def _begin(process, path):

@@ -6,7 +6,7 @@ import collections
 import gc
 import itertools
 
-from gpucache import beside, block_map
+from gpucache import beside, block_map, outside
 from gpucache.site import Away, Block, Column, Floors, Largest, Levels, Mark, Owners, Site
 from gpucache.trace import KIND, Event
 
@@ -40,8 +40,7 @@ class Usage:
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
-        self.beyond = []        # what NVML said that the process had, beyond what was held
-        self.whole = {}         # device -> [(ns, bytes that are not free)] of the GPU
+        self.outside = outside.Outside()
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.peak_ns = 0
@@ -388,10 +387,6 @@ class Usage:
         """Device memory that was held, on average of the time."""
         return (self._held_time - self.away.area) // self.own_ns
 
-    def median_beyond(self):
-        """Bytes; None: NVML was not asked."""
-        return sorted(self.beyond)[len(self.beyond) // 2] if self.beyond else None
-
     def mean_idle(self):
         return max(0, self._held_time - self.live_time()) // self.own_ns
 
@@ -428,10 +423,10 @@ class Usage:
                                     "total_bytes": event.b}
 
     def _whole_gpu(self, event):
-        self.whole.setdefault(event.aux, []).append((event.ns, max(0, event.b - event.a)))
+        self.outside.note_gpu(event)
 
     def _process(self, event):
-        self.beyond.append(max(0, event.a - self.reserved))
+        self.outside.note_process(event, self.reserved - self.away.bytes)
 
     def _option(self, event):
         name, _, value = event.text.partition("=")

@@ -1,58 +1,20 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report -o FILE.html: what the page does in Chromium."""
 import itertools
-import json
 import os
-import pathlib
 import shutil
-import unittest
 
 from fake import tool
-from report_pages import BAD, WRITER, Pages
-
-import browser
-
-WIDTHS = (1400, 800, 390)
+from opened import Opened, WIDTHS
+from report_pages import BAD, WRITER
 
 
-@unittest.skipUnless(browser.PROGRAM, "Chromium is not there")
-class Opened(Pages):
+class Played(Opened):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.page("program")
         cls.page("paths")
-        cls.browser = browser.Browser()
-        cls.addClassCleanup(cls.browser.__exit__)
-
-    def open(self, name="program", theme="light", width=1400):
-        page = self.browser
-        page.complaints.clear()
-        page.requests.clear()
-        page.prefer(theme)
-        page.resize(width, 900)
-        address = pathlib.Path(self.folder, name + ".html").as_uri()
-        page.open(address)
-        self.assertEqual((page.complaints, page.requests), ([], [address]))
-        return page
-
-    def tearDown(self):
-        self.assertEqual(self.browser.complaints, [])
-        self.assertEqual(len(self.browser.requests), 1)
-
-    def words(self, selector):
-        return self.browser.run(f"document.querySelector({json.dumps(selector)}).innerText")
-
-    def middle(self, selector):
-        found = self.browser.run(f"(its => [its.x + its.width / 2, its.y + its.height / 2])("
-                                 f"document.querySelector({json.dumps(selector)})"
-                                 ".getBoundingClientRect())")
-        return found[0], found[1]
-
-    def click(self, selector):
-        at = self.middle(selector)
-        self.browser.mouse("Pressed", *at)
-        self.browser.mouse("Released", *at)
 
     def now(self, name):
         return int(self.browser.run(f"document.querySelector('[data-name={name}]')"

@@ -8,9 +8,10 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import time
 
-from fake import ALONE, catches, put_text, wait_for
+from fake import ALONE, UUID, UUID_B, catches, put_text, wait_for
 from traced import KIND, NVML, Program, Traces
 
 from gpucache import trace, usage
@@ -110,7 +111,7 @@ class Tracing(Traces):
         context = next(e for e in events if e.kind == KIND["CONTEXT"])
         self.assertEqual({(e.b, e.aux) for e in told}, {(context.b, context.a)})
         used = usage.Usage(trace.Trace(program.path))
-        self.assertGreaterEqual(used.whole[0][-1][1], used.reserved)
+        self.assertGreaterEqual(used.outside.whole[0][-1][1], used.reserved)
         self.assertIn('id="lanes"', self.page_of(program.path))
 
     def test_a_free_in_the_order_of_a_stream(self):
@@ -143,13 +144,16 @@ class Tracing(Traces):
                                r"no trace: .*\n$")
 
     def test_what_nvml_says_of_a_process_that_runs(self):
-        """Is behind the trace, in its order of time."""
+        """Is behind the trace, in its order of time. Others have a record where that changes."""
+        other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self.addCleanup(other.communicate, b"\n")
         program = Program(self, "take a 100000000")
         path = self.file("live.gct")
         os.symlink(NVML, self.file("libnvidia-ml.so.1"))
         self.await_page(program)
         asker = self.asker(program, path, 2.5, "--json", LD_LIBRARY_PATH=self.folder,
-                           NVML_PROCESSES=f"0:{program.pid}:1000000000,0:1:7")
+                           NVML_PROCESSES=f"0:{program.pid}:1000000000,0:{other.pid}:1900000000,"
+                                            f"0:{1 << 24}:5,1:{other.pid}:77,0:1:-")
         program.do("take b 700000000")
         self.assertEqual(json.loads(asker.communicate(timeout=60)[0]),
                          {"file": path, "bytes": os.path.getsize(path)})
@@ -157,16 +161,36 @@ class Tracing(Traces):
         program.end()
         its, events = self.read(path)
         self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, True))
-        told = self.of_kind("PROCESS", events)
+        told = [event for event in self.of_kind("PROCESS", events) if not event.aux]
         self.assertTrue(told)
         for event in told:
             self.assertEqual((event.a, event.b), (1_000_000_000, 1 << 30))
-            self.assertTrue(event.text.startswith("GPU-"))
+            self.assertEqual(event.text, UUID)
+        name = f"{os.path.basename(os.path.realpath(sys.executable))}, without the library"
+        self.assertEqual([(event.a, event.aux, event.text)
+                          for event in self.of_kind("PROCESS", events) if event.aux],
+                         [(1_900_000_000, other.pid, f"{UUID} {name}"),
+                          (77, other.pid, f"{UUID_B} {name}")])
         self.assertEqual([e.ns for e in events], sorted(e.ns for e in events))
         self.assertTrue(0 <= told[0].ns and told[-1].ns < 20e9)
         used = usage.Usage(its)
-        self.assertEqual(used.beyond[-1], 1_000_000_000 - used.reserved)
-        self.assertIn("all that NVML says", self.tool("report", path).stdout)
+        self.assertEqual(used.outside.beyond[-1][1], 1_000_000_000 - used.reserved)
+        said = self.tool("report", path).stdout
+        self.assertIn("all that NVML says", said)
+        self.assertRegex(said, rf"\n *{other.pid}  .*  1.8 GiB  1.8 GiB  {name}\n")
+        self.assertIn(f"PID {other.pid} {name}", self.page_of(path))
+
+    def test_nvml_may_have_the_numbers_of_another_namespace(self):
+        """The process is not among them: it may be one of the others."""
+        program = Program(self, "take a 100000000")
+        path = self.file("live.gct")
+        os.symlink(NVML, self.file("libnvidia-ml.so.1"))
+        self.await_page(program)
+        asker = self.asker(program, path, 1, LD_LIBRARY_PATH=self.folder,
+                           NVML_PROCESSES=f"0:{os.getpid()}:1000000000")
+        self.assertEqual(asker.wait(60), 0)
+        program.end()
+        self.assertEqual(self.of_kind("PROCESS", self.read(path)[1]), [])
 
     def test_owners_of_live_memory_while_it_records(self):
         program = self.program(GPUCACHE_TRACE="here-%p.gct")
