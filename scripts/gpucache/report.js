@@ -5,7 +5,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const find = (words, under = document) => under.querySelector(words);
-const ROWS = 8, FLAME_ROW = 30, FLAME_LEAST = 0.002;
+const ROWS = 8, FLAME_ROW = 30, FLAME_LEAST = 0.002, NEAR_STEP = 100;
 
 function size(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -18,11 +18,19 @@ function size(bytes) {
   return `${bytes < 0 ? "−" : ""}${digits} ${units[power]}`;
 }
 
-function time(ns) {
+// step: what the digits tell apart.
+function time(ns, step = data.width) {
   const [factor, unit] = data.span >= 1e9 ? [1e9, "s"] : data.span >= 1e6 ? [1e6, "ms"] :
     [1e3, "µs"];
-  const digits = Math.min(6, Math.max(0, Math.ceil(Math.log10(factor / data.width)) - 1));
+  const digits = Math.min(step < data.width ? 9 : 6,
+    Math.max(0, Math.ceil(Math.log10(factor / step)) - 1));
   return `${(ns / factor).toFixed(digits)} ${unit}`;
+}
+
+// The highest moment of a column.
+function when(column) {
+  return time(data.at[column], column < data.slots.length ? data.width :
+    Math.min(data.width, NEAR_STEP));
 }
 
 // An element: its name, its attributes, and what it holds: words or elements.
@@ -56,8 +64,7 @@ function showChanges(a, b) {
   const most = Math.abs(rows.length ? rows[0][3] : 1);
   const plus = bytes => (bytes > 0 ? "+" : "") + size(bytes);
   find("#changed").replaceChildren(
-    `${size(total(before))} at ${time(data.at[a])} → ` +
-      `${size(total(after))} at ${time(data.at[b])}: `,
+    `${size(total(before))} at ${when(a)} → ${size(total(after))} at ${when(b)}: `,
     make("b", {}, plus(total(after) - total(before))));
   const shown = rows.slice(0, ROWS).map(([its, x, y, change]) => make("tr", {},
     make("td", {title: its.detail || its.name}, dot(its.owner), its.name,
@@ -139,12 +146,32 @@ function startTheme() {
   dark.addEventListener("change", () => dispatchEvent(new Event("theme")));
 }
 
+// The columns of a stretch, behind all others.
+function addNear(its) {
+  const starts = sums(its.starts), held = data.series.map(() => 0);
+  const away = its.away ? sums(its.away) : starts.map(() => 0);
+  const push = (to, from) => from.forEach(value => to.push(value));
+  its.first = data.starts.length;
+  let place = 0;
+  starts.forEach(() => {
+    for (let left = its.changes[place++]; left; left--, place += 2)
+      held[its.changes[place]] += its.changes[place + 1];
+    data.series.forEach((series, i) => series.held.push(held[i]));
+  });
+  push(data.starts, starts.map(ns => ns / data.width));
+  push(data.at, sums(its.at));
+  push(data.reserved, sums(its.reserved));
+  push(data.away, away);
+}
+
 function startPicture() {
   data.at = sums(data.at);
   data.slots = sums(data.slots);
   data.reserved = sums(data.reserved);
   data.away = data.away ? sums(data.away) : data.reserved.map(() => 0);
   data.series.forEach(its => its.held = sums(its.held));
+  data.starts = [...data.slots];
+  data.near.forEach(addNear);
   let flameAt = "peak";
   const buttons = document.querySelectorAll("#flame [data-at]");
   const flame = line => {

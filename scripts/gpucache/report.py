@@ -174,9 +174,9 @@ class Report:
         said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by " \
                f"{self._name(site)} ("
         said += text.cut(self.where(site)[1], SENTENCE_MOST - len(said) - len(").")) + ")."
-        less = used.in_the_other_order()
-        if used.freed and less < 0.99 * used.peak:
-            ns, site, change = used.freed
+        less = used.after_peak.other_order(used.peak)
+        if used.after_peak.freed and less < 0.99 * used.peak:
+            ns, site, change = used.after_peak.freed
             said += f" The last block came {text.duration(ns - used.peak_ns)} before the next " \
                     f"free, of {text.size(-change)} by {self._name(site)}; in the other order " \
                     f"the peak is {text.size(less)}."

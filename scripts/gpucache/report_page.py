@@ -11,7 +11,8 @@ import pkgutil
 import re
 import string
 
-from gpucache import replay, text, together
+from gpucache import replay, report_data, text, together
+from gpucache.report_data import steps
 from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column
 
@@ -34,11 +35,6 @@ escape = html.escape
 def _asset(name):
     """A file of the package."""
     return pkgutil.get_data("gpucache", name).decode()
-
-
-def _steps(values):
-    """The differences, which take fewer digits."""
-    return [values[0], *(b - a for a, b in zip(values, values[1:]))] if values else []
 
 
 def _json(data):
@@ -86,7 +82,7 @@ class Page:
         self.columns = list(self.usage.columns)
         if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
             self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
-        self.moments = None
+        self.moments, self.near = None, self.usage.stretches() if self.columns else []
         self.others = together.others([its, *its.beside])
         self.is_whole = any(each.usage.outside.whole for each in (its, *its.beside))
         self.end = "at exit" if self.trace.ended and not self.usage.oom else "at the end"
@@ -105,7 +101,8 @@ class Page:
     # The data of the scripts
 
     def _series(self):
-        """The largest call sites, and one of the others for each library: sums stay true."""
+        """The largest call sites, and one of the others for each library: sums stay true. And a
+        function: the number of a site's series."""
         found, sites = self.usage.sites, {}
         largest = set(sorted(found, key=lambda site: -found[site].most)[:SERIES])
         for site in [*found, 0, OTHERS]:
@@ -115,12 +112,16 @@ class Page:
         for number, column in enumerate(self.columns):
             for site, size in column.held.items():
                 held[sites[site]][number] += size
-        exits = collections.Counter()
+        exits, near = collections.Counter(), {
+            sites[site] for its in self.near for column in its.columns for site in column.changes}
         for site, its in found.items():
             exits[sites[site]] += its.live
         names.sort(key=lambda name: -max(held[name], default=0))
-        return [self._one_series(name, held[name], exits[name]) for name in names
-                if any(held[name]) or exits[name]]
+        series = [(name, self._one_series(name, held[name], exits[name])) for name in names
+                  if any(held[name]) or exits[name] or name in near]
+        series.sort(key=lambda row: row[1]["owner"])
+        places = {name: place for place, (name, _) in enumerate(series)}
+        return [its for _, its in series], lambda site: places[sites[site]]
 
     def _owner(self, site):
         """As the page names it."""
@@ -141,7 +142,7 @@ class Page:
             [str(place) for place in reversed(self.report.symbols.path(name)[1:])]
         detail = "" if isinstance(name, tuple) else self._detail(name)
         return {"name": shown, "where": where, "owner": self.owners.index(owner), "exit": at_exit,
-                "held": _steps(held), **({"callers": path} if path else {}),
+                "held": steps(held), **({"callers": path} if path else {}),
                 **({"detail": detail} if detail else {})}
 
     def _detail(self, site):
@@ -169,53 +170,22 @@ class Page:
         return min(near, key=lambda n: (columns[n].live, -n), default=0), peak
 
     def _lanes(self):
-        """The processes of the GPU, and the GPU. Nothing of one process alone, if the trace does
-        not tell what else the GPU held."""
-        if not self.has_lanes():
-            return {}
-        processes, others = [self.report, *self.report.beside], self.others
-        gpus, lanes = self.report.gpus or together.gpus(processes), \
-            [together.lane(its) for its in processes]
-        lanes += [together.lane_of(its, self.usage.column_ns) for its in others]
-        rest = together.rest(processes, lanes)
-        most, slot = together.highest(lanes)
-        names = [f"GPU {gpu['device']} {gpu['name']}" for gpu in gpus.values()]
-        told = []
-        for its, lane in zip(processes, lanes):
-            slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])
-            told.append({"name": f"PID {its.trace.pid} {its.trace.program}",
-                         "slots": _steps(slots), "held": _steps(held), "live": _steps(live),
-                         "marks": self._told([mark for mark in its.usage.marks
-                                              if mark.kind in LANE_FLAGS][:LANE_MARKS])})
-        for its, lane in zip(others, lanes[len(processes):]):
-            slots, held, _ = map(list, zip(*lane))
-            told.append({"name": together.name_of(its), "slots": _steps(slots),
-                         "held": _steps(held)})
-        return {"lanes": told, "rest_slots": _steps([slot for slot, _ in rest]),
-                "rest": _steps([size for _, size in rest]),
-                "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
-                "capacity": sum(gpu["total_bytes"] for gpu in gpus.values()), "most": most,
-                "most_slot": slot}
-
-    def _nvml(self):
-        """What NVML said that the process had, beyond what it held, from a column's number on."""
-        found = [(ns // self.usage.column_ns, size) for ns, size in self.usage.outside.beyond]
-        if found and self.usage.span_ns < self.report.whole_ns - self.usage.column_ns:
-            found.append((self.columns[-1].ns // self.usage.column_ns, -1))  # not known
-        return {"nvml_slots": _steps([slot for slot, _ in found]),
-                "nvml": _steps([size for _, size in found])} if found else {}
+        return report_data.lanes(self.report, self.others, lambda marks: self._told(
+            [mark for mark in marks if mark.kind in LANE_FLAGS][:LANE_MARKS])) \
+            if self.has_lanes() else {}
 
     def data(self):
         first, peak = self._ends()
-        series = sorted(self._series(), key=lambda its: its["owner"])
+        series, place = self._series()
         width = self.usage.column_ns
-        return {**self._lanes(), **self._nvml(), "width": width, "a": first, "b": peak,
-                "peak": peak, "span": max(self.usage.span_ns, self.report.whole_ns),
-                "slots": _steps([column.ns // width for column in self.columns]),
-                "at": _steps([column.ns for column in self.columns]),
-                "reserved": _steps([column.reserved for column in self.columns]),
-                **({"away": _steps([column.away for column in self.columns])}
+        return {**self._lanes(), **report_data.nvml(self.report), "width": width, "a": first,
+                "b": peak, "peak": peak, "span": max(self.usage.span_ns, self.report.whole_ns),
+                "slots": steps([column.ns // width for column in self.columns]),
+                "at": steps([column.ns for column in self.columns]),
+                "reserved": steps([column.reserved for column in self.columns]),
+                **({"away": steps([column.away for column in self.columns])}
                    if self.usage.away.area else {}),
+                "near": [report_data.near(its, place, self.usage.away.area) for its in self.near],
                 "owners": self.owners, "series": series, "maps": self.maps(),
                 "marks": self._told(self.usage.marks[:MARKS])}
 
@@ -431,7 +401,8 @@ class Page:
         its, used = self.trace, self.usage
         yield f"Recorded by libgpucache {its.library_version}, with the clock {its.clock}. The " \
               "owner of memory is the library whose code asked for it, by its return address. A " \
-              f"column shows the highest moment of {_duration(used.column_ns)}."
+              f"column shows the highest moment of {_duration(used.column_ns)}. Zoomed in, the " \
+              "picture has each change next to the peak and to failures for want of memory."
         if self.report.settings():
             yield f"{self.report.settings()}. They are those of the start of the trace."
         if self.report.beside:

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-// The picture of memory over time. A moment is a slot: a column's place in time. Each bin of the
-// picture shows its highest column, whole, so that sums stay true.
+// The picture of memory over time. A slot is the time of a column, and a place is a number of slots
+// with a part of one. Near the peak there are finer columns, for the picture when it is zoomed in.
+// Each bin of the picture shows its highest column, whole, so that sums stay true.
 "use strict";
 
 const HEIGHT = 340, LEFT = 66, RIGHT = 8, TOP = 74, BOTTOM = 24, FLAG_ROWS = 3;
-const FLAG_LETTERS = 44, TABLE_ROWS = 200;
+const FLAG_LETTERS = 44, LABEL_LETTERS = 7, TABLE_ROWS = 200, LEAST_NS = 100, CLOSER = 10;
 
 class Timeline {
   // moved: called when A or B is another column.
@@ -13,12 +14,8 @@ class Timeline {
     this.columns = data.at.map((_, i) => data.series.reduce((sum, its) => sum + its.held[i], 0));
     this.num = data.slots[data.slots.length - 1] + 1;
     this.num = Math.max(this.num, Math.ceil(data.span / data.width));
-    this.columnOf = new Int32Array(this.num);
-    for (let slot = 0, i = 0; slot < this.num; slot++) {
-      while (i + 1 < data.slots.length && data.slots[i + 1] <= slot)
-        i++;
-      this.columnOf[slot] = i;
-    }
+    this.coarse = {starts: data.slots, columns: data.slots.map((_, i) => i)};
+    this.near = this.withNear();
     Object.assign(this, {by: "owner", lo: 0, hi: this.num, a: data.a, b: data.b, peak: data.peak});
     this.svg = find("#timeline svg");
     this.nvmlSlots = sums(data.nvml_slots || []);
@@ -41,27 +38,71 @@ class Timeline {
     return LEFT + (this.width - LEFT - RIGHT) * (slot - this.lo) / (this.hi - this.lo);
   }
 
-  slot(event) {
+  place(event) {
     const box = this.svg.getBoundingClientRect();
     const part = (event.clientX - box.left - LEFT) / (this.width - LEFT - RIGHT);
-    const slot = Math.floor(this.lo + part * (this.hi - this.lo));
-    return Math.max(this.lo, Math.min(this.hi - 1, slot));
+    return Math.max(this.lo, Math.min(this.hi, this.lo + part * (this.hi - this.lo)));
+  }
+
+  // The columns of all, with the finer ones where they are.
+  withNear() {
+    const found = [], [starts, columns] = [[], []];
+    const ends = data.near.map(its => [data.starts[its.first], its.end / data.width]);
+    const add = (start, column) => found.push([start, column]);
+    data.slots.forEach((slot, i) => ends.some(([from, to]) => slot >= from && slot < to) ||
+      add(slot, i));
+    ends.forEach(([, to]) => add(to, this.indexOf(data.slots, to)));
+    for (let i = data.slots.length; i < data.starts.length; i++)
+      add(data.starts[i], i);
+    for (const [start, column] of found.sort((x, y) => x[0] - y[0])) {
+      starts.push(start);
+      columns.push(column);
+    }
+    return {starts, columns};
+  }
+
+  // The columns of the picture: finer ones only where a coarse one is wider than a pixel.
+  level() {
+    const wide = this.hi - this.lo < Math.min(this.num, this.width - LEFT - RIGHT);
+    return data.near.length && wide ? this.near : this.coarse;
+  }
+
+  // The last of these that is not behind the place.
+  indexOf(starts, place) {
+    let [low, high] = [0, starts.length];
+    while (low + 1 < high) {
+      const middle = low + high >> 1;
+      if (starts[middle] <= place)
+        low = middle;
+      else
+        high = middle;
+    }
+    return low;
+  }
+
+  columnAt(place) {
+    const {starts, columns} = this.level();
+    return columns[this.indexOf(starts, place)];
   }
 
   y(bytes) {
     return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * bytes / this.top;
   }
 
-  // [first slot, slot behind it, column] of each bin.
+  // [first place, place behind it, column] of each bin.
   bins(most) {
-    const step = Math.max(1, (this.hi - this.lo) / most), found = [];
+    const {starts, columns} = this.level(), found = [], span = this.hi - this.lo;
+    const step = columns === this.near.columns ? span / most : Math.max(1, span / most);
     const height = i => this.columns[i] + data.reserved[i] / 2 ** 50;
-    for (let from = this.lo; from < this.hi - 1e-6; from += step) {
-      const to = Math.min(this.hi, from + step);
-      let best = this.columnOf[Math.floor(from)];
-      for (let slot = Math.floor(from) + 1; slot < Math.floor(to + 1e-6); slot++)
-        if (height(this.columnOf[slot]) > height(best))
-          best = this.columnOf[slot];
+    let place = this.indexOf(starts, this.lo);
+    for (let n = 0; n * step < span - step * 1e-6; n++) {
+      const from = this.lo + n * step, to = Math.min(this.hi, from + step);
+      while (place + 1 < starts.length && starts[place + 1] <= from)
+        place++;
+      let best = columns[place];
+      for (let i = place + 1; i < starts.length && starts[i] < to - step * 1e-6; i++)
+        if (height(columns[i]) > height(best))
+          best = columns[i];
       found.push([from, to, best]);
     }
     return found;
@@ -92,6 +133,8 @@ class Timeline {
     if (this.lanes)
       this.lanes.draw();
     find("#all").hidden = this.hi - this.lo === this.num;
+    find("#closer").hidden = !data.near.length ||
+      (this.hi - this.lo) * data.width < 1.01 * LEAST_NS;
     if (!find("#as-table").hidden)
       this.showTable(layers);
   }
@@ -106,11 +149,16 @@ class Timeline {
     const power = 10 ** Math.floor(Math.log10(rough));
     const every = [1, 2, 5, 10].find(n => n * power >= rough) * power;
     const [unit, name] = span >= 1e9 ? [1e9, "s"] : span >= 1e6 ? [1e6, "ms"] : [1e3, "µs"];
-    for (let n = Math.ceil(this.lo * data.width / every); n * every < this.hi * data.width; n++) {
+    const first = Math.ceil(this.lo * data.width / every);
+    const digits = Math.max(0, -Math.floor(Math.log10(every / unit) + 1e-6));
+    const number = n => `${+(n * every / unit).toFixed(digits)}`;
+    const isLong = number(first + 1).length > LABEL_LETTERS;  // the others are told from the first
+    for (let n = first; n * every < this.hi * data.width; n++) {
       const x = this.x(n * every / data.width);
+      const words = !isLong ? `${number(n)} ${name}` : n > first ? `+${number(n - first)} ${name}` :
+        time(n * every, every / 10);
       found.push(make("line", {class: "grid", x1: x, x2: x, y1: TOP - 14, y2: HEIGHT - BOTTOM}),
-        make("text", {x, y: HEIGHT - 6, "text-anchor": "middle"},
-          `${+(n * every / unit).toPrecision(7)} ${name}`));
+        make("text", {x, y: HEIGHT - 6, "text-anchor": "middle"}, words));
     }
     return found;
   }
@@ -144,17 +192,18 @@ class Timeline {
   drawMarkers() {
     const held = this.over.contains(document.activeElement) &&
       document.activeElement.dataset.name;
-    const slots = {a: data.slots[this.a], b: data.slots[this.b]};
-    const inside = slot => Math.max(LEFT, Math.min(this.width - RIGHT, this.x(slot + .5)));
-    const [l, r] = [inside(slots.a), inside(slots.b)].sort((m, n) => m - n);
+    const place = column => this.level() === this.near || column >= data.slots.length ?
+      data.at[column] / data.width : data.slots[column] + .5;
+    const inside = column => Math.max(LEFT, Math.min(this.width - RIGHT, this.x(place(column))));
+    const [l, r] = [inside(this.a), inside(this.b)].sort((m, n) => m - n);
     const all = [make("rect", {class: "between", x: l, y: 20, width: r - l,
       height: HEIGHT - BOTTOM - 20})];
     for (const name of ["a", "b"]) {
-      const x = inside(slots[name]);
+      const x = inside(this[name]);
       const its = make("g", {class: "marker", tabindex: 0, role: "slider", "data-name": name,
         "aria-label": `marker ${name.toUpperCase()}`, "aria-valuemin": 0,
-        "aria-valuemax": this.num - 1, "aria-valuenow": slots[name], "aria-valuetext":
-          `${time(data.at[this[name]])}, ${size(this.columns[this[name]])} live`},
+        "aria-valuemax": this.num - 1, "aria-valuenow": data.starts[this[name]], "aria-valuetext":
+          `${when(this[name])}, ${size(this.columns[this[name]])} live`},
       make("line", {x1: x, x2: x, y1: 18, y2: HEIGHT - BOTTOM}),
       make("rect", {class: "catch", x: x - 6, y: 0, width: 12, height: HEIGHT - BOTTOM}),
       make("rect", {x: x - 8, y: 0, width: 16, height: 19, rx: 3}),
@@ -168,27 +217,30 @@ class Timeline {
       find(`[data-name=${held}]`, this.over).focus();
   }
 
-  move(name, slot) {
-    this[name] = this.columnOf[Math.max(0, Math.min(this.num - 1, slot))];
+  move(name, column) {
+    this[name] = column;
     this.drawMarkers();
-    this.read(this[name]);
+    this.read(column);
     this.moved();
   }
 
   key(event, name) {
-    const way = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    const way = {ArrowLeft: -1, ArrowRight: 1}[event.key], {starts, columns} = this.level();
     if (!way)
       return;
     event.preventDefault();
-    const column = this[name] + way * (event.shiftKey ? 10 : 1);
-    this.move(name, data.slots[Math.max(0, Math.min(data.slots.length - 1, column))]);
+    const now = columns.indexOf(this[name]);
+    const at = columns === this.near.columns ? data.at[this[name]] / data.width :
+      data.starts[this[name]];
+    const place = (now < 0 ? this.indexOf(starts, at) : now) + way * (event.shiftKey ? 10 : 1);
+    this.move(name, columns[Math.max(0, Math.min(columns.length - 1, place))]);
   }
 
   take(event, name) {
     event.preventDefault();
     event.stopPropagation();
     find(`[data-name=${name}]`, this.over).focus();
-    this.drag(event, now => this.move(name, this.slot(now)));
+    this.drag(event, now => this.move(name, this.columnAt(this.place(now))));
   }
 
   drag(event, go, done = () => {}) {
@@ -203,23 +255,34 @@ class Timeline {
   }
 
   zoom(event) {
-    const first = this.slot(event), start = event.clientX;
+    const first = this.place(event), start = event.clientX;
     const box = make("rect", {class: "chosen", y: TOP - 14, height: HEIGHT - BOTTOM - TOP + 14});
     this.svg.append(box);
     this.drag(event, now => {
-      const ends = [this.x(first), this.x(this.slot(now) + 1)].sort((m, n) => m - n);
+      const ends = [this.x(first), this.x(this.place(now))].sort((m, n) => m - n);
       box.setAttribute("x", ends[0]);
       box.setAttribute("width", ends[1] - ends[0]);
     }, last => {
       box.remove();
-      const [lo, hi] = [first, this.slot(last)].sort((m, n) => m - n);
       if (Math.abs(last.clientX - start) > 5)
-        this.show(lo, Math.min(this.num, Math.max(hi + 1, lo + 4)));
+        this.show(...[first, this.place(last)].sort((m, n) => m - n));
     });
   }
 
+  // Shows the peak, and a part of the time that is shown around it.
+  closer() {
+    const place = data.at[this.peak] / data.width, half = (this.hi - this.lo) / CLOSER / 2;
+    this.show(place - half, place + half);
+  }
+
+  // Whole slots, and no fewer than four, but where there are finer columns.
   show(lo, hi) {
-    Object.assign(this, {lo, hi});
+    const near = data.near.some(its => data.starts[its.first] < hi && its.end / data.width > lo);
+    const least = near ? LEAST_NS / data.width : 4;
+    if (!near)
+      [lo, hi] = [Math.floor(lo), Math.ceil(hi)];
+    hi = Math.min(this.num, Math.max(hi, lo + least));
+    Object.assign(this, {lo: Math.max(0, Math.min(lo, hi - least)), hi});
     this.draw();
   }
 
@@ -236,13 +299,13 @@ class Timeline {
       make("span", {class: "n", style: "flex:none"}, size(bytes)));
     const total = this.columns[column], away = data.away[column];
     const held = Math.max(total, data.reserved[column]);
-    const beyond = this.beyond(data.slots[column]);
+    const slot = Math.floor(data.starts[column]), beyond = this.beyond(slot);
     const others = this.lanes && beyond === undefined ?
-      this.lanes.others(data.slots[column]) : undefined;
-    const free = this.lanes ? this.lanes.free(data.slots[column]) : undefined;
-    const words = column === this.peak ? ", the peak" : "";
+      this.lanes.others(slot) : undefined;
+    const free = this.lanes ? this.lanes.free(slot) : undefined;
+    const words = data.at[column] === data.at[this.peak] ? ", the peak" : "";
     if (this.lanes)
-      this.lanes.read(data.slots[column]);
+      this.lanes.read(slot);
     const largest = layer => (layer.all || []).reduce((x, y) =>
       y.held[column] > x.held[column] ? y : x, layer.all ? layer.all[0] : null);
     const rows = this.layers().filter(layer => layer.of(column)).map(layer => {
@@ -251,7 +314,7 @@ class Timeline {
         best ? `${best.name}, ${size(best.held[column])}` : layer.where)];
     });
     rows.sort((m, n) => n[0] - m[0]);
-    find(".reading").replaceChildren(make("span", {}, "at ", make("b", {}, time(data.at[column])),
+    find(".reading").replaceChildren(make("span", {}, "at ", make("b", {}, when(column)),
       words), row(make("i", {class: "dot", style: "background:var(--idle)"}), "idle",
       Math.min(held - total, held - away), "held, not in use"),
     ...rows.slice(0, 9).map(each => each[1]),
@@ -273,7 +336,7 @@ class Timeline {
     const head = ["time", "live", "held", ...shown.map(layer => layer.name)].map(words =>
       make("th", {scope: "col", class: "n"}, words));
     const rows = this.bins(TABLE_ROWS).map(([, , i]) => i).filter((i, k, all) => i !== all[k - 1])
-      .map(i => make("tr", {}, cell(time(data.at[i])), cell(size(this.columns[i])),
+      .map(i => make("tr", {}, cell(when(i)), cell(size(this.columns[i])),
         cell(size(Math.max(data.reserved[i], this.columns[i]) - data.away[i])),
         ...shown.map(layer => cell(layer.of(i) ? size(layer.of(i)) : "–"))));
     const marks = data.marks.map(([ns, , words]) => make("tr", {}, cell(time(ns)),
@@ -288,9 +351,11 @@ class Timeline {
   start() {
     this.svg.addEventListener("pointerdown", event => this.zoom(event));
     this.svg.addEventListener("dblclick", () => this.show(0, this.num));
-    this.svg.addEventListener("pointermove", event => this.read(this.columnOf[this.slot(event)]));
+    this.svg.addEventListener("pointermove", event => this.read(
+      this.columnAt(this.place(event))));
     this.svg.addEventListener("pointerleave", () => this.read(this.peak));
     find("#all").addEventListener("click", () => this.show(0, this.num));
+    find("#closer").addEventListener("click", () => this.closer());
     const table = find("#table-key");
     table.addEventListener("click", () => {
       find("#as-table").hidden = !find("#as-table").hidden;

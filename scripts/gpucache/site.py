@@ -6,6 +6,7 @@ import itertools
 import operator
 import os
 
+from gpucache.detail import AWAY, HOLD
 from gpucache.trace import KIND, OTHERS
 
 SITES_MOST = 300    # of a column; the others count as OTHERS
@@ -105,6 +106,52 @@ class Away:
         """So much is away from now on."""
         self.area += self.bytes * max(0, ns - self._ns)
         self.bytes, self._ns = size, max(ns, self._ns)
+
+
+class AfterPeak:
+    """The peak's last block came; then freed, (ns, site, bytes), was the first to go. before,
+    after: the highest moments on both sides."""
+
+    def __init__(self):
+        self.freed, self.before, self.after = None, 0, 0
+        self.is_open = self.is_new = self._notes = False
+        # (ns, site, bytes, address) that changed since, in the column of the peak and in the next
+        # one; the place of the first one among those that are not taken.
+        self.since, self._place = [], 0
+
+    def begin(self, before, place):
+        self.freed, self.before, self.after = None, before, 0
+        self.is_open = self.is_new = self._notes = True
+        self.since.clear()
+        self._place = place
+
+    def take(self, changes):
+        if self._notes:
+            self.since += [its for its in changes[self._place:] if its[1] not in (HOLD, AWAY)]
+        self._place = 0
+
+    def end_column(self, peak, best):
+        if not self.is_open:
+            if self.freed:
+                self.after = max(self.after, best)
+            return
+        level = peak
+        for change in self.since:
+            level += change[2]
+            if self.freed is None and change[2] < 0:
+                self.freed, self.is_open = change[:3], False
+            if self.freed:
+                self.after = max(self.after, level)
+
+    def begin_column(self):
+        self._notes = self.is_open or self.is_new
+        if not self.is_new:
+            self.since.clear()
+        self.is_new = False
+
+    def other_order(self, peak):
+        """The peak, had its last block come after the first free that followed it."""
+        return max(self.before, self.after) if self.freed else peak
 
 
 def _follows(part, its):

@@ -6,8 +6,9 @@ import collections
 import gc
 import itertools
 
-from gpucache import beside, block_map, outside
-from gpucache.site import Away, Block, Column, Floors, Largest, Levels, Mark, Owners, Site
+from gpucache import beside, block_map, detail, outside
+from gpucache.site import (AfterPeak, Away, Block, Column, Floors, Largest, Levels, Mark, Owners,
+                           Site)
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -15,6 +16,7 @@ ENOUGH = 0.98       # of the time
 LATE_FREE_NS, LATE_MOST = 1_000_000, 8  # of one address
 NATIVE_PAIR_NS = 88_000  # of cudaMalloc and cudaFree without the library; RESULTS.md
 OUT_OF_MEMORY = 2   # CUresult
+CUT = 1 << 14       # changes
 MAPPED = {"ALLOC_FAILED": "out of memory", "FLUSH": "a flush"}  # moments with a map of the blocks
 ALLOCS = tuple(KIND[name] for name in ("ALLOC_FAST", "ALLOC", "ALLOC_DRIVER", "LIVE"))
 FREE, FREE_ASYNC, LIVE, ALLOC, ALLOC_FAST, ALLOC_DRIVER = (
@@ -45,9 +47,7 @@ class Usage:
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.peak_ns = 0
         self.reserved_peak = self.pool_peak = 0  # pool: without what is beside it
-        # The peak's last block came at peak_ns; then freed, (ns, site, bytes), was the first to go.
-        # before, after: the highest moments on both sides.
-        self.freed, self.before, self.after, self._peak_is_open = None, 0, 0, False
+        self.after_peak = AfterPeak()
         self.beside = beside.Beside(self._beside_changed)
         self.driver_ns = 0   # in calls that took or gave device memory
         self.levels, self.columns = Levels(), []
@@ -61,7 +61,7 @@ class Usage:
         self._contexts = set()  # that are there
         self._reserved = collections.Counter()  # of each context
         self._unknown = set()   # addresses that were freed and are none that the trace knows
-        self.moments, self._peak_is_new = block_map.Moments(), False
+        self.moments = block_map.Moments()
         self._peak_ranges = None  # of the peak, whose blocks are to be kept
         # Of the column: its highest moment, which has a number. has_changed: live memory, since.
         self._best, self._best_ns, self._best_reserved, self._moment = 0, 0, 0, 0
@@ -69,9 +69,8 @@ class Usage:
         # site -> Site of those that changed since the highest moment of the column before.
         self._largest, self._touched = Largest(), {}
         self._owners = Owners(its)
-        # (ns, site, bytes, address) of what changed since the highest moment of all, in its column
-        # and the next one.
-        self._changes, self._notes_changes = [], False
+        self._changes = []  # (ns, site, bytes, address) since the last cut
+        self.detail = detail.Detail(lead_ns, self.span_ns)
         collects = gc.isenabled()
         gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
         try:
@@ -113,7 +112,7 @@ class Usage:
         late, by_driver, change = self._late, self._by_driver, self._changes.append
         touched = self._touched
         live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
-        level, end_ns, notes = live >> 20, self._end_ns, self._notes_changes
+        level, end_ns = live >> 20, self._end_ns
         for ns, kind, addr, size, site, wide in zip(batch.ns, batch.kind, batch.a, batch.b,
                                                     batch.site, batch.wide):
             if ns >= end_ns:
@@ -121,7 +120,7 @@ class Usage:
                           freed)
                 self._finish_column(ns)
                 best, moment, has_changed = live, self._moment, False
-                end_ns, notes = self._end_ns, self._notes_changes
+                end_ns = self._end_ns
             if kind == FREE and addr in blocks and not late and addr not in by_driver:
                 freed = size, site, since, its = pop(addr)
                 freed_addr, freed_ns, life = addr, ns, ns - since
@@ -150,21 +149,28 @@ class Usage:
                 self._take(ns, kind, addr, size, site, wide)
                 live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = \
                     self._state()
-                level, notes = live >> 20, self._notes_changes
+                level = live >> 20
                 continue
             live += size
             if live >> 20 != level:
                 levels[level] += ns - level_ns
                 level, level_ns = live >> 20, ns
-            if notes:
-                change((ns, site, size, addr))
+            change((ns, site, size, addr))
             if live > best:
                 best, has_changed = live, False
                 self._new_best(ns, live)
-                moment, notes = self._moment, self._notes_changes
+                moment = self._moment
             else:
                 has_changed = True
         self._set(live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed)
+        if len(self._changes) >= CUT:
+            self._cut()
+
+    def _cut(self):
+        """What changed goes to those that keep it."""
+        self.after_peak.take(self._changes)
+        self.detail.take(self._changes)
+        self._changes.clear()
 
     def _state(self):
         """What is frequent."""
@@ -192,8 +198,7 @@ class Usage:
         its.live += change
         self._level(ns)
         self.live += change
-        if self._notes_changes:
-            self._changes.append((ns, site, change, addr))
+        self._changes.append((ns, site, change, addr))
         if self.live > self._best:
             self._best, self._has_changed = self.live, False
             self._new_best(ns, self.live)
@@ -219,15 +224,16 @@ class Usage:
         self._best_ns, self._best_reserved = ns, self.reserved
         self.beside.since.clear()
         if live > self.peak:
-            self.before, self.peak, self.peak_ns = self.peak, live, ns
-            self.freed, self.after, self._peak_is_open = None, 0, True
-            self._peak_is_new = self._notes_changes = True
-            self._changes.clear()
+            self.after_peak.begin(self.peak, len(self._changes))
+            self.peak, self.peak_ns = live, ns
+            self.detail.peak(ns, self.detail.number + len(self._changes), self.reserved,
+                             self.away.bytes)
 
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
         moment, which its beginning may be."""
         moment, touched = self._moment, self._touched
+        self._cut()
         self.floors.note(touched)
         held = self._largest.held([(site, its.then if its.moment == moment else its.live)
                                    for site, its in touched.items()])
@@ -241,43 +247,28 @@ class Usage:
             self.columns.append(Column(self._end_ns, held, self.live, self.reserved,
                                        self.away.bytes))
             touched.clear()
-        if self._peak_is_new:
+        if self.after_peak.is_new:
             self._peak_ranges = dict(self.moments.ranges)
             self.beside.note_peak()
         else:
             self._keep_peak()
-        self._after_peak()
+        self.after_peak.end_column(self.peak, self._best)
         self.floors.take(ns, self.sites)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
         self._best_reserved = self.reserved
         self._moment += 1
         self._has_changed = False
-        self._notes_changes = self._peak_is_open or self._peak_is_new
-        if not self._peak_is_new:
-            self._changes.clear()
-        self._peak_is_new = False
+        self.after_peak.begin_column()
         self.beside.since.clear()
 
     def _keep_peak(self):
         """The map of the blocks then, unless a higher moment came in the next column: where memory
         rises all the time there are no copies of all blocks."""
         if self._peak_ranges is not None:
-            self.moments.at_peak(self.peak_ns, self.blocks, self._changes, self._peak_ranges)
+            self.moments.at_peak(self.peak_ns, self.blocks, self.after_peak.since,
+                                 self._peak_ranges)
             self._peak_ranges = None
-
-    def _after_peak(self):
-        if not self._peak_is_open:
-            if self.freed:
-                self.after = max(self.after, self._best)
-            return
-        level = self.peak
-        for change in self._changes:
-            level += change[2]
-            if self.freed is None and change[2] < 0:
-                self.freed, self._peak_is_open = change[:3], False
-            if self.freed:
-                self.after = max(self.after, level)
 
     def _alloc(self, ns, addr, size, site, kind):
         if kind == LIVE and (addr in self.blocks or addr in self._unknown):
@@ -346,6 +337,8 @@ class Usage:
         self._held_time += self.reserved * max(0, ns - self._held_ns)
         self._held_ns = max(ns, self._held_ns)
         self.reserved += change
+        if change:
+            self._changes.append((ns, detail.HOLD, change, None))
         self.reserved_peak = max(self.reserved_peak, self.reserved)
         self.pool_peak = max(self.pool_peak, self.reserved - self.beside.live)
         if self.live == self._best and not self._has_changed and \
@@ -390,10 +383,6 @@ class Usage:
     def mean_idle(self):
         return max(0, self._held_time - self.live_time()) // self.own_ns
 
-    def in_the_other_order(self):
-        """The peak, had its last block come after the first free that followed it."""
-        return max(self.before, self.after) if self.freed else self.peak
-
     def _beside_changed(self, ns, site, change):
         """Device memory beside the pool is live and held. It is not in the map of blocks."""
         its = self.sites[site]
@@ -412,6 +401,15 @@ class Usage:
 
     def _out_of_memory(self, event):
         self.oom = event
+        self._failed(event.ns)
+
+    def _failed(self, ns):
+        self.detail.failed(ns, self.detail.number + len(self._changes), self.sites, self.reserved,
+                           self.away.bytes)
+
+    def stretches(self):
+        """[detail.Near] of the peak, and of failures for want of memory."""
+        return self.detail.stretches(self.at_peak, self.span_ns)
 
     def _neighbour(self, event):
         self.neighbours.append((event.a, event.text, event.b))
@@ -451,12 +449,16 @@ class Usage:
         size = its.b if name == "ALLOC_FAILED" else its.a
         if name in MAPPED and (name != "ALLOC_FAILED" or its.a == OUT_OF_MEMORY):
             self.moments.at(its.ns, MAPPED[name], self.blocks)
+        if name == "ALLOC_FAILED" and its.a == OUT_OF_MEMORY:
+            self._failed(its.ns)
         self.marks.append(Mark(its.ns, name, size, its.text or str(its.a), its.site, self.live))
 
     def _moved(self, event):
         """Memory went to the host, or all that was there came back."""
         self._mark(event)
-        self.away.take(event.ns, self.away.bytes + event.a if event.kind == KIND["PARK"] else 0)
+        before = self.away.bytes
+        self.away.take(event.ns, before + event.a if event.kind == KIND["PARK"] else 0)
+        self._changes.append((event.ns, detail.AWAY, self.away.bytes - before, None))
 
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,

@@ -452,7 +452,8 @@ class Words(Scratch):
         self.assertEqual(found, [(0, {}), (1, {}), (10, {1: 100}), (11, {1: 100}),
                                  (500, {1: 100, 2: 700}), (501, {1: 100, 3: 1}),
                                  (3000, {1: 100, 3: 1}), (3001, {3: 1})])
-        self.assertEqual((used.peak, used.freed, used.in_the_other_order()),
+        its = used.after_peak
+        self.assertEqual((used.peak, its.freed, its.other_order(used.peak)),
                          (800, (5001, 2, -700), 101))
         self.assertEqual(used.live_time(), 100 * 4900 + 800 + 100 + 101 * (30000 - 5002) + 10000)
 

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Figures for the scripts of a report's page. Most are told as the first one and the differences,
+which take fewer digits. A slot is a number of a column of the picture."""
+import collections
+import itertools
+
+from gpucache import together
+
+
+def steps(values):
+    """The differences."""
+    return [values[0], *(b - a for a, b in zip(values, values[1:]))] if values else []
+
+
+def lanes(report, others, told):
+    """The processes of the GPU, and the GPU. others: outside.Others. told: what the page says of
+    marks."""
+    processes = [report, *report.beside]
+    gpus, width = report.gpus or together.gpus(processes), report.usage.column_ns
+    found = [together.lane(its) for its in processes]
+    found += [together.lane_of(its, width) for its in others]
+    rest = together.rest(processes, found)
+    most, slot = together.highest(found)
+    names = [f"GPU {gpu['device']} {gpu['name']}" for gpu in gpus.values()]
+    rows = []
+    for its, lane in zip(processes, found):
+        slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])
+        rows.append({"name": f"PID {its.trace.pid} {its.trace.program}", "slots": steps(slots),
+                     "held": steps(held), "live": steps(live), "marks": told(its.usage.marks)})
+    for its, lane in zip(others, found[len(processes):]):
+        slots, held, _ = map(list, zip(*lane))
+        rows.append({"name": together.name_of(its), "slots": steps(slots), "held": steps(held)})
+    return {"lanes": rows, "rest_slots": steps([slot for slot, _ in rest]),
+            "rest": steps([size for _, size in rest]),
+            "gpu": names[0] if len(names) == 1 else f"{len(names)} GPUs",
+            "capacity": sum(gpu["total_bytes"] for gpu in gpus.values()), "most": most,
+            "most_slot": slot}
+
+
+def nvml(report):
+    """What NVML said that the process had, beyond what it held, from a slot on."""
+    used = report.usage
+    found = [(ns // used.column_ns, size) for ns, size in used.outside.beyond]
+    if found and used.span_ns < report.whole_ns - used.column_ns:
+        found.append((used.span_ns // used.column_ns, -1))  # others go on; it is not known
+    return {"nvml_slots": steps([slot for slot, _ in found]),
+            "nvml": steps([size for _, size in found])} if found else {}
+
+
+def near(its, place, is_away):
+    """its: a detail.Near. place: the number of a site's series. changes: of each column a number of
+    pairs, and these: a series, and its bytes since the column before."""
+    changes = []
+    for column in its.columns:
+        sums = collections.Counter()
+        for site, size in column.changes.items():
+            sums[place(site)] += size
+        pairs = [(number, size) for number, size in sums.items() if size]
+        changes += [len(pairs), *itertools.chain.from_iterable(pairs)]
+    told = {"starts": [column.start for column in its.columns],
+            "at": [column.ns for column in its.columns],
+            "reserved": [column.reserved for column in its.columns],
+            **({"away": [column.away for column in its.columns]} if is_away else {})}
+    return {"end": its.end_ns, "changes": changes,
+            **{name: steps(values) for name, values in told.items()}}
