@@ -417,7 +417,7 @@ class Page:
         if self.usage.outside.beyond:
             yield "CUDA context, modules: what NVML said each second that the process had, less " \
                   "what it held on the device. nvidia-smi shows both together."
-        unseen = "" if self.is_whole else \
+        unseen = "" if self.is_whole or self.usage.outside.beyond else \
             "CUDA contexts, modules and the local memory of kernels, other processes, and "
         yield f"Not seen: {unseen}what tensors of a framework with a cache of its own lie in a " \
               "block."

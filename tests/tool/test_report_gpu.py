@@ -66,6 +66,7 @@ class Others(Told):
     def test_each_process_has_its_lane(self):
         page = self.page_of("all", self.write("all", *NVML))
         self.assertNotIn(BAD, page)
+        self.assertNotIn("Not seen: CUDA contexts", page)
         data = self.data(page)
         own, jupyter, hostile = data["lanes"]
         self.assertEqual((own["name"], jupyter["name"], hostile["name"]),
