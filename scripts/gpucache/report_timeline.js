@@ -163,11 +163,13 @@ class Timeline {
     return found;
   }
 
-  // Lines of what happened, one a pixel and kind; words where there is room for them.
+  // Lines of what happened, one a pixel and kind; words where there is room for them. The peak and
+  // failures come first.
   flags() {
-    const ends = new Array(FLAG_ROWS).fill(0), lines = [], all = [], seen = new Set();
+    const rows = Array.from({length: FLAG_ROWS}, () => []), lines = [], all = [], seen = new Set();
+    const rank = kind => ["oom", "peak"].indexOf(kind);
     const marks = [...data.marks, [data.at[this.peak], "peak", `peak: ${size(this.columns[
-      this.peak])} live`]].sort((m, n) => (n[1] === "peak") - (m[1] === "peak") || m[0] - n[0]);
+      this.peak])} live`]].sort((m, n) => rank(n[1]) - rank(m[1]) || m[0] - n[0]);
     for (const [ns, kind, what] of marks) {
       const words = what.length > FLAG_LETTERS ? `${what.slice(0, FLAG_LETTERS - 1)}…` : what;
       const x = this.x(ns / data.width), place = `${Math.round(x)} ${kind}`;
@@ -175,7 +177,8 @@ class Timeline {
         continue;
       seen.add(place);
       const wide = 7 * words.length + 10, left = x + wide > this.width;
-      const row = ends.findIndex(end => end <= (left ? x - wide : x));
+      const [from, to] = left ? [x - wide, x] : [x, x + wide];
+      const row = rows.findIndex(its => its.every(([l, r]) => r <= from || to <= l));
       const y = 34 + 16 * Math.max(0, row);
       const its = name => make("g", {class: kind}, name, make("title", {}, `${time(ns)}: ${what}`));
       lines.push(its(make("line", {class: "flag", x1: x, x2: x, y1: row < 0 ? TOP - 2 : y - 10,
@@ -184,7 +187,7 @@ class Timeline {
         continue;
       all.push(its(make("text", {class: "words", x: left ? x - 5 : x + 5, y,
         "text-anchor": left ? "end" : "start"}, words)));
-      ends[row] = left ? x : x + wide;
+      rows[row].push([from, to]);
     }
     return [...lines, ...all];  // no line crosses words
   }

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report -o FILE.html: what the page does in Chromium."""
 import itertools
+import json
 import os
+import pathlib
+import re
 import shutil
 
 from fake import tool
@@ -93,6 +96,27 @@ class Played(Opened):
         page.mouse("Moved", x + 250, y)
         self.assertNotIn("the peak", self.words(".reading"))
         self.assertIn("trace_writer", self.words(".reading"))
+
+    def test_the_words_of_flags_that_matter_most_are_there(self):
+        """Those of the peak and of an allocation that failed, however much happened before them,
+        and no words lie on others."""
+        page, data, _ = self.page("program")
+        at = data["at"][-1] * 6 // 10
+        data["marks"] = [[at - at // 3 * (12 - i) // 12, "flush", f"a flush of the time number {i}"]
+                         for i in range(12)] + [[at, "oom", "out of memory: 4 GiB more"]]
+        text = re.sub(r'"marks":\[.*?\]\](?=,|})', lambda _: '"marks":' + json.dumps(data["marks"]),
+                      page, count=1)
+        pathlib.Path(self.folder, "crowded.html").write_text(text, encoding="utf-8")
+        boxes = self.open("crowded").run(
+            "[...document.querySelectorAll('#timeline .words')].map(its => [its.textContent, "
+            "its.getBBox().x, its.getBBox().x + its.getBBox().width, its.getAttribute('y')])")
+        words = [box[0] for box in boxes]
+        self.assertTrue(any(its.startswith("peak: ") for its in words), words)
+        self.assertIn("out of memory: 4 GiB more", words)
+        self.assertTrue(any(its.startswith("a flush") for its in words), words)
+        for one, other in itertools.combinations(boxes, 2):
+            self.assertTrue(one[3] != other[3] or one[2] <= other[1] or other[2] <= one[1],
+                            (one, other))
 
     def test_what_is_parked_is_shown_so(self):
         areas = "document.querySelectorAll('.picture path.away').length"
