@@ -199,7 +199,7 @@ ACT(memory_that_the_driver_does_not_unmap_stays)
     if (!begin_one(&rc))
         return rc;
     fail_from("cuMemUnmap:1+:1");
-    expect_code(asker_ask("park"), PAGE_REPLY_PARTLY);
+    park_as("park", PAGE_REPLY_PARTLY);
     EXPECT(strstr(asker_reply(), "\"other\""));
     expect_parked(false);
     uint64_t start_ns = scene_now_ns();

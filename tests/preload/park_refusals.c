@@ -55,7 +55,7 @@ ACT(one_answer_each)
     park();
     wake();
     wake();
-    expect_code(asker_ask("park keep=1000000000"), PAGE_REPLY_DONE);
+    park_as("park keep=1000000000", PAGE_REPLY_DONE);
     expect_parked(false);
     expect_code(asker_ask("park gpu=9"), PAGE_REPLY_REFUSED);
     expect_code(asker_ask("park wait=x"), PAGE_REPLY_BAD);

@@ -337,7 +337,7 @@ ACT(what_others_know_of_keeps_its_memory)
     for (int i = 0; i < WAYS; i++) {
         if (tell[i](blocks[i]))
             return scene_simulated() ? 1 : SCENE_SKIP;
-        expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
+        park_as("park wait=2000", PAGE_REPLY_PARTLY);
         exposed += 32 * MIB;
         EXPECT(!asker_page() || exposed_bytes() >= exposed);
         EXPECT(wrong_a() == 0);
@@ -376,7 +376,7 @@ ACT(a_sleeping_rank_keeps_its_buffer)
     for (unsigned char round = 1; round <= 4; round++) {
         REQUIRE(gpu_memset(b, round, BYTES));
         REQUIRE(gpu_sync());
-        expect_code(asker_ask("park wait=2000"), PAGE_REPLY_PARTLY);
+        park_as("park wait=2000", PAGE_REPLY_PARTLY);
         expect_parked(true);
         m.byte = round;
         said = ipc_peer_then(&peer, m, IPC_LOOK);

@@ -54,7 +54,7 @@ static bool is_whole(void)
 
 static void leave(void)
 {
-    expect_code(asker_ask("park wait=2000 whole=1"), PAGE_REPLY_DONE);
+    park_as("park wait=2000 whole=1", PAGE_REPLY_DONE);
     EXPECT(!asker_page() || is_whole());
 }
 
