@@ -36,28 +36,69 @@ ACT(closed_descriptors_are_not_missed)
     return wrong_a() != 0;
 }
 
-ACT(a_core_dump_and_a_child_have_no_copy)
+/* Writable mappings that are large enough for parked bytes. */
+enum { BIG_BYTES = 160 << 20, STAGING_BYTES = 64 << 20, MAPPING_BYTES_LEAST = 8 << 20 };
+
+struct mappings {
+    unsigned count;
+    unsigned long from[256], to[256];
+    uint64_t new_bytes; /* of those that are in no older list */
+};
+
+static bool lies_within(const struct mappings *m, unsigned long from, unsigned long to)
 {
-    char line[256];
-    bool found = false, in_store = false;
-    unsigned long from, to;
-    begin(1);
-    uint64_t big = NEW_BLOCK(64 * MIB);
-    REQUIRE(gpu_memset(big, 1, 64 * MIB));
-    REQUIRE(gpu_sync());
-    park();
+    for (unsigned i = 0; i < m->count; i++)
+        if (from < m->to[i] && to > m->from[i])
+            return true;
+    return false;
+}
+
+/* The mappings of now. Those that were not in *before are in no core dump and in no child. */
+static void read_mappings(struct mappings *m, const struct mappings *before)
+{
+    char line[512], rights[5];
+    unsigned long from = 0, to = 0;
+    bool is_new = false;
+    *m = (struct mappings){0};
     FILE *maps = fopen("/proc/self/smaps", "r");
     EXPECT(maps);
     while (fgets(line, sizeof line, maps)) {
-        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
-            in_store = to - from >= 64 * MIB;
-        else if (in_store && strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " dc") &&
-                 strstr(line, " dd"))
-            found = true;
+        if (sscanf(line, "%lx-%lx %4s ", &from, &to, rights) == 3) {
+            is_new = rights[1] == 'w' && to - from >= MAPPING_BYTES_LEAST &&
+                     !(before && lies_within(before, from, to));
+            if (!is_new)
+                continue;
+            EXPECT(m->count < 256);
+            m->from[m->count] = from;
+            m->to[m->count++] = to;
+        } else if (is_new && before && strncmp(line, "VmFlags:", 8) == 0) {
+            if (!strstr(line, " dc") || !strstr(line, " dd"))
+                fprintf(stderr, "%lx-%lx: %s", from, to, line);
+            EXPECT(strstr(line, " dc") && strstr(line, " dd"));
+            m->new_bytes += to - from;
+        }
     }
     fclose(maps);
-    return (asker_page() && !found) || wrong_a();
 }
+
+static int has_no_copy(const char *place)
+{
+    static struct mappings before, parked;
+    char words[64];
+    begin(1);
+    uint64_t big = NEW_BLOCK(BIG_BYTES);
+    REQUIRE(gpu_memset(big, 1, BIG_BYTES));
+    REQUIRE(gpu_sync());
+    read_mappings(&before, NULL);
+    snprintf(words, sizeof words, "park wait=2000 to=%s", place);
+    park_as(words, PAGE_REPLY_DONE);
+    read_mappings(&parked, &before);
+    EXPECT(!asker_page() || parked.new_bytes >= BIG_BYTES + STAGING_BYTES);
+    return wrong_a() != 0;
+}
+
+ACT_IS(ACT(a_core_dump_and_a_child_have_no_copy), has_no_copy("host"))
+ACT_IS(ACT(a_core_dump_and_a_child_have_no_copy_of_a_file), has_no_copy("/tmp"))
 
 /* The result is taken once main has ended. */
 static void take_result(void)
@@ -230,8 +271,7 @@ ACT(the_current_device_does_not_matter)
     uint64_t other = NEW_BLOCK(BYTES);
     REQUIRE(gpu_spin_fill(other, WORDS, 21, 20 * MS_NS, NULL));
     REQUIRE(gpu_sync());
-    int code = asker_ask("park gpu=0");
-    expect_code(code, PAGE_REPLY_DONE);
+    park_as("park gpu=0", PAGE_REPLY_DONE);
     int wrong = scene_wrong_words(other, WORDS, 21, NULL) != 0;
     REQUIRE(gpu_open(0));
     return wrong || wrong_a();
