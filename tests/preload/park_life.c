@@ -207,6 +207,36 @@ ACT(contexts_end_in_each_state)
     return 0;
 }
 
+/* One use brings the memory of all pools back, or none: where the driver lacks memory for one of
+ * them, the others give theirs back, and the next try is right. */
+ACT(two_pools_come_back_together)
+{
+    enum { CALLS = 7 };
+    begin(1);
+    CUcontext own = NEW_CONTEXT();
+    uint64_t its = NEW_FILLED(WORDS, 5, NULL);
+    REQUIRE(cuCtxSynchronize());
+    unsigned rounds = 2 + (scene_simulated() && asker_page() ? CALLS : 0);
+    for (unsigned i = 0; i < rounds; i++) {
+        park();
+        if (i >= 2) {
+            char text[40];
+            snprintf(text, sizeof text, "cuMemCreate:%u:2", i - 1);
+            REQUIRE(SIM(simFailSpec)(text));
+            (void)asker_ask("wake");
+        }
+        REQUIRE(cuCtxSetCurrent(i == 1 ? context : own));
+        EXPECT((i == 1 ? wrong_a() : scene_wrong_words(its, WORDS, 5, NULL)) == 0);
+        expect_parked(false);
+        REQUIRE(cuCtxSetCurrent(i == 1 ? own : context));
+        EXPECT((i == 1 ? scene_wrong_words(its, WORDS, 5, NULL) : wrong_a()) == 0);
+        REQUIRE(cuCtxSetCurrent(context));
+        if (i >= 2)
+            SIM(simFailClear)(NULL);
+    }
+    return 0;
+}
+
 ACT(limits_hold)
 {
     begin(1);
