@@ -294,15 +294,26 @@ ACT(peers_reach_it_afterwards)
     return wrong_a() != 0 || scene_wrong_words(b, WORDS, 13, NULL);
 }
 
+/* The park of one device waits for the work of the other, whichever is current. */
 ACT(the_current_device_does_not_matter)
 {
     begin(2);
     REQUIRE(gpu_open(1));
     uint64_t other = NEW_BLOCK(BYTES);
-    REQUIRE(gpu_spin_fill(other, WORDS, 21, 20 * MS_NS, NULL));
-    REQUIRE(gpu_sync());
-    park_as("park gpu=0", PAGE_REPLY_DONE);
-    int wrong = scene_wrong_words(other, WORDS, 21, NULL) != 0;
-    REQUIRE(gpu_open(0));
-    return wrong || wrong_a();
+    CUstream its = NEW_STREAM(false);
+    for (int current = 1; current >= 0; current--) {
+        REQUIRE(gpu_open(1));
+        uint32_t *held = scene_hold(its);
+        REQUIRE(gpu_fill(other, WORDS, 21, its));
+        REQUIRE(gpu_open(current));
+        expect_code(asker_ask("park wait=20 gpu=0"), PAGE_REPLY_REFUSED);
+        EXPECT(!asker_page() || strstr(asker_reply(), "GPU work still runs"));
+        scene_let_go(held);
+        park_as("park wait=2000 gpu=0", PAGE_REPLY_DONE);
+        REQUIRE(gpu_open(1));
+        EXPECT(scene_wrong_words(other, WORDS, 21, its) == 0);
+        REQUIRE(gpu_open(0));
+        EXPECT(wrong_a() == 0);
+    }
+    return 0;
 }
