@@ -27,6 +27,9 @@
  *   step N PID       the checkpoint of a process, its own if PID is 0: 0 lock, 1 checkpoint,
  *                    2 restore, 3 unlock; prints the code
  *   load FILE        opens a library
+ *   hold FUNCTION    calls of it wait in the simulated driver,
+ *   let FUNCTION     .. and go on
+ *   calls FUNCTION   how many there were, those that wait among them
  *   nvml             a thread begins to call NVML,
  *   told             "waits", or the code that it got
  *   reset, exit      the context, or the process, ends */
@@ -392,6 +395,13 @@ static bool obey(const char *line)
         drop();
     } else if (sscanf(line, "load %s", file) == 1) {
         EXPECT(dlopen(file, RTLD_NOW));
+    } else if (sscanf(line, "hold %s", file) == 1) {
+        REQUIRE(SIM(simHold)(file));
+    } else if (sscanf(line, "let %s", file) == 1) {
+        SIM(simLetGo)(file);
+    } else if (sscanf(line, "calls %s", file) == 1) {
+        printf("%llu\n", (unsigned long long)SIM(simCallCount)(file));
+        return true;
     } else if (!strncmp(line, "nvml", 4)) {
         start_nvml();
     } else if (!strncmp(line, "told", 4)) {

@@ -36,7 +36,7 @@ class Process:
         for line in lines:
             said = self.talker.do(line)
             if line.split()[0] not in ("check", "copies", "poked", "rest", "info", "rss", "peek",
-                                       "told"):
+                                       "told", "calls"):
                 assert said == "done", said
         return said
 
@@ -88,6 +88,37 @@ class Base(waiting.Waiting):
         code, value, reply = p.ask(words)
         self.assertEqual((code, reply["state"]), (DONE, "woken"), reply)
         return value
+
+    def hold(self, p, function, begin):
+        """Begins something, and waits until its call of that function is held in the driver."""
+        p.do("hold " + function)
+        before = int(p.do("calls " + function))
+        begun = begin()
+        self.wait_for(lambda: int(p.do("calls " + function)) > before, "it is never called")
+        return begun
+
+    def bring(self, p, state, words="park"):
+        """The process is in that state of its gate (shim/park/gate.h), and stays until its program
+        has done the lines that this returns; they have no effect on others. The second result is
+        the request without a reply by then; None: there is none."""
+        out, back, given = "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuMemRelease"
+
+        def begin(request):
+            ask = p.page.put_ask(request)
+            p.page.ring()
+            return ask
+
+        if state in ("closing", "leaving"):
+            ask = self.hold(p, out, lambda: begin(words))
+            if state == "closing":
+                return ["let " + out], ask
+            self.hold(p, given, lambda: p.do("let " + out))  # all is copied by then
+            return ["let " + given], ask
+        if state in ("parked", "waking"):
+            self.park(p, words)
+        if state == "waking":
+            return ["let " + back], self.hold(p, back, lambda: begin("wake"))
+        return [], None
 
     def parks_of_one_at_work(self, p, most, seconds, then=None):
         """Parks a process whose threads work until there were so many parks, or for so long after

@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import signal
 import time
 
 import programs
@@ -182,41 +181,6 @@ class Park(Base):
         self.park(p)
         self.assertEqual(p.talker.finish()[0], 0)
         self.assertGreaterEqual(self.free_mib(), nothing)
-
-    def test_a_stop_in_any_state_changes_nothing(self):
-        p = self.start("make 8 20")
-        for i in range(16):
-            ask = p.page.put_ask("park")
-            p.page.ring()
-            if i % 2:
-                self.assertEqual(p.page.await_reply(*ask, 60)[0], DONE)
-                p.talker.send("check")
-            time.sleep(0.001 * i)  # before, in and behind the park or the wake
-            os.kill(p.pid, signal.SIGSTOP)
-            time.sleep(0.02)
-            os.kill(p.pid, signal.SIGCONT)
-            if i % 2:
-                self.assertEqual(p.talker.read(), "right")
-            else:
-                self.assertEqual(p.page.await_reply(*ask, 60)[0], DONE)
-                self.assertEqual(p.do("check"), "right")
-
-    def test_a_kill_in_any_state_leaves_nothing(self):
-        for i in range(9):
-            p = self.start()
-            nothing = self.free_mib()
-            p.do("make 8 20")
-            if i % 3 == 1:
-                self.park(p)
-            elif i % 3 == 2:
-                p.page.put_ask("park")
-                p.page.ring()
-            if i % 3 < 2:
-                p.talker.send("check")
-            time.sleep(0.003 * i)
-            p.talker.end()
-            self.wait_for(lambda: self.free_mib() >= nothing,  # pylint: disable=W0640
-                          "device memory is left")
 
     def test_who_works_is_left_alone(self):
         """`gpucache park --all`."""
