@@ -57,14 +57,19 @@ class Base(waiting.Waiting):
     def setUp(self):
         self.pages = os.path.join(self.scratch(), "pages")
         self.gpu = self.shared_gpu()
-        self.other = programs.Talker([PARKER], programs.bare(
-            LD_LIBRARY_PATH=FOLDERS, SIM_SHARED=self.gpu, SIM_DEVICES="1", **self.capacity()),
-                                     stderr=None)
-        self.addCleanup(self.other.end)
-        self.other.do("info")
+        self.other = self.start_bare()
 
     def capacity(self):
         return {"SIM_CAPACITY": "1G"}
+
+    def start_bare(self):
+        """A process without the library."""
+        talker = programs.Talker([PARKER], programs.bare(
+            LD_LIBRARY_PATH=FOLDERS, SIM_SHARED=self.gpu, SIM_DEVICES="1", **self.capacity()),
+                                 stderr=None)
+        self.addCleanup(talker.end)
+        talker.do("info")
+        return talker
 
     def start(self, *lines, **options):
         """A process that has done these lines."""

@@ -252,6 +252,29 @@ class Full(Base):
         self.assertEqual(p.talker.read(), "right")
         self.assertEqual(p.park_fields()["needs_bytes"], 0)
 
+    def waiter(self, p):
+        """A use waits for the process's device memory: how many bytes."""
+        p.talker.send("check")
+        return self.wait_for(lambda: p.park_fields()["needs_bytes"], "it waits for nothing")
+
+    def test_the_longest_waiter_comes_first(self):
+        """What would do for the one that came later is left for the first."""
+        first = self.start("make 16 50", GPUCACHE_SHARE="0", GPUCACHE_PARK_WAIT="60s")
+        self.park(first)
+        later = self.start("make 4 8", GPUCACHE_SHARE="0", GPUCACHE_PARK_WAIT="60s")
+        self.park(later)
+        some = self.start_bare()
+        some.do("take 56")
+        self.other.do(f"take {int(self.free_mib()) - 8}")
+        needs = self.waiter(first), self.waiter(later)
+        some.do("drop")
+        free = self.free_mib() * MIB
+        self.assertTrue(8 * MIB < needs[1] < free / 2 < needs[0] / 2, (needs, free))
+        time.sleep(1.5)  # six times the longest pause between two tries
+        self.assertEqual([p.park_fields()["needs_bytes"] for p in (first, later)], list(needs))
+        self.other.do("drop")
+        self.assertEqual((first.talker.read(), later.talker.read()), ("right", "right"))
+
     def test_what_was_freed_meanwhile_needs_no_memory(self):
         p = self.start("make 16 60", GPUCACHE_PARK_WAIT="2s")
         self.park(p)
