@@ -257,6 +257,22 @@ class Full(Base):
         p.talker.send("check")
         return self.wait_for(lambda: p.park_fields()["needs_bytes"], "it waits for nothing")
 
+    def test_a_park_is_refused_while_a_use_waits_for_memory(self):
+        p = self.start("make 16 60")
+        self.park(p)
+        self.fill()
+        needs = self.waiter(p)
+        for words in "park", "park wait=0":
+            self.assertEqual(self.park(p, words, REFUSED)[1]["why"], "it is waking")
+            self.assertEqual(p.park_fields()["needs_bytes"], needs)
+            self.assertEqual(p.state()["park"]["state"], "waits")
+        self.other.do("drop")
+        self.assertEqual(p.talker.read(), "right")
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+        counters = p.state()["counters"]
+        self.assertEqual((counters["num_parks"], counters["num_wakes"]), (2, 2))
+
     def test_the_longest_waiter_comes_first(self):
         """What would do for the one that came later is left for the first."""
         first = self.start("make 16 50", GPUCACHE_SHARE="0", GPUCACHE_PARK_WAIT="60s")

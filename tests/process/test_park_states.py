@@ -66,3 +66,18 @@ class States(Base):
                     self.wait_for(lambda: not os.path.exists(p.path), "its page is left")
                     self.assertEqual(os.listdir(self.pages), [os.path.basename(other.path)])
                     other.talker.finish()
+
+    def test_a_park_that_meets_a_wake_comes_after_it(self):
+        p, _, full = self.started()
+        lines, wake = self.bring(p, "waking")
+        park = p.page.put_ask("park")
+        p.page.ring()
+        p.page.ring()
+        self.assertFalse(self.is_answered(p, park))
+        p.do(*lines)
+        for ask in wake, park:
+            self.assertEqual(p.page.await_reply(*ask, 60)[0], DONE)
+        self.assertGreater(self.free_mib(), full + 16)
+        self.assertEqual(p.do("check"), "right")
+        counters = p.state()["counters"]
+        self.assertEqual((counters["num_parks"], counters["num_wakes"]), (2, 2))
