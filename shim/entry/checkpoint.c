@@ -7,16 +7,34 @@
  *    process with 20 GiB idle took 17 s, and 0.4 s bare (H100). A process of ours is asked through
  *    its page, with a bounded wait. Behind the lock it could not: each of its driver calls blocks.
  *    The process that locks may have taken no memory yet, so the lock starts the library.
- * 2. Before a restore this process gives its idle memory back. The driver needs as much as it
- *    saved. A restore that finds less fails with 2, and an unlock is refused (401) after it (H100).
- *    Where memory is still missing for a restore or an unlock, the call is made again after
- *    neighbours gave theirs (shim/entry/retry.h).
- * 3. A process that this one has locked costs requests one wait in a minute, until it is unlocked
+ * 2. A restore that finds too little memory is the last one: it fails with 2, and each later one
+ *    with 304. An unlock is refused (401), and the process never uses the GPU again (H100, H200).
+ *    The call is not made again after a 2, so what can go goes before it (steps 3 to 5). A process
+ *    that restores itself gives nothing: each of its calls waits for its unlock.
+ * 3. All that is idle in this process goes, also while a capture is open. Our calls break none
+ *    (call_scope.h), and those that a capture forbids are not made (capture.h).
+ * 4. So does what the program freed behind GPU work: without the library each of its frees would
+ *    have waited for that work. The wait is that of POOL_RELEASE_PENDING, and ends after some 10 s.
+ *    What is freed while a capture is open goes if the capture is another thread's and ends within
+ *    that wait. Else it stays, because nothing tells that its work is done.
+ * 5. Neighbours are asked for memory where a device has less free than the restore is known to
+ *    need. That is what the page of the process says that it holds there, and CONTEXT_BYTES for
+ *    what no page tells. It is a guess: what the process has of other kinds counts too little, and
+ *    a page may be 10 s old. Too small a one is as if nobody had asked, and too large a one costs
+ *    idle memory. Nothing is known of a process without a page, or where this one has no context:
+ *    the driver tells neither what a restore needs, nor what is free. Then all would have to give
+ *    all they have, before each restore. So who shares the GPU is to flush first
+ *    (scripts/recipes/checkpoints.md). The questions end after GPUCACHE_SHARE.
+ * 6. No unlock was seen to lack memory. One that does is made again, as other calls are
+ *    (shim/entry/retry.h): nothing says that the process is lost. A process that unlocks itself has
+ *    nothing to give, for the reason of step 2.
+ * 7. A process that this one has locked costs requests one wait in a minute, until it is unlocked
  *    or replies: another tool may unlock it. One that others have locked costs one wait in ten
  *    seconds, as any that does not reply (shim/share/neighbour.h). The driver is not asked for its
  *    state, because it may wait for a process that is frozen.
  * No lock.
  */
+#include "shim/context/context.h"
 #include "shim/control/flush.h"
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
@@ -27,6 +45,7 @@
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
 #include "shim/share/neighbour.h"
+#include "shim/share/neighbour_use.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -35,16 +54,60 @@
  * this process. */
 #define OTHER_WAIT_NS (5 * SEC_NS)
 #define OWN_WAIT_NS (200 * MS_NS)
+#define CONTEXT_BYTES (UINT64_C(512) << 20)
 
-/* While a capture is open a wait would break it. */
-static void release_idle_memory(const char *why)
+enum { HOLDERS_READ = 64 };
+
+/* patiently: step 4. A flush may not be made while a capture is open. */
+static void release_idle_memory(const char *why, bool patiently)
 {
     static const struct empty_cache all = {.device = -1};
-    if (!state_is_on() || capture_open())
+    if (!state_is_on())
         return;
     int saved_errno = errno, cancel = cancel_forbid();
-    flush_pools(&all, OWN_WAIT_NS, why);
+    if (capture_open())
+        context_release(DEVICES_ALL, POOL_RELEASE_IDLE);
+    else
+        flush_pools(&all, OWN_WAIT_NS, why);
+    if (patiently)
+        context_release(DEVICES_ALL, POOL_RELEASE_PENDING);
     cancel_allow(cancel);
+    errno = saved_errno;
+}
+
+/* What the restore of the process needs of the context's device: step 5. 0: not known. */
+static uint64_t needs_of(const struct context *c, int pid)
+{
+    struct neighbour_held holders[HOLDERS_READ];
+    size_t count = lend_list(&c->uuid, holders, HOLDERS_READ);
+    for (size_t i = 0; i < count; i++)
+        if (holders[i].pid == pid)
+            return holders[i].bytes + CONTEXT_BYTES;
+    return 0;
+}
+
+static bool lacks(struct context *c, uint64_t needs_bytes)
+{
+    uint64_t free_bytes = UINT64_MAX, total_bytes;
+    struct backend *b = &c->backend.base;
+    if (!context_pin(c))
+        return false;
+    int code = b->ops->mem_info(b, &free_bytes, &total_bytes);
+    context_unpin(c);
+    return code == 0 && free_bytes < needs_bytes;
+}
+
+static void ask_neighbours(int pid)
+{
+    if (!lend_is_on())
+        return;
+    int saved_errno = errno;
+    FOR_EACH_CONTEXT(c) {
+        struct lend_attempt attempt = {0};
+        uint64_t needs_bytes = needs_of(c, pid);
+        while (lacks(c, needs_bytes) && lend_ask(device_bit(c->device), needs_bytes, &attempt))
+            ;
+    }
     errno = saved_errno;
 }
 
@@ -60,7 +123,7 @@ static bool is_running(int pid)
 CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 {
     if (pid == getpid())
-        release_idle_memory("lock");
+        release_idle_memory("lock", false);
     else if (hooks_init() && library_is_started() && is_running(pid))
         lend_flush(pid, OTHER_WAIT_NS);
     CUresult rc = real.cuCheckpointProcessLock(pid, lock);
@@ -71,14 +134,17 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *restore)
 {
-    if (pid != getpid())
-        release_idle_memory("restore");
-    return retry_cuCheckpointProcessRestore(pid, restore);
+    if (pid != getpid()) {
+        release_idle_memory("restore", true);
+        ask_neighbours(pid);
+    }
+    return real.cuCheckpointProcessRestore(pid, restore);
 }
 
 CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *unlock)
 {
-    CUresult rc = retry_cuCheckpointProcessUnlock(pid, unlock);
+    CUresult rc = pid == getpid() ? real.cuCheckpointProcessUnlock(pid, unlock)
+                                  : retry_cuCheckpointProcessUnlock(pid, unlock);
     if (rc == CUDA_SUCCESS)
         neighbour_set_locked(pid, false);
     return rc;

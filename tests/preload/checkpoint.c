@@ -96,7 +96,10 @@ ACT(what_was_checkpointed_goes_on)
 
 /* ---- a process that another one locks */
 
-enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024 };
+/* Each context takes that (scenes.table). Work takes longer than a flush waits for it. */
+enum { TARGET_LIVE_MIB = 64, TARGET_IDLE_MIB = 1024, CONTEXT_MIB = 512, WORK_MS = 700 };
+/* More than the process ever had in its pool, and less than that and its context. */
+enum { ROOM_MIB = 400 };
 
 /* Frees much before the lock. Has a pool of the driver's, whose figures are a driver call. Says
  * when it is ready, and waits until it may go on. */
@@ -155,33 +158,121 @@ static int take(size_t size_bytes)
     return rc;
 }
 
-/* The one that takes the checkpoint has no memory yet when it locks. It fills the device meanwhile,
- * and frees it. A real device has other users: then only the simulated one is filled. */
-ACT(a_process_is_put_back_where_another_has_freed_memory)
+/* What is in the way of the restore, and is freed before it: memory of the process that takes the
+ * checkpoint, in these cases; or of a third process, all or half of the device. */
+enum freed { FREED, FREED_BEHIND_WORK, FREED_BEFORE_CAPTURE, FREED_BY_ANOTHER, FREED_HALF };
+
+static void work(void *unused)
 {
+    scene_sleep_ms(WORK_MS);
+}
+
+static void fill_and_free(bool behind_work)
+{
+    uint64_t large = 0;
+    printf("more than is free: %d\n", take(FREE_BYTES() + 64 * MIB));
+    printf("nearly all: %d\n", gpu_malloc(&large, FREE_BYTES() - ROOM_MIB * MIB));
+    if (behind_work)
+        REQUIRE(cuLaunchHostFunc(NULL, work, NULL));
+    REQUIRE(gpu_free(large));
+}
+
+/* In a process of its own, when it may. Waits until it may end. */
+static int be_in_the_way(int from, int to)
+{
+    char byte = 0;
+    uint64_t half = 0;
+    EXPECT(read(from, &byte, 1) == 1);
     scene_start(1, 60);
-    if (!can_step())
+    NEW_BLOCK(MIB);
+    if (byte == FREED_HALF) {
+        half = NEW_BLOCK(FREE_BYTES() / 2);
+        REQUIRE(gpu_free(half));
+    } else {
+        fill_and_free(false);
+    }
+    (void)asker_figure("reserved_bytes"); /* its page says it by now */
+    fflush(stdout);
+    EXPECT(write(to, "x", 1) == 1 && read(from, &byte, 1) == 1);
+    return 0;
+}
+
+/* The one that takes the checkpoint has no memory yet when it locks. A real device has other users:
+ * then only the simulated one is filled. A restore that fails loses the process, so the first one
+ * has to find the memory. */
+static int put_back(enum freed freed)
+{
+    char byte = (char)freed;
+    bool has_other = freed == FREED_BY_ANOTHER || freed == FREED_HALF;
+    CUgraph graph = NULL;
+    struct ipc_peer other = {0};
+    if (has_other)
+        other = ipc_peer_fork_work(be_in_the_way);
+    scene_start(1, 60);
+    if (!can_step() || (freed != FREED && !scene_simulated()))
         scene_skip("no checkpoint functions");
     size_t before = FREE_BYTES();
     struct ipc_peer target = start_target();
     printf("lock: %d\n", step(0, target.pid));
     if (scene_simulated())
         printf("what it has freed is %s\n",
-               before - FREE_BYTES() < (TARGET_LIVE_MIB + 64) * MIB ? "free" : "taken");
+               before - FREE_BYTES() < (TARGET_LIVE_MIB + CONTEXT_MIB + 64) * MIB ? "free"
+                                                                                  : "taken");
     NEW_BLOCK(MIB);
+    CUstream stream = NEW_STREAM(true);
     printf("checkpoint: %d\n", step(1, target.pid));
-    if (scene_simulated()) {
-        printf("more than is free: %d\n", take(FREE_BYTES() + 64 * MIB));
-        printf("nearly all: %d\n", take(FREE_BYTES() - TARGET_LIVE_MIB / 2 * MIB));
-    }
-    printf("restore: %d\n", step(2, target.pid));
-    if (scene_simulated()) /* one that fails may be the last */
+    fflush(stdout);
+    if (has_other)
+        EXPECT(write(other.to, &byte, 1) == 1 && read(other.from, &byte, 1) == 1);
+    else if (scene_simulated())
+        fill_and_free(freed == FREED_BEHIND_WORK);
+    if (freed == FREED_BEFORE_CAPTURE)
+        REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    size_t room = FREE_BYTES();
+    int restored = step(2, target.pid);
+    printf("restore: %d\n", restored);
+    if (freed == FREED_HALF)
+        printf("what is idle is %s\n", FREE_BYTES() < room ? "left alone" : "taken");
+    if (freed == FREED_BEFORE_CAPTURE)
+        printf("the capture ends with %d\n", cuStreamEndCapture(stream, &graph));
+    if (scene_simulated())
         printf("%d restore\n", (int)SIM(simCallCount)(steps[2]));
     printf("unlock: %d\n", step(3, target.pid));
+    if (restored != 0)
+        kill(target.pid, SIGKILL); /* it is lost, and its calls never return */
     EXPECT(write(target.to, "x", 1) == 1);
     int status = ipc_peer_join(&target);
     printf("it ends with %x\n", (unsigned)status);
+    if (has_other) {
+        EXPECT(write(other.to, "x", 1) == 1);
+        status |= ipc_peer_join(&other);
+    }
     return status != 0;
+}
+
+ACT(a_process_is_put_back_where_another_has_freed_memory)
+{
+    return put_back(FREED);
+}
+
+ACT(a_process_is_put_back_where_memory_was_freed_behind_work)
+{
+    return put_back(FREED_BEHIND_WORK);
+}
+
+ACT(a_process_is_put_back_beside_a_capture)
+{
+    return put_back(FREED_BEFORE_CAPTURE);
+}
+
+ACT(a_process_is_put_back_where_a_third_has_freed_memory)
+{
+    return put_back(FREED_BY_ANOTHER);
+}
+
+ACT(a_third_keeps_what_is_idle_where_there_is_room)
+{
+    return put_back(FREED_HALF);
 }
 
 /* A process that is locked gives nothing, so requests that find the device full do not wait for it.
@@ -216,20 +307,36 @@ ACT(nobody_waits_for_a_locked_process)
 }
 
 /* No call but those of the checkpoint comes back before the unlock. */
-ACT(a_process_that_locks_itself_has_nothing_idle)
+static int lock_itself(bool captures)
 {
+    CUgraph graph = NULL;
     scene_start(1, 60);
     if (!can_step() || !scene_simulated())
         scene_skip("no simulated driver");
+    CUstream stream = NEW_STREAM(true);
     uint64_t block = NEW_BLOCK(256 * MIB);
     REQUIRE(gpu_memset(block, 1, 256 * MIB));
     REQUIRE(gpu_free(block));
     REQUIRE(gpu_sync());
+    if (captures)
+        REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     printf("lock: %d\n", step(0, getpid()));
     uint64_t bytes = SIM(simDeviceBytesUsed)(0);
     printf("unlock: %d\n", step(3, getpid()));
-    printf("%s\n", bytes < 64 * MIB ? "nothing is idle" : "much is idle");
-    return bytes >= 64 * MIB;
+    if (captures)
+        printf("the capture ends with %d\n", cuStreamEndCapture(stream, &graph));
+    printf("%s\n", bytes < (CONTEXT_MIB + 64) * MIB ? "nothing is idle" : "much is idle");
+    return bytes >= (CONTEXT_MIB + 64) * MIB;
+}
+
+ACT(a_process_that_locks_itself_has_nothing_idle)
+{
+    return lock_itself(false);
+}
+
+ACT(a_process_that_locks_itself_in_a_capture_has_nothing_idle)
+{
+    return lock_itself(true);
 }
 
 int main(int argc, char **argv)

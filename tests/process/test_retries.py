@@ -98,6 +98,45 @@ class LastCall(unittest.TestCase):
         self.assertEqual(pool["num_oom_passed"], 1)
 
 
+# Frees a block, and makes a step of the checkpoint of the process that argv names; 0: of itself.
+# Prints the step's result.
+CHECKPOINTER = """
+import ctypes, os, sys
+cuda, block, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64(), ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(64 << 20))
+cuda.cuMemFree_v2(block)
+step = getattr(cuda, "cuCheckpointProcess" + sys.argv[1])
+print(step(int(sys.argv[2]) or os.getpid(), None))
+"""
+
+
+def checkpoint(step, pid):
+    """The result of the step, of which the first call finds no memory."""
+    env = programs.environ(LIBRARY, FOLDERS, GPUCACHE_DIR="none", SIM_DEVICES="1",
+                           SIM_FAIL=f"cuCheckpointProcess{step}:1:2")
+    done, text = programs.reported([sys.executable, "-c", CHECKPOINTER, step, str(pid)], env)
+    return int(done.stdout), programs.pool_of(text)
+
+
+class Checkpoints(unittest.TestCase):
+    """A second call would find that the simulator has no checkpoints here."""
+
+    def test_a_restore_is_not_made_again(self):
+        for pid, idle in (1, 0), (0, 64 << 20):
+            with self.subTest(pid=pid):
+                rc, pool = checkpoint("Restore", pid)
+                self.assertEqual(rc, 2)
+                self.assertEqual(pool["idle_bytes"], idle)
+
+    def test_an_unlock_of_another_process_is(self):
+        self.assertEqual(checkpoint("Unlock", 1)[0], 801)
+        rc, pool = checkpoint("Unlock", 0)
+        self.assertEqual((rc, pool["idle_bytes"]), (2, 64 << 20))
+
+
 class Retries(unittest.TestCase):
     def test_calls_that_are_made_again_are_counted(self):
         rc, count = retried_calls("2G")
