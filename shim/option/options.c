@@ -271,7 +271,7 @@ static bool matches_program(const struct option_globs *globs)
 {
     char file[PROGRAM_NAME_MAX];
 
-    return parse_globs_match(globs->list, program_name()) ||
+    return parse_globs_match(globs->list, program_name(file)) ||
            (program_file_name(file, sizeof file) && parse_globs_match(globs->list, file));
 }
 

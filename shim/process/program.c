@@ -19,16 +19,32 @@ static const char *without_folders(const char *path)
     return slash ? slash + 1 : path;
 }
 
+/* Is it the path of a descriptor, and of nothing in a folder? fexecve has such a one. */
+static bool is_descriptor(const char *path)
+{
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        size_t n = strlen(folders[i]);
+
+        if (strncmp(path, folders[i], n) == 0 && !strchr(path + n, '/'))
+            return true;
+    }
+    return false;
+}
+
 /* Where the loader was started with the program as an argument, the kernel has mapped no loader
  * (AT_BASE is 0) and knows the loader's name only. The C library then has taken the loader's
- * arguments away. fexecve has the number of a descriptor for a path. */
-const char *program_name(void)
+ * arguments away. */
+const char *program_name(char room[PROGRAM_NAME_MAX])
 {
     const char *path = (const char *)getauxval(AT_EXECFN);
 
-    if (!path || !*path || !getauxval(AT_BASE) || strncmp(path, "/dev/fd/", 8) == 0)
+    if (!path || !*path || !getauxval(AT_BASE))
         return program_invocation_short_name;
-    return without_folders(path);
+    if (!is_descriptor(path))
+        return without_folders(path);
+    return program_file_name(room, PROGRAM_NAME_MAX) ? room : program_invocation_short_name;
 }
 
 bool program_file_name(char *out, size_t size_bytes)

@@ -18,9 +18,11 @@
 /* A longer path is not read: threads may have small stacks. */
 enum { PROGRAM_NAME_MAX = 256, PROGRAM_PATH_MAX = 1024 };
 
-/* What the program was started as, without folders. Where the kernel does not tell, or tells a
- * descriptor or the loader, it is the C library's name. Static. */
-const char *program_name(void);
+/* What the program was started as, without folders; in room, or static. Where the kernel tells a
+ * descriptor (fexecve), it is the name of the file that runs. Of a script that is the
+ * interpreter's, as argv had it before a title was written over it. Where the kernel tells nothing,
+ * or the loader, it is the C library's name. Keeps errno. */
+const char *program_name(char room[PROGRAM_NAME_MAX]);
 /* The name of the file that runs, without folders. False: /proc does not tell, or the path is
  * longer than PROGRAM_PATH_MAX - 2. Keeps errno. */
 bool program_file_name(char *out, size_t size_bytes);

@@ -254,19 +254,27 @@ static void add_pool_text(struct text *t, const struct report *r, const struct r
     }
 }
 
+/* Not inlined: the rows need much of the stack, too. */
+static __attribute__((noinline)) void add_head(struct text *t, const struct report *r)
+{
+    char words[384]; /* a name of 255 bytes and 100 more */
+    char program[PROGRAM_NAME_MAX];
+
+    add_rule(t, '=');
+    snprintf(words, sizeof words, "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
+             (long)getpid(), program_name(program),
+             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
+             r->running ? ", still running then" : "");
+    add_words(t, words);
+    add_rule(t, '=');
+}
+
 size_t report_text(const struct report *r, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
-    char words[384]; /* a name of 255 bytes and 100 more */
     bool any = false;
 
-    add_rule(&t, '=');
-    snprintf(words, sizeof words, "libgpucache %s, process %ld (%s), %s%s", GPUCACHE_VERSION,
-             (long)getpid(), program_name(),
-             r->elapsed_ns ? unit_figure(r->elapsed_ns, NS).text : "no pool",
-             r->running ? ", still running then" : "");
-    add_words(&t, words);
-    add_rule(&t, '=');
+    add_head(&t, r);
     for (size_t i = 0; i < r->num_pools; i++) {
         add_pool_text(&t, r, &r->pools[i]);
         add_rule(&t, '=');
@@ -359,10 +367,11 @@ static void add_process(struct text *t, const struct report *r)
 size_t report_json(const struct report *r, char *out, size_t size_bytes)
 {
     struct text t = {out, size_bytes, 0};
+    char program[PROGRAM_NAME_MAX];
 
     text_add(&t, "{\"library\":\"libgpucache\",\"version\":\"%s\",\"pid\":%ld,", GPUCACHE_VERSION,
              (long)getpid());
-    text_add_json_string(&t, "program", program_name());
+    text_add_json_string(&t, "program", program_name(program));
     text_add(&t, ",\"elapsed_ns\":%" PRIu64 ",\"driver_call_ns\":%" PRIu64 ",\"pools\":[",
              r->elapsed_ns, call_ns(r));
     for (size_t i = 0; i < r->num_pools; i++) {

@@ -92,8 +92,8 @@ void trace_fill_header(struct trace_header *h)
     h->start_ticks = h->last_ticks = trace_ticks();
     page_boot_id(h->boot_id);
     snprintf(h->library_version, sizeof h->library_version, "%s", GPUCACHE_VERSION);
-    snprintf(h->program, sizeof h->program, "%s", program_name());
-    char path[PROC_TEXT_PATH_BYTES];
+    char path[PROC_TEXT_PATH_BYTES], program[PROGRAM_NAME_MAX];
+    snprintf(h->program, sizeof h->program, "%s", program_name(program));
     proc_text_own_path(path, "cmdline");
     size_t n = read_text(path, h->command, sizeof h->command);
     for (size_t i = 0; i + 1 < n; i++)

@@ -33,6 +33,16 @@ def write(path, text):
         file.write(text)
 
 
+# What fexecve does. argv: the file, how the kernel may name it ("" for a descriptor alone), and the
+# program's arguments.
+BY_DESCRIPTOR = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+os.set_inheritable(fd, True)
+os.execve(sys.argv[2] % fd if sys.argv[2] else fd, sys.argv[1:2] + sys.argv[3:], os.environ)
+"""
+
+
 class Reports(waiting.Waiting):
     def setUp(self):
         self.folder = self.scratch()
@@ -60,10 +70,15 @@ class Reports(waiting.Waiting):
         os.symlink(os.path.abspath(PROGRAM), link)
         write(script, f"#!{link} exit titled\n")
         os.chmod(script, 0o700)
+        start = [sys.executable, "-c", BY_DESCRIPTOR]
         # What was started, and the file that runs.
         for command, names in (([PROGRAM, "exit titled"], [name]),
                                ([link, "exit titled"], ["trainer", name]),
-                               ([script], ["serve", name])):
+                               ([script], ["serve", name]),
+                               ([*start, PROGRAM, "", "exit titled"], [name]),
+                               ([*start, PROGRAM, "/dev/fd/%d", "exit titled"], [name]),
+                               ([*start, PROGRAM, "/proc/self/fd/%d", "exit titled"], [name]),
+                               ([*start, script, ""], [name])):
             self.assertEqual(self.run_titled(command)["program"], names[0])
             for each in names:
                 self.assertIsNotNone(self.run_titled(command, GPUCACHE_ONLY=each), each)
