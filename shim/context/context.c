@@ -138,6 +138,7 @@ static bool mark_record_ended(struct context *c)
     if (c->state != CONTEXT_ALIVE)
         return false;
     c->state = CONTEXT_ENDING;
+    device_note_end();
     atomic_store(&c->backend.base.gone, true);
     atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
     atomic_store(&c->hidden, true);
@@ -195,6 +196,8 @@ static bool begin_end(struct context_end *e)
     FOR_EACH_RECORD(c)
         if (is_meant(c, e)) {
             any = true;
+            if (e->hides)
+                device_note_end();
             c->enders++;
             c->destroyers += e->ctx != NULL;
             if (e->ctx)
