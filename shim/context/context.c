@@ -11,6 +11,7 @@
 #include "shim/driver/device.h"
 #include "shim/driver/error.h"
 #include "shim/process/state.h"
+#include "shim/trace/beside.h"
 #include "shim/trace/trace.h"
 
 #include <pthread.h>
@@ -155,11 +156,22 @@ void context_retire(struct context *c)
     pthread_mutex_unlock(&lives_lock);
 }
 
+/* Is there another context with a pool? */
+static bool is_left_beside(const struct context *c)
+{
+    bool is_left = false;
+    FOR_EACH_CONTEXT(other)
+        is_left = is_left || other != c;
+    return is_left;
+}
+
 void context_abandon(struct context *c)
 {
     if (c->pool)
         pool_abandon(c->pool);
     TRACE(CONTEXT_END, .a = (uint64_t)c->device, .context = c->backend.number);
+    if (trace_is_on() && !is_left_beside(c))
+        trace_beside_keep(TRACE_CONTEXT_END, (uint64_t)c->device);
     context_retire(c);
 }
 

@@ -14,7 +14,7 @@
 #include "shim/park/whole.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
-#include "shim/trace/trace.h"
+#include "shim/trace/beside.h"
 
 /* UCX and other libraries patch the first bytes of allocation functions to watch them, and can move
  * only a few kinds of instructions. A saved register puts five bytes of pushes and moves first. */
@@ -138,8 +138,8 @@ static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
         CUresult rc = retry_##symbol args;                                                         \
         if (rc == CUDA_SUCCESS) {                                                                  \
             count_memory(COUNTER_##counter);                                                       \
-            TRACE_CALL(PASSED, .a = NAMED(NAME_OF_##symbol), .b = BYTES_OF_##symbol,               \
-                       .aux = KIND_OF_##counter, .caller = __builtin_return_address(0));           \
+            TRACE_BESIDE(PASSED, 0, .a = NAMED(NAME_OF_##symbol), .b = BYTES_OF_##symbol,          \
+                         .aux = KIND_OF_##counter, .caller = __builtin_return_address(0));         \
         } else if (COUNTER_##counter != COUNTER_HOST && rc == CUDA_ERROR_OUT_OF_MEMORY &&          \
                    trace_is_on()) {                                                                \
             oom_note(rc, BYTES_OF_##symbol, __builtin_return_address(0), 0);                       \
@@ -162,11 +162,11 @@ static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
     CUresult symbol params                                                                         \
     {                                                                                              \
         LONG_PROLOGUE();                                                                           \
-        TRACE(PASSED_FREE, .a = NAMED(named));                                                     \
+        TRACE_BESIDE(PASSED_FREE, 0, .a = NAMED(named));                                           \
         CUresult rc = retry_##symbol args;                                                         \
         if (rc != CUDA_SUCCESS)                                                                    \
-            TRACE_CALL(FREE_FAILED, .a = NAMED(named), .b = (uint64_t)rc,                          \
-                       .caller = __builtin_return_address(0));                                     \
+            TRACE_BESIDE(FREE_FAILED, 0, .a = NAMED(named), .b = (uint64_t)rc,                     \
+                         .caller = __builtin_return_address(0));                                   \
         return rc;                                                                                 \
     }
 /* No mark is held while memory goes back. */

@@ -13,6 +13,7 @@
 #include "shim/entry/retry.h"
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/beside.h"
 #include "shim/trace/fast.h"
 
 #include <errno.h>
@@ -91,9 +92,13 @@ static __attribute__((noinline)) CUresult free_traced(CUdeviceptr dptr, const vo
 {
     if (dptr)
         trace_note_fast(TRACE_FREE, dptr, 0, caller);
-    CUresult rc = likely(pool_free_fast(dptr)) ? CUDA_SUCCESS : free_slowly(dptr);
+    if (likely(pool_free_fast(dptr)))
+        return CUDA_SUCCESS;
+    if (dptr && !pool_owns(dptr))
+        trace_beside_keep(TRACE_FREE, dptr);
+    CUresult rc = free_slowly(dptr);
     if (unlikely(rc != CUDA_SUCCESS))
-        TRACE_CALL(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+        TRACE_BESIDE(FREE_FAILED, 0, .a = dptr, .b = (uint64_t)rc, .caller = caller);
     return rc;
 }
 
@@ -146,10 +151,10 @@ static bool serve_free_async(CUdeviceptr dptr, CUstream stream, const void *call
 static CUresult pass_free_async(CUdeviceptr dptr, CUstream stream, const void *caller,
                                 CUresult (*how)(CUdeviceptr dptr, CUstream stream))
 {
-    TRACE(FREE_ASYNC, .a = dptr, .caller = caller);
+    TRACE_BESIDE(FREE_ASYNC, 0, .a = dptr, .caller = caller);
     CUresult rc = how(dptr, stream);
     if (rc != CUDA_SUCCESS)
-        TRACE_CALL(FREE_FAILED, .a = dptr, .b = (uint64_t)rc, .caller = caller);
+        TRACE_BESIDE(FREE_FAILED, 0, .a = dptr, .b = (uint64_t)rc, .caller = caller);
     return rc;
 }
 

@@ -9,7 +9,7 @@
 #include "shim/driver/reservation.h"
 #include "shim/entry/retry.h"
 #include "shim/process/state.h"
-#include "shim/trace/trace.h"
+#include "shim/trace/beside.h"
 
 /* Segments are memory of cuMemAlloc, so the driver gets their addresses. */
 static CUdeviceptr hide_reserved(CUdeviceptr ptr, size_t size)
@@ -22,17 +22,18 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 {
     CUresult rc = retry_cuMemMap(hide_reserved(ptr, size), size, offset, handle, flags);
     if (rc == CUDA_SUCCESS)
-        TRACE(PASSED_MAP, .a = ptr, .b = handle);
+        TRACE_BESIDE(PASSED_MAP, size, .a = ptr, .b = handle);
     return rc;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     /* Before it, as for a free: the number of a handle may be another's at once. */
-    TRACE(PASSED_UNMAP, .a = ptr, .b = size);
+    TRACE_BESIDE(PASSED_UNMAP, 0, .a = ptr, .b = size);
     CUresult rc = real.cuMemUnmap(hide_reserved(ptr, size), size);
     if (rc != CUDA_SUCCESS)
-        TRACE_CALL(FREE_FAILED, .a = ptr, .b = (uint64_t)rc, .caller = __builtin_return_address(0));
+        TRACE_BESIDE(FREE_FAILED, 0, .a = ptr, .b = (uint64_t)rc,
+                     .caller = __builtin_return_address(0));
     return rc;
 }
 
@@ -69,6 +70,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     CUdeviceptr at = hide_reserved((CUdeviceptr)(uintptr_t)addr, 1);
     CUresult rc = real.cuMemRetainAllocationHandle(handle, (void *)(uintptr_t)at);
     if (rc == CUDA_SUCCESS)
-        TRACE(PASSED_HOLD, .a = *handle);
+        TRACE_BESIDE(PASSED_HOLD, 0, .a = *handle);
     return rc;
 }

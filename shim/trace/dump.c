@@ -5,6 +5,7 @@
 #include "shim/trace/dump.h"
 
 #include "shim/process/clock.h"
+#include "shim/trace/beside.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/file.h"
 #include "shim/trace/objects.h"
@@ -152,6 +153,21 @@ static void take_older_chunk(const struct trace_chunk *chunk, size_t used_bytes,
     trace_ring_read(chunk, used_bytes, take_older);
 }
 
+/* Memory beside the pool: of before the start here, and else by the rings. */
+static void take_beside(const struct trace_beside *r)
+{
+    bool comes = r->kind == TRACE_PASSED;
+    if (r->is_held)
+        count_caller(r->more, r->b);
+    if (r->ticks < start_ticks)
+        trace_note(
+            (enum trace_kind)r->kind,
+            &(const struct trace_event){.a = r->a,
+                                        .b = r->b,
+                                        .aux = r->group,
+                                        .caller = comes ? (void *)(uintptr_t)r->more : NULL});
+}
+
 /* What was live at the start and is freed since then, or its place is another block's, is told
  * here; what is live still, by trace_dump_live. An older record may have come only now: its thread
  * looked at the clock and then had to wait for a processor. */
@@ -208,6 +224,8 @@ static bool begin_dump(void)
     writer.still_ns = start_ns;
     before = trace_mine;
     trace_mine = &writer;
+    if (!trace_beside_each(dump_trace, start_ticks, take_beside))
+        trace_count_lost();
     trace_ring_each(dump_trace, until_ticks, take_older_chunk);
     trace_ring_each(dump_trace, until_ticks, take_chunk);
     return true;

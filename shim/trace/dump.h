@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
  * A dump: writes what the rings hold (shim/trace/ring.h) to a trace file, with the blocks that are
- * live. The file begins with what was live before the oldest record of the rings, as far as it is
- * known now. A process that ends meanwhile leaves what was written so far.
+ * live, and memory beside the pool (shim/trace/beside.h). The file begins with what was live before
+ * the oldest record of the rings, as far as it is known now. A process that ends meanwhile leaves
+ * what was written so far.
  *
  * The thread that dumps makes the file's own records by trace_note, like all others: from begin to
  * end its records go to the file. So the functions of other rooms that record what they hold serve

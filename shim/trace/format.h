@@ -21,8 +21,9 @@
  *    none; bits 24 to 31 the context, which CONTEXT made known; 0: to be told by the address.
  *
  * The dump of rings (shim/trace/dump.h) has the same layout. A record of before the header's start
- * is none: what was live then has a record of LIVE or ALLOC_DRIVER at the start, in chunks that
- * begin at the start, as no others do. In the order of time these records are the first.
+ * is none: what was live then has a record of LIVE or ALLOC_DRIVER at the start, or PASSED and what
+ * held and mapped it. Their chunks begin at the start, as no others do. In the order of time these
+ * records are the first.
  *
  * The clock: the header and each chunk have pairs of ticks and CLOCK_MONOTONIC. From the first pair
  * to the last one the ticks are even. TRACE_CLOCK_NS: ticks are nanoseconds.

@@ -22,7 +22,8 @@ struct trace_ring {
 
 static pthread_mutex_t ring_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct trace_ring *rings;
-static uint32_t owners_trace; /* whose the owners are */
+static uint32_t owners_trace;         /* whose the owners are */
+static _Atomic uint64_t known_oldest; /* ticks, when a chunk was last taken anew */
 
 bool trace_ring_lock(void)
 {
@@ -196,6 +197,11 @@ static uint64_t oldest_ticks(uint32_t trace)
     return oldest;
 }
 
+uint64_t trace_ring_oldest(void)
+{
+    return atomic_load(&known_oldest);
+}
+
 /* With the lock. */
 static struct trace_chunk *next_ring_chunk(struct trace_ring *ring)
 {
@@ -203,7 +209,8 @@ static struct trace_chunk *next_ring_chunk(struct trace_ring *ring)
     struct trace_chunk *chunk = ring->chunks[next];
     if (chunk) {
         if (ring->count >= TRACE_RING_CHUNKS) {
-            trace_owners_keep_since(oldest_ticks(ring->trace));
+            atomic_store(&known_oldest, oldest_ticks(ring->trace));
+            trace_owners_keep_since(atomic_load(&known_oldest));
             trace_ring_read(chunk, used_bytes_of(chunk, UINT64_MAX), keep_owner);
         }
         memset(chunk, 0, TRACE_CHUNK_BYTES);

@@ -2,8 +2,9 @@
  *
  * Rings: what a trace without a file keeps (GPUCACHE_TRACE_ON=oom). A thread has TRACE_RING_CHUNKS
  * chunks of its own in host memory and takes the oldest anew when all are full. Before that, the
- * owners of its blocks go to owners.h. A thread that begins after another one ended goes on in that
- * one's ring. A chunk makes each of its sites known itself.
+ * owners of its blocks go to owners.h. Memory beside the pool has a list of its own (beside.h). A
+ * thread that begins after another one ended goes on in that one's ring. A chunk makes each of its
+ * sites known itself.
  *
  * The lock is held while a chunk is taken anew, so that a dump reads whole chunks. Threads write to
  * the chunks that they have without it. They await it for 100 ms, then their records are lost until
@@ -25,6 +26,9 @@ struct trace_ring;
 /* The thread's next chunk in the trace of this number, all zero. *ring is the thread's; NULL at
  * first. NULL: no host memory, or the lock was not to be had. */
 struct trace_chunk *trace_ring_chunk(struct trace_ring **ring, uint32_t trace);
+
+/* No record of the rings that are on is older. Without the lock; never decreases. */
+uint64_t trace_ring_oldest(void);
 
 bool trace_ring_lock(void);
 void trace_ring_unlock(void);

@@ -359,12 +359,12 @@ void trace_note(enum trace_kind kind, const struct trace_event *event)
     if (t == &nobody)
         t = make_state();
     if (!t || atomic_exchange_explicit(&t->busy, true, memory_order_relaxed)) {
-        atomic_fetch_add(&lost, 1);
+        trace_count_lost();
         errno = saved_errno;
         return;
     }
     if (!note(t, trace, kind, event))
-        atomic_fetch_add(&lost, 1);
+        trace_count_lost();
     atomic_store_explicit(&t->busy, false, memory_order_relaxed);
     errno = saved_errno;
 }
@@ -453,6 +453,11 @@ void trace_tick(void)
     else if (!trace_is_on())
         state_detour_end(STATE_DETOUR_TRACE);
     atomic_flag_clear(&steered);
+}
+
+void trace_count_lost(void)
+{
+    atomic_fetch_add(&lost, 1);
 }
 
 void trace_note_lost(void)

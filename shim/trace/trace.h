@@ -2,7 +2,8 @@
  *
  * The room trace/ records what happens to GPU memory, when, and who asked for it. It includes
  * nothing of CUDA and of the rooms above page/. Its seam is this header; fast.h is the same for the
- * two calls whose time counts, and dump.h writes what rings hold.
+ * two calls whose time counts, beside.h for memory beside the pool, and dump.h writes what rings
+ * hold.
  *
  * While no trace is on, a place costs the test of one word. Otherwise each thread writes to a chunk
  * of its own (file.h), without a lock, and without a wait but for the next chunk.
@@ -61,6 +62,8 @@ static inline bool trace_is_ring(uint32_t trace)
 void trace_tick(void);
 /* Records how many records were lost since the trace began, if any were. */
 void trace_note_lost(void);
+/* One more is. */
+void trace_count_lost(void);
 /* Ends the trace that is on. One thread at a time. */
 void trace_end(void);
 /* In a forked child: the trace is the parent's. Async-signal-safe. */

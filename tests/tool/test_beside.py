@@ -2,9 +2,10 @@
 """Memory that the driver serves beside the pool: how much of it there was at once, on the simulated
 driver."""
 import json
+import re
 
 from fake import text_of
-from traced import MIB, Traces
+from traced import KIND, MIB, Traces
 
 from gpucache import plan, report, usage
 
@@ -120,13 +121,34 @@ threads = [queue.Queue() for _ in range(4)]
 done = queue.Queue()
 for its in threads:
     threading.Thread(target=work, args=(its, done), daemon=True).start()
-for _ in range(300):
-    chance.choice(threads).put(chance.choices((take, give, map, unmap, pooled), (5, 4, 4, 3, 4))[0])
+def run(thread, what):
+    thread.put(what)
     error = done.get()
     if error:
         raise error
+def go_on(turns):
+    for _ in range(turns):
+        run(chance.choice(threads),
+            chance.choices((take, give, map, unmap, pooled), (5, 4, 4, 3, 4))[0])
+go_on(300)
+"""
+WRITE_FIGURES = """
 with open(os.environ["GPUCACHE_TRACE"] + ".json", "w") as file:
     json.dump(figures, file)
+"""
+
+# Of the thread: so many allocations and frees. A ring has some 32,000 of them.
+CHURN = """
+def churn(pairs):
+    for _ in range(pairs):
+        good(cuda.cuMemFree_v2(alloc(2 * MIB)))
+"""
+TELL = """
+import os
+os.dup2(1, 2)  # what the library says
+"""
+FAIL = """
+assert cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(17 << 30)) == 2
 """
 
 
@@ -208,7 +230,7 @@ assert cuda.cuMemHostUnregister(host)
     def test_what_threads_do_in_turn_is_told_in_this_order(self):
         """Random programs of four threads. Each knows how much there was of each kind."""
         for seed in range(6):
-            path = self.run_traced(f"seed = {seed}" + RANDOM, f"{seed}.gct")
+            path = self.run_traced(f"seed = {seed}" + RANDOM + WRITE_FIGURES, f"{seed}.gct")
             known = json.loads(text_of(path + ".json"))
             its, _ = self.read(path)
             used = usage.Usage(its)
@@ -238,3 +260,120 @@ for n in range(500):
         self.assertLess(job.least, 700 * MIB)
         self.assertGreaterEqual(job.least, 576 * MIB)
         self.assertIn("576 MiB", self.tool("report", path).stdout)
+
+
+class OutOfMemory(Traces):
+    """GPUCACHE_TRACE_ON=oom: the file and the line have it, also if the rings have no record of it
+    any more."""
+
+    def run_out(self, script, name="t.gct"):
+        """(what the line says of holders, the trace)"""
+        said, path = self.run_python(TELL + BEGIN + CHURN + script + FAIL, name,
+                                     GPUCACHE_TRACE_ON="oom")
+        return re.findall(r"who holds what: (.*)\n", said)[0], path
+
+    def test_it_has_a_holder(self):
+        for number, pairs in enumerate((0, 40_000)):
+            line, path = self.run_out(f"""
+small = alloc(10 * MIB)
+one, other = got(cuda.cuMemAllocAsync, size(6 << 30), None), create(5 << 30)
+managed, host = got(cuda.cuMemAllocManaged, size(MIB), 1), got(cuda.cuMemHostAlloc, size(MIB), 0)
+churn({pairs})
+""", f"{number}.gct")
+            self.assertRegex(line, r"^\S*ffi\S* 11.0 GiB$")
+            its, events = self.read(path)
+            self.assertEqual(sum(e.kind == KIND["PASSED"] for e in events), 4)
+            used = usage.Usage(its)
+            self.assertEqual((used.live, used.num_unknown_frees, its.num_lost),
+                             ((11 << 30) + 10 * MIB, 0, 0))
+            self.assertEqual({its.live for its in used.beside.kinds.values()},
+                             {6 << 30, 5 << 30, MIB})
+            told = self.tool("report", path).stdout
+            self.assertRegex(told, r"This process: \S*ffi\S* 11 GiB; ")
+            self.assertNotIn("are neither", told)
+
+    def test_what_goes_while_the_rings_have_its_records_was_there_before(self):
+        line, path = self.run_out("""
+gone = got(cuda.cuMemAllocAsync, size(2 << 30), None)
+forgotten = got(cuda.cuMemAllocAsync, size(1 << 30), None)
+good(cuda.cuMemFreeAsync(forgotten, None))
+churn(40_000)
+good(cuda.cuMemFreeAsync(gone, None))
+""")
+        self.assertEqual(line, "no holder is known")
+        used = usage.Usage(self.read(path)[0])
+        self.assertEqual((used.peak, used.live), ((2 << 30) + 2 * MIB, 0))
+
+    def test_memory_of_cuMemCreate_that_goes_in_parts(self):
+        """Its handle first, then one address after the other, or both at once; a failed unmapping
+        is none; and a retained one lives on."""
+        for number, (script, live) in enumerate((
+                ("good(cuda.cuMemUnmap(at, size(4 * MIB)))", 4),
+                ("for n in 0, 4: good(cuda.cuMemUnmap(u64(at.value + n * MIB), size(4 * MIB)))", 0),
+                ("good(cuda.cuMemUnmap(at, size(8 * MIB)))", 0),
+                ("assert cuda.cuMemUnmap(at, size(6 * MIB))", 4),
+                ("got(cuda.cuMemRetainAllocationHandle, at)\n"
+                 "good(cuda.cuMemUnmap(at, size(8 * MIB)))", 4),
+                ("good(cuda.cuMemRelease(got(cuda.cuMemRetainAllocationHandle, at)))", 4),
+                ("good(cuda.cuMemRelease(got(cuda.cuMemRetainAllocationHandle, at)))\n"
+                 "good(cuda.cuMemUnmap(at, size(8 * MIB)))", 0))):
+            for between in 0, 40_000:
+                _, path = self.run_out(f"""
+at, part = reserve(8 * MIB), create(4 * MIB)
+for n in 0, 4:
+    good(cuda.cuMemMap(u64(at.value + n * MIB), size(4 * MIB), size(0), part, u64(0)))
+good(cuda.cuMemRelease(part))
+churn({between})
+{script}
+churn(40_000)
+""", f"{number}-{between}.gct")
+                used = usage.Usage(self.read(path)[0])
+                self.assertEqual(used.live, live * MIB, (script, between))
+
+    def test_threads_in_any_order(self):
+        """Some of the rings have lost more records than others."""
+        for seed in range(6):
+            line, path = self.run_out(f"seed = {seed}" + RANDOM + """
+for n in range(3):
+    for thread in chance.sample(threads, 2):
+        run(thread, lambda: churn(chance.randrange(20_000)))
+    go_on(30)
+""" + WRITE_FIGURES, f"{seed}.gct")
+            known = json.loads(text_of(path + ".json"))
+            its, _ = self.read(path)
+            used = usage.Usage(its)
+            self.assertEqual((used.live, its.num_lost), (known["live"], 0), seed)
+            self.assertEqual({name: used.beside.kinds[group].live
+                              for name, group in GROUPS.items()},
+                             {name: figures[3] for name, figures in known["kinds"].items()}, seed)
+            size, unit = re.match(r"\S*ffi\S* (\S+) (\w+)$", line).groups()
+            self.assertAlmostEqual(float(size) * {"MiB": MIB, "GiB": 1 << 30}[unit], known["live"],
+                                   delta=0.06 * MIB, msg=seed)
+
+    def test_a_forked_child_changes_nothing(self):
+        line, path = self.run_out("""
+held = got(cuda.cuMemAllocAsync, size(1 << 30), None)
+pid = os.fork()
+if not pid:
+    cuda.cuMemFreeAsync(held, None)
+    cuda.cuMemAllocAsync(ctypes.byref(u64()), size(MIB), None)
+    cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(17 << 30))
+    os._exit(0)
+assert not os.waitpid(pid, 0)[1]
+churn(40_000)
+""")
+        self.assertRegex(line, r"^\S*ffi\S* 1.0 GiB$")
+        self.assertEqual(usage.Usage(self.read(path)[0]).live, 1 << 30)
+
+    def test_what_a_context_ends_with(self):
+        """Memory of cuMemCreate does not."""
+        line, path = self.run_out("""
+alloc(MIB)
+one, other = got(cuda.cuMemAllocAsync, size(1 << 30), None), create(2 << 30)
+good(cuda.cuDevicePrimaryCtxReset_v2(0))
+assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+good(cuda.cuCtxSetCurrent(context))
+churn(40_000)
+""")
+        self.assertRegex(line, r"^\S*ffi\S* 2.0 GiB$")
+        self.assertEqual(usage.Usage(self.read(path)[0]).live, 2 << 30)

@@ -220,6 +220,15 @@ class OutOfMemory(Traces):
             for each in made:
                 os.unlink(self.file(each))
 
+    def test_what_came_before_the_process_waited_for_the_end_of_memory_may_go(self):
+        program = Program(self, "take a 3000000000 ordered", "take b 10000000 ordered")
+        self.await_page(program)
+        self.assertEqual(self.tool("set", program.pid, f"TRACE={program.path}",
+                                   "TRACE_ON=oom").returncode, 0)
+        program.do("give a ordered", "take c 2000000 ordered", "take d 20000000000")
+        self.assertRegex(program.end(), self.LINE + r".* \S*ffi\S* 1.9 MiB\n$")
+        self.assertEqual(usage.Usage(self.read(program.path)[0]).live, 2_000_000)
+
     def test_nobody_holds_anything(self):
         program = self.program("take b 20000000000")
         self.assertRegex(program.end(), self.LINE + rf"{program.path} says who holds what: no "

@@ -15,6 +15,7 @@
 #include "shim/park/whole.h"
 #include "shim/process/state.h"
 #include "shim/share/peer.h"
+#include "shim/trace/beside.h"
 #include "shim/trace/trace.h"
 #include "tests/unit/resolve/probe.h"
 
@@ -156,6 +157,10 @@ void trace_note_call(enum trace_kind kind, const struct trace_event *event)
 }
 
 void trace_note(enum trace_kind kind, const struct trace_event *event)
+{
+}
+
+void trace_note_beside(enum trace_kind kind, const struct trace_event *event, uint64_t mapped_bytes)
 {
 }
 

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: BSD-2-Clause
+ *
+ * See beside.h. The lock guards the list. What is gone stays in it until the list is full. Then the
+ * records are played from the first on, and those that say nothing any more are dropped.
+ */
+#include "shim/trace/beside.h"
+
+#include "shim/stats/counters.h"
+#include "shim/trace/fast.h"
+#include "shim/trace/ring.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    LOCK_TRIES = 100,
+    FIRST_SIZE = 1 << 10,
+    COMES_MAX = TRACE_BESIDE_MAX / 4 * 3,
+    LOOK_STEP =
+        TRACE_BESIDE_MAX / 8, /* records from one look for room in a full list to the next */
+    FAILED_NEAR = 64,         /* so many records at most stand between a free and its FREE_FAILED */
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct trace_beside *list;
+static size_t list_size, list_count;
+static uint32_t list_trace;              /* whose it is */
+static size_t num_offered, next_look[2]; /* of what goes, and of what comes, in a full list */
+
+static void *make_pages(size_t size_bytes)
+{
+    void *made = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return made == MAP_FAILED ? NULL : made;
+}
+
+/* --- what records say, played in their order ------------------------------------------------- */
+
+#define NEVER UINT64_MAX
+
+/* Of a record. Others are told by their number and 1; 0: none. */
+struct played {
+    uint64_t end_ticks; /* PASSED: when the memory was gone. PASSED_MAP: when the address was */
+    uint32_t part;      /* PASSED, whose memory it is of */
+    uint32_t handles, mapped, hold; /* PASSED: how often each, and the last PASSED_HOLD */
+    uint32_t given_up;              /* PASSED: the PASSED_FREE of its last handle */
+    uint32_t hold_before;           /* PASSED_HOLD */
+    bool says_nothing;
+};
+
+struct play {
+    struct trace_beside *r;
+    struct played *its; /* one for each */
+    size_t size_bytes;  /* of all memory here */
+    uint32_t *names,
+        *addrs; /* open addressing: the last PASSED of a name, PASSED_MAP of an address */
+    size_t mask;
+    uint64_t since; /* what has ended before is to be dropped */
+};
+
+static bool is_lasting(const struct trace_beside *r) /* though no context is left */
+{
+    return r->group == COUNTER_VMM || r->group == COUNTER_HOST;
+}
+
+static bool has_address(const struct trace_beside *r) /* which FREE and FREE_ASYNC name */
+{
+    return r->group == COUNTER_ASYNC || r->group == COUNTER_MANAGED;
+}
+
+static bool is_device_memory(const struct trace_beside *r)
+{
+    return r->group == COUNTER_ASYNC || r->group == COUNTER_VMM || r->group == COUNTER_ARRAY;
+}
+
+/* The place of what has this `a`, or the free one where it would be. */
+static uint32_t *number_at(const struct play *p, uint32_t *table, uint64_t a)
+{
+    size_t at = (size_t)(a * UINT64_C(0x9e3779b97f4a7c15) >> 32) & p->mask;
+    while (table[at] && p->r[table[at] - 1].a != a)
+        at = (at + 1) & p->mask;
+    return &table[at];
+}
+
+/* Its number and 1; 0: there is none that is there. */
+static uint32_t find_there(const struct play *p, uint32_t *table, uint64_t a)
+{
+    uint32_t found = *number_at(p, table, a);
+    return found && p->its[found - 1].end_ticks == NEVER ? found : 0;
+}
+
+static void end_if_gone(struct play *p, uint32_t part, uint64_t ticks)
+{
+    struct played *its = &p->its[part - 1];
+    if (!its->handles && !its->mapped)
+        its->end_ticks = ticks;
+}
+
+static void play_passed(struct play *p, uint32_t number)
+{
+    const struct trace_beside *r = &p->r[number - 1];
+    uint32_t before = find_there(p, p->names, r->a);
+    if (before) { /* what freed it is not known */
+        p->its[before - 1].handles = 0;
+        end_if_gone(p, before, r->ticks);
+    }
+    *number_at(p, p->names, r->a) = number;
+    p->its[number - 1] = (struct played){.end_ticks = NEVER, .part = number, .handles = 1};
+}
+
+static void play_hold(struct play *p, uint32_t number)
+{
+    uint64_t ticks = p->r[number - 1].ticks;
+    struct played *its = &p->its[number - 1];
+    its->part = find_there(p, p->names, p->r[number - 1].a);
+    its->says_nothing = !its->part;
+    if (!its->part)
+        return;
+    struct played *part = &p->its[its->part - 1];
+    if (part->handles++) {
+        its->hold_before = part->hold;
+        part->hold = number;
+    } else { /* it was mapped alone: as if it had never been given up */
+        its->says_nothing = p->its[part->given_up - 1].says_nothing = ticks < p->since;
+    }
+}
+
+/* A PASSED_HOLD and its end say nothing together. */
+static void play_given_up(struct play *p, uint32_t number)
+{
+    uint64_t ticks = p->r[number - 1].ticks;
+    struct played *its = &p->its[number - 1];
+    its->part = find_there(p, p->names, p->r[number - 1].a);
+    struct played *part = its->part ? &p->its[its->part - 1] : NULL;
+    its->says_nothing = !part || !part->handles;
+    if (its->says_nothing)
+        return;
+    uint32_t hold = part->hold;
+    if (--part->handles) {
+        part->hold = p->its[hold - 1].hold_before;
+        its->says_nothing = p->its[hold - 1].says_nothing = ticks < p->since;
+    } else {
+        part->given_up = number;
+    }
+    end_if_gone(p, its->part, ticks);
+}
+
+static void play_free(struct play *p, uint32_t number)
+{
+    struct played *its = &p->its[number - 1];
+    its->part = find_there(p, p->names, p->r[number - 1].a);
+    its->says_nothing = !its->part || !has_address(&p->r[its->part - 1]);
+    if (!its->says_nothing) {
+        p->its[its->part - 1].handles = 0;
+        end_if_gone(p, its->part, p->r[number - 1].ticks);
+    }
+}
+
+static void unmap(struct play *p, uint32_t number, uint64_t ticks)
+{
+    struct played *its = &p->its[number - 1];
+    its->end_ticks = ticks;
+    p->its[its->part - 1].mapped--;
+    end_if_gone(p, its->part, ticks);
+}
+
+static void play_map(struct play *p, uint32_t number)
+{
+    const struct trace_beside *r = &p->r[number - 1];
+    struct played *its = &p->its[number - 1];
+    its->part = find_there(p, p->names, r->b);
+    its->says_nothing = !its->part;
+    if (!its->part)
+        return;
+    uint32_t before = find_there(p, p->addrs, r->a);
+    if (before) /* what unmapped it is not known */
+        unmap(p, before, r->ticks);
+    *number_at(p, p->addrs, r->a) = number;
+    its->end_ticks = NEVER;
+    p->its[its->part - 1].mapped++;
+}
+
+/* It may be of several mappings, which follow each other as a rule. */
+static void play_unmap(struct play *p, uint32_t number)
+{
+    const struct trace_beside *r = &p->r[number - 1];
+    uint64_t at = r->a, end = r->a + r->b;
+    uint32_t first = find_there(p, p->addrs, at);
+    p->its[number - 1].says_nothing = r->ticks < p->since;
+    for (uint32_t its = first; its && at < end; its = find_there(p, p->addrs, at)) {
+        unmap(p, its, r->ticks);
+        at += p->r[its - 1].more;
+    }
+    for (uint32_t i = 1; at < end && i < number; i++) {
+        const struct trace_beside *its = &p->r[i - 1];
+        if (its->kind == TRACE_PASSED_MAP && its->a >= at && its->a < end &&
+            find_there(p, p->addrs, its->a) == i)
+            unmap(p, i, r->ticks);
+    }
+}
+
+static void play_context_end(struct play *p, uint32_t number)
+{
+    uint64_t ticks = p->r[number - 1].ticks;
+    p->its[number - 1].says_nothing = ticks < p->since;
+    for (uint32_t i = 0; i + 1 < number; i++)
+        if (p->r[i].kind == TRACE_PASSED && p->its[i].end_ticks == NEVER && !is_lasting(&p->r[i])) {
+            p->its[i].handles = 0;
+            end_if_gone(p, i + 1, ticks);
+        }
+}
+
+static void play_one(struct play *p, uint32_t number)
+{
+    switch ((enum trace_kind)p->r[number - 1].kind) {
+    case TRACE_PASSED:
+        play_passed(p, number);
+        break;
+    case TRACE_PASSED_HOLD:
+        play_hold(p, number);
+        break;
+    case TRACE_PASSED_FREE:
+        play_given_up(p, number);
+        break;
+    case TRACE_PASSED_MAP:
+        play_map(p, number);
+        break;
+    case TRACE_PASSED_UNMAP:
+        play_unmap(p, number);
+        break;
+    case TRACE_CONTEXT_END:
+        play_context_end(p, number);
+        break;
+    case TRACE_FREE:
+    case TRACE_FREE_ASYNC:
+        play_free(p, number);
+        break;
+    default: /* a free that failed */
+        p->its[number - 1].says_nothing = true;
+    }
+}
+
+/* An address that memory had counts as long as the memory is told: one that it has no more may be
+ * needed to say that the memory was there. */
+static bool is_needed(const struct play *p, uint32_t number)
+{
+    const struct played *its = &p->its[number - 1];
+    bool has_ended = its->part && p->its[its->part - 1].end_ticks < p->since;
+    bool is_unmapped = p->r[number - 1].kind == TRACE_PASSED_MAP && its->end_ticks < p->since;
+    return !its->says_nothing && !has_ended && !is_unmapped;
+}
+
+/* Drops the records that say nothing of the time from `since` on. Returns how many are left. No
+ * host memory: all. */
+static size_t drop_old(struct trace_beside *r, size_t count, uint64_t since)
+{
+    size_t places = 1, left = 0;
+    while (places < 2 * count)
+        places *= 2;
+    struct play p = {.r = r, .mask = places - 1, .since = since};
+    p.size_bytes = count * sizeof *p.its + 2 * places * sizeof *p.names;
+    p.its = count ? make_pages(p.size_bytes) : NULL;
+    if (!p.its)
+        return count;
+    p.names = (uint32_t *)(p.its + count);
+    p.addrs = p.names + places;
+    for (uint32_t number = 1; number <= count; number++)
+        play_one(&p, number);
+    for (uint32_t number = 1; number <= count; number++)
+        if (is_needed(&p, number)) {
+            r[left] = r[number - 1];
+            r[left++].is_held = r[number - 1].kind == TRACE_PASSED &&
+                                is_device_memory(&r[number - 1]) &&
+                                p.its[number - 1].end_ticks == NEVER;
+        }
+    munmap(p.its, p.size_bytes);
+    return left;
+}
+
+/* --- the list -------------------------------------------------------------------------------- */
+
+static void forget_list(void)
+{
+    if (list)
+        munmap(list, list_size * sizeof *list);
+    list = NULL;
+    list_size = list_count = num_offered = next_look[false] = next_look[true] = 0;
+}
+
+static void grow_list(void)
+{
+    size_t size = list_size ? list_size * 2 : FIRST_SIZE;
+    struct trace_beside *made = make_pages(size * sizeof *made);
+    if (!made)
+        return;
+    if (list) {
+        memcpy(made, list, list_count * sizeof *made);
+        munmap(list, list_size * sizeof *list);
+    }
+    list = made;
+    list_size = size;
+}
+
+/* Room for one more. A list that is full of what is live is not looked through at each record. */
+static bool has_list_room(bool comes)
+{
+    size_t most = comes ? COMES_MAX : TRACE_BESIDE_MAX;
+    if (list_count < list_size && list_count < most)
+        return true;
+    if (list_count >= most) {
+        if (num_offered < next_look[comes])
+            return false;
+        next_look[comes] = num_offered + LOOK_STEP;
+    }
+    list_count = drop_old(list, list_count, trace_ring_oldest());
+    if (list_count >= list_size / 2 && list_size < TRACE_BESIDE_MAX)
+        grow_list();
+    if (list_count >= most)
+        list_count = drop_old(list, list_count, UINT64_MAX);
+    return list_count < list_size && list_count < most;
+}
+
+/* The thread's latest free of it was none. */
+static void void_free(uint64_t a)
+{
+    for (size_t i = list_count; i > 0 && list_count - i < FAILED_NEAR; i--) {
+        struct trace_beside *r = &list[i - 1];
+        bool frees = r->kind == TRACE_FREE || r->kind == TRACE_FREE_ASYNC ||
+                     r->kind == TRACE_PASSED_FREE || r->kind == TRACE_PASSED_UNMAP;
+        if (frees && r->a == a) {
+            r->kind = TRACE_FREE_FAILED;
+            break;
+        }
+    }
+}
+
+static bool add_to_list(const struct trace_beside *r, uint32_t trace)
+{
+    bool comes =
+        r->kind == TRACE_PASSED || r->kind == TRACE_PASSED_HOLD || r->kind == TRACE_PASSED_MAP;
+    if (list_trace != trace) {
+        list_trace = trace;
+        forget_list();
+    }
+    num_offered++;
+    if (r->kind == TRACE_FREE_FAILED)
+        void_free(r->a);
+    else if (has_list_room(comes))
+        list[list_count++] = *r;
+    else
+        return false;
+    return true;
+}
+
+/* The thread's state says when it made the record. If that was lost, no ring has it, and an earlier
+ * time does no harm. */
+static void keep_record(struct trace_beside *r)
+{
+    uint32_t trace = atomic_load(&trace_now);
+    int saved_errno = errno;
+    r->ticks = trace_mine->ticks;
+    if (!trace_is_ring(trace))
+        return;
+    bool locked = trace_lock(&list_lock, LOCK_TRIES);
+    if (!locked || !add_to_list(r, trace))
+        trace_count_lost();
+    if (locked)
+        pthread_mutex_unlock(&list_lock);
+    errno = saved_errno;
+}
+
+void trace_note_beside(enum trace_kind kind, const struct trace_event *event, uint64_t mapped_bytes)
+{
+    if (kind == TRACE_PASSED || kind == TRACE_FREE_FAILED)
+        trace_note_call(kind, event);
+    else
+        trace_note(kind, event);
+    keep_record(&(struct trace_beside){.a = event->a,
+                                       .b = event->b,
+                                       .more = kind == TRACE_PASSED_MAP ? mapped_bytes
+                                                                        : (uintptr_t)event->caller,
+                                       .group = event->aux,
+                                       .kind = (uint8_t)kind});
+}
+
+void trace_beside_keep(enum trace_kind kind, uint64_t a)
+{
+    keep_record(&(struct trace_beside){.a = a, .kind = (uint8_t)kind});
+}
+
+/* Of a copy: what f does may take long. */
+bool trace_beside_each(uint32_t trace, uint64_t since_ticks,
+                       void (*f)(const struct trace_beside *record))
+{
+    if (!trace_lock(&list_lock, LOCK_TRIES))
+        return false;
+    size_t count = list_trace == trace ? list_count : 0, size_bytes = count * sizeof *list;
+    struct trace_beside *copy = count ? make_pages(size_bytes) : NULL;
+    if (copy)
+        memcpy(copy, list, size_bytes);
+    pthread_mutex_unlock(&list_lock);
+    if (!copy)
+        return !count;
+    size_t left = drop_old(copy, count, since_ticks);
+    for (size_t i = 0; i < left; i++)
+        f(&copy[i]);
+    munmap(copy, size_bytes);
+    return true;
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* shim/trace/beside.c: what is kept of memory beside the pool, and how much of it. */
+#include "shim/stats/counters.h"
+#include "shim/trace/beside.h"
+#include "shim/trace/fast.h"
+#include "shim/trace/ring.h"
+#include "tests/unit/cases.h"
+
+#define FIRST UINT64_C(0x7f0000000000)
+#define PAGE (UINT64_C(2) << 20)
+
+static size_t count, held;
+static uint64_t lost;
+
+static void count_record(const struct trace_beside *record)
+{
+    count++;
+    held += record->is_held;
+}
+
+static void expect_of(uint64_t since_ticks, size_t records, size_t live)
+{
+    count = held = 0;
+    assert_true(trace_beside_each(atomic_load(&trace_now), since_ticks, count_record));
+    assert_int_equal(count, records);
+    assert_int_equal(held, live);
+}
+
+/* What was live by now. */
+static void expect(size_t records, size_t live)
+{
+    expect_of(UINT64_MAX, records, live);
+}
+
+static void look_for_lost(const struct trace_seen *record)
+{
+    if (record->kind == TRACE_LOST)
+        lost = record->a;
+}
+
+static void look_in_chunk(const struct trace_chunk *chunk, size_t used_bytes, bool lost_before)
+{
+    (void)lost_before;
+    trace_ring_read(chunk, used_bytes, look_for_lost);
+}
+
+static void expect_lost(uint64_t records)
+{
+    lost = 0;
+    trace_note_lost();
+    assert_true(trace_ring_lock());
+    trace_ring_each(atomic_load(&trace_now), UINT64_MAX, look_in_chunk);
+    trace_ring_unlock();
+    assert_int_equal(lost, records);
+}
+
+static void come(uint64_t name, enum counter group)
+{
+    TRACE_BESIDE(PASSED, 0, .a = name, .b = PAGE, .aux = group);
+}
+
+TEST(what_has_no_room_is_told)
+{
+    const uint64_t most = TRACE_BESIDE_MAX / 4 * 3, more = 1000;
+    trace_begin_ring();
+    for (uint64_t i = 1; i <= most + more; i++)
+        come(i * 512, COUNTER_ASYNC);
+    expect(most, most);
+    expect_lost(more);
+    /* There is room for what goes. */
+    for (uint64_t i = 1; i <= most + more; i++)
+        TRACE_BESIDE(FREE_ASYNC, 0, .a = i * 512);
+    expect(0, 0);
+    come(512, COUNTER_ASYNC);
+    expect(1, 1);
+    expect_lost(more);
+}
+
+TEST(what_is_gone_makes_room)
+{
+    trace_begin_ring();
+    come(FIRST, COUNTER_VMM);
+    TRACE_BESIDE(PASSED_MAP, PAGE, .a = FIRST + PAGE, .b = FIRST);
+    for (uint64_t i = 1; i <= TRACE_BESIDE_MAX; i++) {
+        come(i * 512, COUNTER_ASYNC);
+        TRACE_BESIDE(FREE_ASYNC, 0, .a = i * 512);
+        TRACE_BESIDE(PASSED_HOLD, 0, .a = FIRST);
+        TRACE_BESIDE(PASSED_FREE, 0, .a = FIRST);
+    }
+    expect(2, 1);
+    expect_lost(0);
+    TRACE_BESIDE(PASSED_FREE, 0, .a = FIRST);
+    expect(3, 1);
+    TRACE_BESIDE(PASSED_UNMAP, 0, .a = FIRST + PAGE, .b = PAGE);
+    expect(0, 0);
+}
+
+TEST(memory_of_the_host_has_no_holder)
+{
+    trace_begin_ring();
+    come(FIRST, COUNTER_HOST);
+    come(FIRST + PAGE, COUNTER_MANAGED);
+    come(FIRST + 2 * PAGE, COUNTER_ARRAY);
+    expect(3, 1);
+}
+
+TEST(what_goes_later_was_there)
+{
+    trace_begin_ring();
+    come(FIRST, COUNTER_ASYNC);
+    come(FIRST + PAGE, COUNTER_ASYNC);
+    TRACE_BESIDE(FREE_ASYNC, 0, .a = FIRST);
+    uint64_t since = trace_mine->ticks + 1;
+    come(FIRST, COUNTER_ASYNC);
+    TRACE_BESIDE(FREE_ASYNC, 0, .a = FIRST + PAGE);
+    expect_of(since, 3, 1); /* the second one, the first one's second life, and the free */
+}
+
+TEST(an_unmapping_of_any_size_ends)
+{
+    trace_begin_ring();
+    come(FIRST, COUNTER_VMM);
+    for (uint64_t i = 1; i <= 4; i++)
+        TRACE_BESIDE(PASSED_MAP, PAGE, .a = FIRST + 2 * i * PAGE, .b = FIRST);
+    TRACE_BESIDE(PASSED_FREE, 0, .a = FIRST);
+    TRACE_BESIDE(PASSED_UNMAP, 0, .a = FIRST + 4 * PAGE, .b = 3 * PAGE); /* with a hole */
+    expect(4, 1);
+    TRACE_BESIDE(PASSED_UNMAP, 0, .a = FIRST, .b = UINT64_MAX / 2);
+    expect(0, 0);
+}
+
+TEST(a_new_trace_begins_without)
+{
+    trace_begin_ring();
+    come(FIRST, COUNTER_ASYNC);
+    trace_begin_ring();
+    expect(0, 0);
+    TRACE_BESIDE(FREE_ASYNC, 0, .a = FIRST);
+    expect(0, 0);
+    come(FIRST, COUNTER_ASYNC);
+    expect(1, 1);
+    trace_end();
+    come(FIRST + PAGE, COUNTER_ASYNC); /* no trace is on */
+    assert_int_equal(atomic_load(&trace_now), 0);
+}
+
+PLAY_TESTS
