@@ -11,6 +11,7 @@
 #include "shim/driver/device_fence.h"
 #include "shim/driver/reservation.h"
 #include "shim/process/clock.h"
+#include "shim/trace/steps.h"
 #include "shim/trace/trace.h"
 
 #include <pthread.h>
@@ -64,6 +65,13 @@ static uint64_t call_begins(void)
     return trace_is_on() ? clock_now_ns() : 0;
 }
 
+/* Notes a try at device memory that failed, as a step of an allocation. */
+static void note_refusal(CUresult rc)
+{
+    if (rc == CUDA_ERROR_OUT_OF_MEMORY)
+        TRACE_STEP(REFUSED);
+}
+
 /* Records device memory that came or went. */
 static void trace_memory(struct backend *b, enum trace_kind kind, uint64_t a, uint64_t size_bytes,
                          uint64_t begin_ns)
@@ -88,6 +96,7 @@ static int row_create(struct backend *b, uint64_t size_bytes, uint64_t *handle)
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_CREATE, h, size_bytes, begin_ns);
+    note_refusal(rc);
     *handle = h;
     return (int)rc;
 }
@@ -98,6 +107,7 @@ static void row_release(struct backend *b, uint64_t handle, uint64_t size_bytes)
     uint64_t begin_ns = call_begins();
     if (!call_scope_begin(&scope))
         return;
+    TRACE_STEP(RELEASED);
     real.cuMemRelease(handle);
     call_scope_end(&scope);
     trace_memory(b, TRACE_RELEASE, handle, size_bytes, begin_ns);
@@ -150,6 +160,7 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_SEGMENT, at, size_bytes, begin_ns);
+    note_refusal(rc);
     *addr = at;
     return (int)rc;
 }
@@ -231,6 +242,7 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
         call_scope_end(&scope); /* it goes with its context; the next life may have the address */
         return CUDA_SUCCESS;
     }
+    TRACE_STEP(RELEASED);
     call_scope_wait_begin(); /* for GPU work, where queues are full: step 6 */
     if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
@@ -239,6 +251,18 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_SEGMENT_FREE, addr, 0, begin_ns);
     return (int)rc;
+}
+
+static int row_fence_order(struct backend *b, uint64_t fence)
+{
+    TRACE_STEP(ORDERED);
+    return device_fence_order(b, fence);
+}
+
+static int row_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns)
+{
+    TRACE_STEP(WAITED);
+    return device_fence_wait(b, fence, timeout_ns);
 }
 
 static int row_mem_info(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
@@ -288,8 +312,8 @@ static const struct backend_ops rows = {
     .fence_destroy = device_fence_destroy,
     .fence_record = device_fence_record,
     .fence_query = device_fence_query,
-    .fence_order = device_fence_order,
-    .fence_wait = device_fence_wait,
+    .fence_order = row_fence_order,
+    .fence_wait = row_fence_wait,
     .fence_await = device_fence_await,
     .mem_info = row_mem_info,
     .ask_others = row_ask_others,

@@ -18,6 +18,7 @@
 #include "shim/process/state.h"
 #include "shim/stats/counters.h"
 #include "shim/trace/fast.h"
+#include "shim/trace/steps.h"
 
 #include <errno.h>
 
@@ -110,6 +111,7 @@ static void make_own_call(void *arg)
  * and serve this one. It breaks no open capture, as the pool's own calls do not. */
 static SHIM_COLD CUresult try_own_call(const struct context *c, struct own_call *call)
 {
+    TRACE_STEP(OWN_CALL);
     if (call_scope_run(NULL, make_own_call, call) && retry_is_error(call->rc))
         retry_note_error(call->rc);
     pool_note_nomem(c->pool, call->rc == CUDA_SUCCESS);
@@ -171,11 +173,19 @@ static SHIM_COLD CUresult alloc_untraced(CUdeviceptr *dptr, size_t bytesize)
     return pass_alloc(c, dptr, bytesize);
 }
 
+/* Before an allocation of the slow way, while a trace is on. Returns the time. */
+static SHIM_COLD uint64_t begin_traced(size_t size_bytes)
+{
+    trace_steps_begin(size_bytes);
+    return clock_now_ns();
+}
+
 /* Records an allocation that took the slow way. caller: the code that asked. */
 static SHIM_COLD void note_alloc(CUresult rc, const CUdeviceptr *dptr, size_t size_bytes,
                                  uint64_t begin_ns, const void *caller)
 {
     uint32_t took_ns = trace_aux(clock_now_ns() - begin_ns);
+    trace_steps_end(rc == CUDA_SUCCESS);
     if (rc != CUDA_SUCCESS)
         oom_note(rc, size_bytes, caller, took_ns);
     else if (pool_owns(*dptr))
@@ -189,7 +199,7 @@ static __attribute__((noinline)) CUresult alloc_traced(CUdeviceptr *dptr, size_t
 {
     uint64_t addr = likely(dptr) ? take_traced(bytesize) : 0;
     if (unlikely(!addr)) {
-        uint64_t begin_ns = clock_now_ns();
+        uint64_t begin_ns = begin_traced(bytesize);
         CUresult rc = alloc_untraced(dptr, bytesize);
         note_alloc(rc, dptr, bytesize, begin_ns, trace_asker ? trace_asker : caller);
         return rc;
@@ -275,7 +285,7 @@ static CUresult alloc_pitch(CUdeviceptr *dptr, size_t *pitch, size_t width, size
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
                             unsigned element_size)
 {
-    uint64_t begin_ns = trace_is_on() ? clock_now_ns() : 0;
+    uint64_t begin_ns = trace_is_on() ? begin_traced(width * height) : 0;
     CUresult rc = alloc_pitch(dptr, pitch, width, height, element_size);
     if (unlikely(begin_ns))
         note_alloc(rc, dptr, rc == CUDA_SUCCESS ? *pitch * height : width * height, begin_ns,
@@ -300,9 +310,11 @@ static __attribute__((noinline)) bool runtime_malloc_traced(void **p, size_t siz
 {
     uint64_t addr = likely(p) ? take_traced(size_bytes) : 0;
     if (unlikely(!addr)) {
-        uint64_t begin_ns = clock_now_ns();
-        if (!runtime_malloc_slowly(p, size_bytes))
+        uint64_t begin_ns = begin_traced(size_bytes);
+        if (!runtime_malloc_slowly(p, size_bytes)) {
+            trace_steps_end(false);
             return false; /* the runtime asks the driver, whose wrapper records it */
+        }
         CUdeviceptr at = (CUdeviceptr)(uintptr_t)*p;
         note_alloc(CUDA_SUCCESS, &at, size_bytes, begin_ns, caller);
         return true;

@@ -12,7 +12,7 @@
 #include "shim/process/state.h"
 #include "shim/share/lend.h"
 #include "shim/stats/counters.h"
-#include "shim/trace/trace.h"
+#include "shim/trace/steps.h"
 
 #include <errno.h>
 
@@ -32,14 +32,20 @@ SHIM_COLD bool retry_release(uint64_t devices, struct retry_steps *steps)
 {
     int saved_errno = errno;
     bool some = false;
+    if (trace_is_on())
+        trace_steps_begin(steps->bytes);
+    TRACE_STEP(REFUSED);
     uint64_t own = devices && atomic_load(&flush_at_oom) ? DEVICES_ALL : devices;
     while (own && steps->step < POOL_RELEASE_STEPS && !some)
         some = context_release(own, (enum pool_release)steps->step++);
+    if (some)
+        TRACE_STEP(RELEASED); /* perhaps by the driver's own pools alone */
     some = some || lend_ask(devices, steps->bytes, &steps->attempt);
     if (some) {
         counter_add(COUNTER_RETRY, 1);
-        TRACE(OOM_STEP, .a = steps->bytes, .text = "idle memory went back; the call is made again");
+        TRACE_STEP(AGAIN);
     }
+    trace_steps_end(false);
     errno = saved_errno;
     return some;
 }

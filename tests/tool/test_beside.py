@@ -5,32 +5,10 @@ import json
 import re
 
 from fake import text_of
-from traced import KIND, MIB, Traces
+from traced import BEGIN, KIND, MIB, TELL, Traces
 
 from gpucache import plan, report, usage
 
-BEGIN = """
-import ctypes
-cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
-assert not cuda.cuCtxSetCurrent(context)
-MIB, u64, size = 1 << 20, ctypes.c_uint64, ctypes.c_size_t
-def got(function, *words, kind=u64):
-    value = kind()
-    assert not function(ctypes.byref(value), *words)
-    return value
-def good(code):
-    assert not code, code
-def alloc(bytes):
-    return got(cuda.cuMemAlloc_v2, size(bytes))
-class Prop(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int),
-                ("device", ctypes.c_int), ("rest", ctypes.c_byte * 32)]
-def create(bytes):
-    return got(cuda.cuMemCreate, size(bytes), ctypes.byref(Prop(1, 0, 1, 0)), u64(0))
-def reserve(bytes):
-    return got(cuda.cuMemAddressReserve, size(bytes), size(0), u64(0), u64(0))
-"""
 GROUPS = {"async": "num_async_allocs", "managed": "num_managed_allocs", "vmm": "num_vmm_allocs",
           "array": "num_array_allocs", "host": "num_host_allocs"}
 
@@ -142,10 +120,6 @@ CHURN = """
 def churn(pairs):
     for _ in range(pairs):
         good(cuda.cuMemFree_v2(alloc(2 * MIB)))
-"""
-TELL = """
-import os
-os.dup2(1, 2)  # what the library says
 """
 FAIL = """
 assert cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(17 << 30)) == 2

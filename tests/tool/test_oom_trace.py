@@ -9,8 +9,8 @@ import signal
 import subprocess
 import time
 
-from fake import ALONE, put_text, wait_for
-from traced import FIRST, KIND, MIB, Program, Traces
+from fake import ALONE, put_text, text_of, wait_for
+from traced import BEGIN, FIRST, KIND, MIB, TELL, Program, Traces
 
 from gpucache import trace, usage
 
@@ -321,3 +321,68 @@ class OutOfMemory(Traces):
             told = json.loads(self.tool("stat", "--json", program.pid).stdout)["options"]
             self.assertEqual((told["TRACE"], told["TRACE_ON"]), (self.file(name), "oom"))
             program.end()
+
+
+class Steps(Traces):
+    """What an allocation tries on a full GPU, in order."""
+    FULL = BEGIN + """
+import time
+GIB = 1 << 30
+late = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.3))
+streams = [got(cuda.cuStreamCreate, 1, kind=ctypes.c_void_p) for _ in range(2)]
+blocks = [alloc(2 * GIB) for _ in range(7)]
+beside = got(cuda.cuMemAllocAsync, size(GIB), None)
+def free(number, busy=False):
+    for stream in streams * busy:
+        good(cuda.cuLaunchHostFunc(stream, late, None))
+    for _ in range(number):
+        good(cuda.cuMemFree_v2(blocks.pop()))
+"""
+    END = "\ngood(cuda.cuCtxSynchronize())  # before the interpreter of the callbacks is gone\n"
+    REFUSED, ORDERED, RELEASED, WAITED, OWN, AGAIN, SERVED = (
+        "the driver has no memory", "later GPU work is ordered behind memory that was freed",
+        "idle memory goes back", "the host waits for GPU work",
+        "the program's own call goes to the driver", "the call is made again", "it is served")
+
+    def run_full(self, script, name="t.gct", **options):
+        """(steps in order, figures of the pool, the trace's path)"""
+        report = self.file("report.json")
+        _, path = self.run_python(self.FULL + script + self.END, name, GPUCACHE_BACKING="segment",
+                                  GPUCACHE_SHARE="0", GPUCACHE_STATS="exit-json:" + report,
+                                  **options)
+        steps = [mark.text if mark.kind == "OOM_STEP" else mark.kind
+                 for mark in usage.Usage(self.read(path)[0]).marks
+                 if mark.kind in ("OOM_STEP", "ALLOC_FAILED")]
+        return steps, json.loads(text_of(report))["pools"][0], path
+
+    def test_each_rung(self):
+        for number, (script, options, steps, figure) in enumerate((
+                ("free(3)\nalloc(2 * GIB)", {}, [], "num_hits"),
+                ("free(3, busy=True)\nalloc(2 * GIB)", {"GPUCACHE_REUSE": "ready"},
+                 [self.REFUSED, self.ORDERED, self.SERVED], "num_oom_ordered"),
+                ("free(3, busy=True)\nalloc(7 * GIB)", {},
+                 [self.REFUSED, self.WAITED, self.RELEASED, self.SERVED], "num_oom_waited"),
+                ("free(1)\nassert cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(9 * GIB)) == 2", {},
+                 [self.REFUSED, self.RELEASED, self.REFUSED, self.OWN, "ALLOC_FAILED"],
+                 "num_ooms"),
+                ("free(1)\ngot(cuda.cuMemAllocAsync, size(2 * GIB), None)", {},
+                 [self.REFUSED, self.RELEASED, self.AGAIN], None))):
+            said, figures, _ = self.run_full(script, f"{number}.gct", **options)
+            self.assertEqual(said, steps, script)
+            if figure:
+                self.assertEqual(figures[figure], 1, script)
+
+    def test_a_report_tells_them_in_order(self):
+        for number, on in enumerate(("start", "oom")):
+            _, _, path = self.run_full("""
+free(1)
+assert cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(9 * GIB)) == 2
+""", f"{number}.gct", GPUCACHE_TRACE_ON=on)
+            words = [self.REFUSED, self.RELEASED, self.REFUSED, self.OWN]
+            told = self.tool("report", path).stdout
+            self.assertRegex(told, r"\n.*".join(f"the GPU was full +{each}" for each in words) +
+                             r"\n.*out of memory +9 GiB were asked for")
+            page = self.page_of(path)
+            self.assertRegex(page.replace("\\u0027", "'").replace("&#x27;", "'"),
+                             r".*".join(f"the GPU was full: {each}" for each in words))
+            os.unlink(self.file("page.html"))

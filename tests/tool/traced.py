@@ -72,6 +72,34 @@ for line in sys.stdin:
 """
 
 
+# The beginning of a program of its own, with short words for its calls.
+BEGIN = """
+import ctypes
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxSetCurrent(context)
+MIB, u64, size = 1 << 20, ctypes.c_uint64, ctypes.c_size_t
+def got(function, *words, kind=u64):
+    value = kind()
+    assert not function(ctypes.byref(value), *words)
+    return value
+def good(code):
+    assert not code, code
+def alloc(bytes):
+    return got(cuda.cuMemAlloc_v2, size(bytes))
+class Prop(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int),
+                ("device", ctypes.c_int), ("rest", ctypes.c_byte * 32)]
+def create(bytes):
+    return got(cuda.cuMemCreate, size(bytes), ctypes.byref(Prop(1, 0, 1, 0)), u64(0))
+def reserve(bytes):
+    return got(cuda.cuMemAddressReserve, size(bytes), size(0), u64(0), u64(0))
+"""
+TELL = """
+import os
+os.dup2(1, 2)  # what the library says, for run_python
+"""
+
 # The first calls of a process, through the cudaMalloc that the program sees.
 FIRST = """
 import ctypes
