@@ -368,6 +368,8 @@ class Report:
                 "PARK": ("parked", f"{size} went to the host"),
                 "WAKE": ("woken", f"{size} came back from the host"),
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),
+                "EXPOSED": ("known outside", f"a block of {size}"),
+                "IPC_OPEN": ("memory of another process", "got an address here"),
                 "CONTEXT_END": ("a context ended", "")}.get(mark.kind, (mark.kind, size))
 
     def names(self, site):

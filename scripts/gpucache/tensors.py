@@ -4,6 +4,14 @@ sees no tensors. PyTorch's snapshot (torch.cuda.memory._dump_snapshot) knows the
 segment, and the code that asked for them. Here it is joined to a trace, by address: to its blocks,
 and to what PyTorch maps itself (expandable_segments).
 
+The library takes no snapshot itself. A snapshot is Python code, which needs the interpreter's lock,
+and it reads the allocator under the allocator's lock. The thread whose cudaMalloc fails is inside
+the allocator, as a rule with that lock, and need not have the interpreter's. If it waited for that
+one, it would wait for a thread that has it and waits for the allocator: a deadlock. A thread of the
+library's would get the allocator's lock only after the call that fails has returned, and PyTorch
+empties its cache then. PyTorch calls its observers of the end of memory without its lock: there the
+program can take the snapshot (scripts/recipes/whose-memory.md).
+
 The file is a pickle, which may name any code to run. Here it may name none: numbers, texts, lists
 and the like are all that is in a snapshot. What it says is foreign like all of a trace."""
 import bisect

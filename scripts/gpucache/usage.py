@@ -469,7 +469,7 @@ class Usage:
         **dict.fromkeys(BESIDE, _beside), KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["CONTEXT_END"]: _context_end,
-        KIND.get("PARK"): _moved, KIND.get("WAKE"): _moved,  # of libraries that park
+        KIND["PARK"]: _moved, KIND["WAKE"]: _moved, KIND["EXPOSED"]: _mark, KIND["IPC_OPEN"]: _mark,
     }
 
     def enough(self):

@@ -252,6 +252,8 @@ bool context_can_report(void);
  * pool has forgotten it or the context goes on. It waits some 2 s at most, and not at all in the
  * thread that ends a context: in a signal handler, or in a profiler's callback. No lock held. */
 enum pool_status context_lookup(uint64_t addr, struct pool_block *block);
+/* pool_expose, recorded. */
+enum pool_status context_expose(uint64_t addr);
 
 /* Asks the driver about each context with a pool. The pool of a lost context serves no allocation
  * any more. */

@@ -253,6 +253,16 @@ enum pool_status context_lookup(uint64_t addr, struct pool_block *block)
     return found;
 }
 
+enum pool_status context_expose(uint64_t addr)
+{
+    struct pool_block block;
+    bool is_first = trace_is_on() && pool_lookup(addr, &block) == POOL_OK && !block.exposed;
+    enum pool_status status = pool_expose(addr);
+    if (status == POOL_OK && is_first)
+        TRACE(EXPOSED, .a = block.requested_bytes, .b = block.addr);
+    return status;
+}
+
 CUresult context_loss_of(uint64_t addr)
 {
     struct pool_block block;

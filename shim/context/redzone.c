@@ -79,7 +79,7 @@ static void judge(const struct look *l, const struct pool_block *block)
             if (!changed++)
                 first = i;
         }
-    if (!changed || pool_expose(block->addr) != POOL_OK)
+    if (!changed || context_expose(block->addr) != POOL_OK)
         return;
     counter_add(COUNTER_REDZONE, 1);
     log_warn("a write past the end of the block of %llu bytes at 0x%llx: %llu of the %llu bytes "

@@ -250,7 +250,7 @@ static void describe(const struct description *d, CUpointer_attribute attribute,
 static void expose(CUresult rc, CUdeviceptr dptr)
 {
     if (rc == CUDA_SUCCESS && state_is_on())
-        pool_expose(dptr);
+        context_expose(dptr);
 }
 
 /* The pool notes for each block whether it has SYNC_MEMOPS. The driver's own answer is for a whole
@@ -398,7 +398,7 @@ static CUresult get_range_handle(void *handle, CUdeviceptr dptr, size_t size,
         if (found == POOL_FOREIGN)
             break;
         if (found == POOL_OK)
-            pool_expose(at);
+            context_expose(at);
         at = found == POOL_OK ? block.addr + block.size_bytes : (at & ~UINT64_C(511)) + 512;
     }
     return rc;

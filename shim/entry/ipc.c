@@ -16,6 +16,7 @@
 #include "shim/share/export.h"
 #include "shim/share/import.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 
@@ -26,7 +27,7 @@ static CUresult export_block(CUipcMemHandle *handle, const struct pool_block *bl
         native ? real.cuIpcGetMemHandle(handle, block->addr) : export_block_ticket(block, handle);
     if (rc == CUDA_SUCCESS) {
         if (native)
-            pool_expose(block->addr);
+            context_expose(block->addr);
         counter_add(COUNTER_IPC_HANDLE, 1);
     }
     return rc;
@@ -91,14 +92,23 @@ static CUresult open_handle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned f
     return rc;
 }
 
+static CUresult note_open(CUresult rc, const CUdeviceptr *dptr, const void *caller)
+{
+    if (rc == CUDA_SUCCESS)
+        TRACE_CALL(IPC_OPEN, .b = *dptr, .caller = caller);
+    return rc;
+}
+
 CUresult cuIpcOpenMemHandle(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
 {
-    return open_handle(dptr, handle, flags, retry_cuIpcOpenMemHandle);
+    CUresult rc = open_handle(dptr, handle, flags, retry_cuIpcOpenMemHandle);
+    return note_open(rc, dptr, __builtin_return_address(0));
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigned flags)
 {
-    return open_handle(dptr, handle, flags, retry_cuIpcOpenMemHandle_v2);
+    CUresult rc = open_handle(dptr, handle, flags, retry_cuIpcOpenMemHandle_v2);
+    return note_open(rc, dptr, __builtin_return_address(0));
 }
 
 /* Of memory that is closed already the driver may still have a mapping. */

@@ -216,7 +216,7 @@ CUresult export_block_ticket(const struct pool_block *block, CUipcMemHandle *han
                  helps ? ", or run the program with GPUCACHE_BACKING=segment" : "");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    pool_expose(block->addr);
+    context_expose(block->addr);
     ticket.check = ticket_check(&ticket);
     memcpy(handle, &ticket, sizeof ticket);
     return CUDA_SUCCESS;

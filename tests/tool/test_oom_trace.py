@@ -323,6 +323,41 @@ class OutOfMemory(Traces):
             program.end()
 
 
+class Shared(Traces):
+    """What is known outside the process, or comes from there."""
+
+    def test_each_has_a_record(self):
+        """A block's first handle, and each that another process opens."""
+        self.run_python("""
+import os, sys
+ask, tell = os.pipe()
+child = os.fork()
+""" + BEGIN + """
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_byte * 64)]
+if child:
+    block = alloc(3 * MIB)
+    for n in range(2):
+        os.write(tell, bytes(got(cuda.cuIpcGetMemHandle, block, kind=Handle)))
+    assert not os.waitpid(child, 0)[1]
+else:
+    for n in range(2):
+        got(cuda.cuIpcOpenMemHandle_v2, Handle.from_buffer_copy(os.read(ask, 64)), 1)
+""", "%p.gct")
+        told = {}
+        for name in self.files():
+            for event in self.read(self.file(name))[1]:
+                told.setdefault(trace.NAME[event.kind], []).append((event.a, bool(event.b)))
+        self.assertEqual(told.get("EXPOSED"), [(3 * MIB, True)])
+        self.assertEqual(told.get("IPC_OPEN"), [(0, True)] * 2)
+        said = "".join(self.tool("report", self.file(name)).stdout for name in self.files())
+        self.assertRegex(said, r"known outside +a block of 3 MiB\n")
+        self.assertRegex(said, r"memory of another process +got an address here\n")
+
+    def files(self):
+        return sorted(name for name in os.listdir(self.folder) if name.endswith(".gct"))
+
+
 class Steps(Traces):
     """What an allocation tries on a full GPU, in order."""
     FULL = BEGIN + """
