@@ -32,21 +32,36 @@ static bool is_missing(CUresult rc, CUcontext peer)
     return rc == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED && !peer_is_known(peer, false);
 }
 
-/* Access that is there already is told at once. Else the answer comes after other threads' changes,
- * so that access that it tells of is whole. */
+/* Access that is there already is told at once. Else the answer comes in the thread's turn, after
+ * other threads' changes. A call outside a turn may give access all the same: another thread's
+ * disable came first. Why each answer counts once:
+ * 1. Turns change the pair and the driver's access. A call outside a turn can only give access.
+ *    So between turns a known pair has access. Access without the pair is that of such a call.
+ * 2. Such a call finds access. It tells of it if the pair is known after the call and nobody
+ *    changes it: then the access is there at that moment, and whole. Else the thread asks again, in
+ *    its turn.
+ * 3. Such a call gives access. In its turn the thread asks again, and does not count this call.
+ *    If there is no access, a disable has taken what was given. The thread undoes the second call,
+ *    and the two leave the driver as it was. Calls outside turns that find access between the two
+ *    find no known pair (step 2).
+ * 4. If there is access, the thread makes it whole. A thread in an earlier turn that found it may
+ *    have done so. An error leaves it open whether there is access: then the pair becomes known.
+ * 5. So each success is one change of the driver's access, during the call that tells of it. */
 static CUresult change(CUcontext peer, unsigned flags)
 {
     bool was_known = peer_is_known(peer, true);
-    CUresult rc = was_known ? real.cuCtxEnablePeerAccess(peer, flags) : CUDA_SUCCESS;
-    if (rc != CUDA_SUCCESS)
-        return rc;
-    bool begun = peer_begin_change(peer);
-    rc = real.cuCtxEnablePeerAccess(peer, flags);
-    if (was_known && rc == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
-        rc = CUDA_SUCCESS; /* the call above gave it, after another thread's disable */
-    if (rc == CUDA_SUCCESS)
+    CUresult first = was_known ? real.cuCtxEnablePeerAccess(peer, flags) : CUDA_SUCCESS;
+    if (first == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED ? peer_is_known(peer, true) : first != 0)
+        return first;
+    bool begun = peer_begin_change(peer), gave = was_known && first == CUDA_SUCCESS;
+    CUresult rc = real.cuCtxEnablePeerAccess(peer, flags);
+    if (gave && rc == CUDA_SUCCESS) {
+        real.cuCtxDisablePeerAccess(peer); /* step 3 */
+    } else if (gave) {
+        rc = peer_is_known(peer, false) ? CUDA_SUCCESS : grant_or_undo(peer); /* step 4 */
+    } else if (rc == CUDA_SUCCESS) {
         rc = grant_or_undo(peer);
-    else if (is_missing(rc, peer)) {
+    } else if (is_missing(rc, peer)) {
         single_stream_disable();
         if (peer_grant(peer) != CUDA_SUCCESS)
             peer_revoke(peer); /* so the next call tries again */

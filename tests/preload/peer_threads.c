@@ -280,6 +280,43 @@ ACT(what_is_mapped_is_in_reach_as_the_driver_says)
     return wrong;
 }
 
+/* Access that has been there is disabled, enabled and disabled once more, each time by another
+ * thread. Each of them is told that it did so, and the driver has no access left. */
+
+static void *change_access(void *change)
+{
+    REQUIRE(gpu_open(0));
+    REQUIRE((*(int (**)(int peer))change)(1));
+    return NULL;
+}
+
+ACT(an_enable_takes_effect_once)
+{
+    int (*enable)(int peer) = gpu_peer_enable, (*disable)(int peer) = gpu_peer_disable;
+    scene_start_peers(120);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    REQUIRE(gpu_open(1));
+    NEW_BLOCK(8 * MIB);
+    REQUIRE(gpu_open(0));
+    REQUIRE(gpu_peer_enable(1));
+    hold("cuCtxEnablePeerAccess");
+    pthread_t second = NEW_THREAD(change_access, &enable);
+    scene_await_held(1);
+    REQUIRE(gpu_peer_disable(1));
+    hold("cuCtxDisablePeerAccess");
+    pthread_t third = NEW_THREAD(change_access, &disable);
+    scene_await_held(2);
+    let_go("cuCtxEnablePeerAccess");
+    scene_sleep_ms(50); /* the access is there again, and the enable waits or is through */
+    let_go("cuCtxDisablePeerAccess");
+    REQUIRE(pthread_join(second, NULL));
+    REQUIRE(pthread_join(third, NULL));
+    int rc = gpu_peer_disable(1);
+    printf("once more: %d\n", rc);
+    return rc != CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
+
 /* A child that is forked while another thread gives access waits for nobody. */
 
 ACT(a_forked_child_does_not_wait_for_access)

@@ -21,6 +21,7 @@ static struct {
     unsigned uses, depth;          /* uses that have ended; that are under way */
     bool enabled, granted;         /* by the driver; of what is mapped */
     unsigned enables;              /* calls of the driver's */
+    void (*after_call)(void);      /* what other threads do behind the next of them */
     unsigned changes;              /* of a pair, that are under way */
     unsigned calls_of_no_use;      /* of the driver's, and changes of what is mapped */
 } world;
@@ -33,13 +34,19 @@ static bool is_closed(void)
 
 static CUresult driver_enable(CUcontext peer, unsigned flags)
 {
+    void (*after_call)(void) = world.after_call;
+    CUresult rc = CUDA_SUCCESS;
     world.enables++;
     if (is_closed())
-        return LOST;
-    if (world.enabled)
-        return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    world.enabled = true;
-    return CUDA_SUCCESS;
+        rc = LOST;
+    else if (world.enabled)
+        rc = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    else
+        world.enabled = true;
+    world.after_call = NULL;
+    if (after_call)
+        after_call();
+    return rc;
 }
 
 static CUresult driver_disable(CUcontext peer)
@@ -182,6 +189,36 @@ TEST(access_that_another_thread_takes_meanwhile_is_given)
     world.granted = true;
     assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_SUCCESS);
     assert_int_equal(world.enables, 2);
+    expect(CUDA_SUCCESS);
+}
+
+static void take_it(void)
+{
+    world.enabled = world.granted = false;
+}
+
+static void find_it_missing(void)
+{
+    world.granted = false;
+}
+
+/* .. and disables it once more after the call gave it. */
+TEST(access_that_was_given_and_taken_is_not_given_again)
+{
+    begin(100, 0, 0);
+    world.granted = true;
+    world.after_call = take_it;
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_SUCCESS);
+    expect(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+}
+
+/* Other threads take it, and one of them still gives it anew. */
+TEST(access_is_told_of_only_if_it_is_still_known)
+{
+    begin(100, 0, 0);
+    world.enabled = world.granted = true;
+    world.after_call = find_it_missing;
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     expect(CUDA_SUCCESS);
 }
 
