@@ -11,6 +11,10 @@
 
 #include <stdatomic.h>
 
+/* Records that the thread has under way, of all pools. Too many, as after a jump out of a signal
+ * handler, make it wait for fewer of other threads. */
+static __thread unsigned own_records __attribute__((tls_model("initial-exec")));
+
 _Atomic unsigned pool_watch;
 _Atomic uint64_t pool_seals;
 
@@ -177,6 +181,7 @@ static void reopen_epoch(struct fences *f, bool late)
 
 static void end_record(struct fences *f)
 {
+    own_records--;
     if (atomic_fetch_sub(&f->sealing, 1) == 1)
         f->sealing_late = false;
 }
@@ -195,6 +200,7 @@ void fence_seal(struct pool *p)
             return;
         }
     }
+    own_records++;
     atomic_fetch_add(&f->sealing,
                      1); /* from here on a submission waits, also while the event is made */
     uint64_t event;
@@ -244,13 +250,31 @@ void fence_seal(struct pool *p)
         watch_unsealed(-1);
 }
 
-void fence_await_records(struct pool *p)
+uint64_t fence_seal_anew(struct pool *p)
 {
-    for (unsigned turn = 0; p->fences.sealing; turn++) {
+    struct fences *f = &p->fences;
+    uint64_t epoch = f->open_epoch;
+    if (f->lost)
+        return epoch;
+    watch_unsealed(1);
+    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_WORK_FOLLOWED) & FENCE_UNSEALED)
+        watch_unsealed(-1);
+    fence_seal(p);
+    return epoch;
+}
+
+bool fence_await_records(struct pool *p)
+{
+    const struct fences *f = &p->fences;
+    uint64_t start_ns = f->sealing ? p->backend->ops->now_ns(p->backend) : 0;
+    for (unsigned turn = 0;
+         f->sealing > own_records && p->backend->ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS;
+         turn++) {
         state_unlock(p);
         spin_pause(turn);
         state_lock(p);
     }
+    return !f->sealing;
 }
 
 /* The refused record may be another thread's, and another capture may begin before this thread
@@ -341,18 +365,13 @@ bool fence_poll(struct pool *p)
     return true;
 }
 
-/* By a fence of its own, which is late, because no free needs a wait for it. */
 bool fence_is_idle(struct pool *p)
 {
     struct fences *f = &p->fences;
     fence_seal(p);
     if (f->lost || fence_is_unsealed(f))
         return false;
-    watch_unsealed(1);
-    if (atomic_fetch_or(&f->marks, FENCE_UNSEALED | FENCE_WORK_FOLLOWED) & FENCE_UNSEALED)
-        watch_unsealed(-1);
-    uint64_t epoch = f->open_epoch;
-    fence_seal(p);
+    uint64_t epoch = fence_seal_anew(p);
     fence_poll(p);
     return f->complete_epoch >= epoch;
 }

@@ -111,6 +111,8 @@ struct fences {
     bool watches;              /* counts in pool_watch: relies on stream order, or may again */
     bool lost;                 /* the context is broken: nothing becomes ready any more */
     enum fence_mode mode;
+    const void *leaver; /* while the mode is LEAVING: the thread that does it; single_stream.h */
+    uint64_t mode_ends; /* how often the single-stream mode has ended */
 };
 
 /* *f must be all zero. single_stream_init comes next, and publishes the mode. */
@@ -199,8 +201,12 @@ uint64_t fence_newest_recorded(const struct fences *f);
 
 /* Closes the open epoch and records its fence. Drops the lock. */
 void fence_seal(struct pool *p);
-/* Returns when the records that other threads have under way are over. Drops the lock. */
-void fence_await_records(struct pool *p);
+/* The same with an epoch that has no frees: the fence covers all epochs so far. It is late, because
+ * no free needs a wait for it. Returns its epoch. */
+uint64_t fence_seal_anew(struct pool *p);
+/* Waits for the records that other threads have under way. False: some are under way, because a
+ * signal handler in such a thread calls, or OOM_WAIT_NS have passed. Drops the lock. */
+bool fence_await_records(struct pool *p);
 /* Seals. Where a capture forbids that, the host waits up to timeout_ns for the capture's end.
  * False: the capture goes on. Drops the lock. */
 bool fence_seal_patiently(struct pool *p, uint64_t timeout_ns);

@@ -32,43 +32,73 @@ void single_stream_init(struct fences *f, bool single_stream)
     fence_publish(f);
 }
 
+/* Its address is that of the calling thread. */
+static __thread char this_thread __attribute__((tls_model("initial-exec")));
+
+/* Step 3 of single_stream.h. False: the mode has ended since the call. */
+static bool is_left_to_caller(struct pool *p)
+{
+    struct fences *f = &p->fences;
+    const struct backend_ops *ops = p->backend->ops;
+    uint64_t ends = f->mode_ends, start_ns = ops->now_ns(p->backend);
+    for (unsigned look = 0;
+         f->mode == FENCE_LEAVING && f->mode_ends == ends && f->leaver != &this_thread &&
+         ops->now_ns(p->backend) - start_ns < OOM_WAIT_NS;
+         look++)
+        state_pause(p, look);
+    return f->mode != FENCE_MULTI && f->mode_ends == ends;
+}
+
+/* Orders later work behind all frees up to that epoch. True: the GPU or the host had to wait. */
+static bool order_all(struct pool *p, uint64_t last)
+{
+    struct fences *f = &p->fences;
+    for (int left = LEAVE_TRIES; f->open_epoch <= last && !f->lost && left > 0; left--)
+        fence_seal(p);
+    /* Of epochs that count. Any later fence covers the frees of one that does not come. */
+    if (!fence_await_records(p) && fence_newest_recorded(f) < last)
+        fence_seal_anew(p);
+    if (last <= fence_ready_epoch(f) || fence_newest_is_done(p, last))
+        return false;
+    if (!fence_order(p, last, false) && !fence_order(p, last, true))
+        fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
+    return true;
+}
+
+static void end_mode(struct fences *f)
+{
+    f->mode = FENCE_MULTI;
+    f->mode_ends++;
+    fence_publish(f);
+    atomic_store(&pool_single_stream, POOL_STREAM_NONE);
+}
+
 bool single_stream_leave(struct pool *p)
 {
     struct fences *f = &p->fences;
 #ifdef POOL_IGNORES_FENCES
     return false;
 #endif
-    if (f->mode == FENCE_MULTI)
+    if (f->mode == FENCE_MULTI || !is_left_to_caller(p))
         return false;
-    if (f->mode == FENCE_LEAVING) {
-        for (unsigned look = 0; f->mode == FENCE_LEAVING; look++)
-            state_pause(p, look);
-        return false;
-    }
     /* From here on frees wait for fences. Memory in the bins by now was freed in epochs up to this
      * one, and so was everything handed out of them. The same holds for magazines. This thread
      * takes the lock of each magazine. After that, a thread that saw one stream and took something
      * out has left the magazine, and this thread sees the mark of its free. */
+    uint64_t ends = f->mode_ends;
     f->mode = FENCE_LEAVING;
+    f->leaver = &this_thread;
     atomic_store(&f->wanted, true); /* the stream's work that comes meanwhile still records first */
     fence_publish(f);
     magazines_pass_all(p);
     uint64_t last = fence_is_unsealed(f) ? f->open_epoch : f->open_epoch - 1;
-    bool waited = false;
-    for (int left = LEAVE_TRIES; f->open_epoch <= last && !f->lost && left > 0; left--)
-        fence_seal(p);
-    fence_await_records(p); /* of epochs that count */
-    if (last > f->complete_epoch && !fence_newest_is_done(p, last)) {
-        waited = true;
-        if (!fence_order(p, last, false) && !fence_order(p, last, true))
-            fence_wait(p, last, true, LEAVE_TIMEOUT_NS);
-    }
+    bool waited = order_all(p, last);
+    if (f->mode_ends != ends)
+        return waited;
     /* Memory in the bins is no longer safe by itself, and cannot be made so. */
     if (fence_ready_epoch(f) < last)
         fence_lose(p);
-    f->mode = FENCE_MULTI;
-    fence_publish(f);
-    atomic_store(&pool_single_stream, POOL_STREAM_NONE);
+    end_mode(f);
     state_job_done(p);
     return waited;
 }
@@ -119,4 +149,5 @@ void single_stream_finish(struct fences *f)
         atomic_store(&pool_single_stream, POOL_STREAM_NONE);
     watch(f, false);
     f->mode = FENCE_MULTI;
+    f->mode_ends++;
 }

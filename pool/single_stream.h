@@ -11,6 +11,21 @@
  * tell the pool, and read pool_single_stream (pool.h). shim/context/stream_watch.c has that part of
  * the argument.
  *
+ * Who ends the mode, if several threads come:
+ * 1. The first one does the work (`leaver`). It drops the lock for calls of the driver. The others
+ *    wait, since no work for another stream may be submitted before.
+ * 2. What makes the end safe is a fence that covers all frees up to the time when magazines saw
+ * that the mode ends, and behind which later work is ordered. Memory that is freed later waits for
+ * its own fence. So each thread that comes may do the whole work beside another one: it looks at
+ * the frees up to its own time, which are more. The first one that is through ends the mode.
+ * 3. A thread does so if the one that leaves takes too long, or is the caller itself, which is a
+ *    signal handler then, or was left by a jump. So each wait is bounded, and a handler's work is
+ *    submitted only after all earlier frees were ordered before it.
+ * 4. A record under way may be the caller's own, too. A record of its own that comes later covers
+ *    the same frees (fence.h, Safety 3).
+ * 5. A thread that comes back finds by `mode_ends` that the mode was ended. It changes nothing
+ *    then, for the pool may be in the mode again, or be ended.
+ *
  * All functions want the pool's lock held. Those that drop it for driver calls say so.
  */
 #ifndef POOL_SINGLE_STREAM_H
@@ -28,8 +43,8 @@ void single_stream_init(struct fences *f, bool single_stream);
 /* Before fence_finish, which publishes that nothing is ready any more. */
 void single_stream_finish(struct fences *f);
 
-/* Ends the single-stream mode. If several threads come, the first does the work and the others wait
- * for it. True: the GPU or the host had to wait. Drops the lock. */
+/* Ends the single-stream mode, or returns when another thread has. True: the GPU or the host had to
+ * wait. Drops the lock. */
 bool single_stream_leave(struct pool *p);
 /* Enters the mode again, for this stream. `mark` is an open epoch of the past. False: work
  * submitted before it may still run, or other work was noted in *breach. False too if memory is

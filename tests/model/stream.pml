@@ -15,8 +15,9 @@
  * uses both streams. OTHERS_FREE: there is always memory that waits for a fence. START_SINGLE: the
  * first pool, where the first stream used is the single one. CAPTURES, FORGETS and GIVES_UP: a
  * third thread does that once. FORGETS is a destroyed stream whose handle comes back as another
- * stream. Each WITHOUT_ or WITH_ takes one look away, or does it in another order, and has to be
- * noticed (meson.build).
+ * stream. TAKES_OVER: a thread that comes while another one leaves the stream may do so beside it,
+ * and may record anew rather than wait for a record. Each WITHOUT_ or WITH_ takes one look away, or
+ * does it in another order, and has to be noticed (meson.build).
  */
 #ifndef RUNS
 #define RUNS 2
@@ -56,6 +57,17 @@ byte current; /* the stream that has the first handle: 0 or 2 */
 bit pool_lock, unsealed, lost, watches = 1;
 byte open_epoch = 1, complete_epoch, ordered_epoch, sealing, pool_mode, ready, pool_single_stream;
 bit magazine_lock[THREADS];
+bit mode_ends;
+#ifdef TAKES_OVER
+#define MAY_LEAVE (pool_mode != MULTI)
+#else
+#define MAY_LEAVE (pool_mode == SINGLE)
+#endif
+#ifdef WITHOUT_ENDS
+#define STILL_LEAVING true
+#else
+#define STILL_LEAVING (ends == mode_ends)
+#endif
 
 /* shim/context/stream_watch.c */
 byte record[THREADS], candidate = NONE, candidate_mark;
@@ -175,14 +187,22 @@ inline leave()
     :: atomic { !pool_lock && pool_mode == LEAVING -> skip };
         atomic { pool_mode != LEAVING -> watches = watches && !quits }
     :: atomic { !pool_lock && pool_mode == MULTI -> watches = watches && !quits }
-    :: atomic { !pool_lock && pool_mode == SINGLE ->
-            pool_lock = 1; pool_mode = LEAVING; publish() };
+    :: atomic { !pool_lock && MAY_LEAVE ->
+            pool_lock = 1; pool_mode = LEAVING; ends = mode_ends; publish() };
         pass_all();
         last = (unsealed -> open_epoch : open_epoch - 1);
         seal();
         do
         :: atomic { sealing > 0 -> unlock_pool() };
             atomic { sealing == 0 && !pool_lock -> pool_lock = 1 }
+#ifdef TAKES_OVER
+        :: sealing > 0 && open_epoch < EPOCHS - 1 ->
+#ifndef WITHOUT_ANEW
+            unsealed = 1;
+            seal();
+#endif
+            break
+#endif
         :: else -> break
         od;
 #ifndef WITHOUT_FENCE
@@ -191,11 +211,26 @@ inline leave()
             :: last > complete_epoch -> order(last)
             :: else
             fi;
-            assert(SAFE_EPOCH >= last || open_epoch == EPOCHS - 1) /* LOST */
+            assert(!STILL_LEAVING || SAFE_EPOCH >= last || open_epoch == EPOCHS - 1) /* LOST */
         };
 #endif
-        atomic { pool_mode = MULTI; publish(); last = 0 };
-        atomic { pool_single_stream = NONE; watches = watches && !quits; unlock_pool() }
+        atomic {
+            last = 0;
+            if
+            :: STILL_LEAVING ->
+                pool_mode = MULTI; mode_ends = 1 - mode_ends; ends = mode_ends; publish()
+            :: else
+            fi
+        };
+        atomic {
+            if
+            :: STILL_LEAVING -> pool_single_stream = NONE
+            :: else
+            fi;
+            watches = watches && !quits;
+            ends = 0;
+            unlock_pool()
+        }
     fi
 }
 
@@ -513,7 +548,7 @@ inline begin_first()
 proctype Runner(byte self)
 {
     byte e, i, k, last, mark, seen, s;
-    bit complete, entered, quits, refused;
+    bit complete, ends, entered, quits, refused;
     byte left = RUNS;
     do
     :: atomic {
@@ -534,7 +569,7 @@ proctype Runner(byte self)
 proctype Worker(byte self)
 {
     byte e, i, k, last, mark, seen, s;
-    bit complete, entered, quits, refused;
+    bit complete, ends, entered, quits, refused;
     byte left = LIVES;
     do
     :: atomic {
@@ -560,7 +595,7 @@ proctype Worker(byte self)
 proctype Other(byte self)
 {
     byte e, i, k, last;
-    bit quits, refused;
+    bit ends, quits, refused;
 #if defined(CAPTURES)
     capture()
 #elif defined(FORGETS)

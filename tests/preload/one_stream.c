@@ -104,6 +104,59 @@ ACT(one_stream)
     return wrong + destroyed + graph + thread != 0;
 }
 
+/* A thread leaves the stream for another one. A signal handler stops it in a call of the driver,
+ * and submits work to a third one, on memory that work of the first still uses. */
+
+static CUstream third;
+static uint64_t handed_on;
+static atomic_bool handled;
+
+static void submit_there(int number)
+{
+    SIM(simLetGo)("cuCtxRecordEvent"); /* the thread goes on behind the handler */
+    REQUIRE(cuMemsetD32Async((CUdeviceptr)handed_on, 9, words, third));
+    atomic_store(&handled, true);
+}
+
+static void *signal_there(void *thread)
+{
+    scene_await_held(1);
+    REQUIRE(pthread_kill(*(pthread_t *)thread, SIGUSR2));
+    for (int ms = 0; ms < 5000 && !atomic_load(&handled); ms++)
+        scene_sleep_ms(1);
+    if (!atomic_load(&handled))
+        printf("the handler is stuck\n");
+    return NULL;
+}
+
+ACT(signal_leaves)
+{
+    scene_start(1, 60);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    CUstream first = NEW_STREAM(false), second = NEW_STREAM(false);
+    third = NEW_STREAM(false);
+    uint64_t other = NEW_BLOCK(words * 4);
+    run_and_free_late(first);
+    handed_on = NEW_BLOCK(words * 4);
+    REQUIRE(gpu_free(NEW_BLOCK(MIB))); /* to be recorded */
+    EXPECT(signal(SIGUSR2, submit_there) != SIG_ERR);
+    pthread_t self = pthread_self(), signaller = self;
+    if (scene_preloaded()) {
+        REQUIRE(SIM(simHold)("cuCtxRecordEvent"));
+        signaller = NEW_THREAD(signal_there, &self);
+    } else {
+        REQUIRE(raise(SIGUSR2)); /* the driver bears no handler in the midst of its own work */
+    }
+    REQUIRE(cuMemsetD32Async((CUdeviceptr)other, 8, words, second));
+    if (scene_preloaded())
+        REQUIRE(pthread_join(signaller, NULL));
+    REQUIRE(gpu_sync());
+    uint32_t wrong = scene_wrong_words(handed_on, words, 9, third);
+    printf("%u wrong words\n", wrong);
+    return wrong != 0;
+}
+
 /* Memory synchronisation domains. A kernel's memory operations belong to its domain. The cache
  * must not rely on the order of one stream between kernels of two domains. The program starts
  * itself again for each way to set a domain. The new process works on one stream for a while. Its

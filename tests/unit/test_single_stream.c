@@ -139,4 +139,54 @@ RIG_TEST(one_stream_is_not_enough_while_a_record_is_under_way, expect_single(sta
     EXPECT(rig_enter_single(r), "once it is over one stream is enough");
 }
 
+/* A signal handler submits work to a stream of its own, in a call of the thread that it stopped. */
+struct handler {
+    struct rig *rig;
+    enum model_row row;
+    uint64_t addr; /* what that work touches */
+    bool happened;
+};
+
+static void submit_inside(struct model *m, enum model_row row)
+{
+    struct handler *h = m->hook_arg;
+    if (row != h->row)
+        return;
+    m->hook = NULL;
+    h->happened = true;
+    rig_launch(h->rig, 2, MS(1), h->addr);
+}
+
+/* The thread is about to submit to this stream: another one, which it leaves the single one for, or
+ * the single one, behind a record. Work of that one still runs on memory that has its next owner.
+ */
+static void submit_beside(unsigned stream, enum model_row row)
+{
+    struct rig *r = rig_in(RIG_BYTES, false, true);
+    struct handler h = {.rig = r, .row = row};
+    rig_start(r);
+    rig_free_behind(r, 0, MS(20), rig_alloc(r, KIB(300)));
+    h.addr = rig_alloc(r, KIB(300));
+    rig_free(r, rig_alloc(r, 512));
+    rig_hook(r, submit_inside, &h);
+    rig_launch(r, stream, MS(1), 0);
+    EXPECT(h.happened, "the handler came");
+    EXPECT(!r->pool->fences.lost, "nothing was given up for it");
+    EXPECT_EQ(r->pool->fences.mode, FENCE_MULTI, "one stream is not enough any more");
+    rig_launch(r, 3, MS(1), h.addr);
+    const char *words = rig_destroy(r);
+    if (words)
+        fail_msg("stream %u, row %u: %s", stream, row, words);
+}
+
+TEST(a_handler_in_the_thread_that_leaves_waits_for_no_other)
+{
+    static const enum model_row rows[] = {MODEL_ROW_fence_create, MODEL_ROW_fence_record,
+                                          MODEL_ROW_fence_query, MODEL_ROW_fence_order};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++)
+        submit_beside(1, rows[i]);
+    submit_beside(0, MODEL_ROW_fence_create);
+    submit_beside(0, MODEL_ROW_fence_record);
+}
+
 PLAY_TESTS

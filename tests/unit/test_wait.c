@@ -164,6 +164,35 @@ RIG_TEST(leaving_waits_for_a_thread_that_leaves, expect_single(state))
     r->several_streams = true;
 }
 
+/* .. and the first one does not come back from the driver. */
+static void leave_for_it(struct model *m, enum model_row row)
+{
+    struct leaving *l = m->hook_arg;
+    if (row != MODEL_ROW_fence_record || l->asked)
+        return;
+    l->asked = true;
+    l->second.thread = started(leave, &l->second);
+    pause_ms(30);
+    l->was_through = atomic_load(&l->second.is_through);
+    for (int turn = 0; turn < 200 && !atomic_load(&l->second.is_through); turn++, pause_ms(5))
+        model_advance(m, OOM_WAIT_NS / 4);
+}
+
+RIG_TEST(a_thread_that_never_leaves_is_not_waited_for_for_ever, expect_single(state))
+{
+    struct leaving l = {.second.pool = r->pool};
+    uint64_t late = rig_pending(r, 0, MS(1000000), MIB(4));
+    EXPECT_EQ(rig_alloc(r, MIB(4)), late, "stream order alone makes it ready");
+    rig_hook(r, leave_for_it, &l);
+    pool_leave_single_stream(r->pool);
+    EXPECT(l.asked && !l.was_through, "the second thread waits");
+    EXPECT(atomic_load(&l.second.is_through), "for a while");
+    pthread_join(l.second.thread, NULL);
+    EXPECT(!r->pool->fences.lost, "it has ordered later work behind a record of its own");
+    r->several_streams = true;
+    rig_launch(r, 1, MS(1), late);
+}
+
 static void submit_meanwhile(struct model *m, enum model_row row)
 {
     struct rig *r = m->hook_arg;
