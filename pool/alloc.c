@@ -262,7 +262,9 @@ static bool wait_for_more(struct pool *p, uint64_t until_ns)
 }
 
 /* Steps 13 to 15. Memory that other threads are giving back or moving counts: as long as something
- * changed, the thread tries again. Another thread may take what this one has waited for. */
+ * changed, the thread tries again. Another thread may take what this one has waited for. Each try
+ * may wait for a walk that does not end (job.h, step 4), so the time is bounded with their number:
+ * until_ns for those before the last wait, and as much for those after it. */
 static bool try_all_else(struct pool *p, struct request *r)
 {
     uint64_t until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
@@ -282,15 +284,18 @@ static bool try_all_else(struct pool *p, struct request *r)
             p->stats.num_oom_released += waits == 0;
             return true;
         }
-        if ((p->unlocked_jobs || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES)) {
-            if (!job_await_any(p) && !changed)
-                break; /* perhaps in a signal handler of the thread that is at work */
+        if ((job_any_of_memory(p) || changed) && again++ < (last ? OOM_LAST_TRIES : OOM_TRIES) &&
+            p->backend->ops->now_ns(p->backend) < until_ns) {
+            if (!job_await_any(p, until_ns) && !changed)
+                break;
             continue;
         }
         if (last)
             break;
         last = ++waits == OOM_WAITS || !wait_for_more(p, until_ns);
         again = 0;
+        if (last)
+            until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
     }
     return false;
 }

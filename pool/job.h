@@ -19,11 +19,13 @@
  * 5. A job waits with its plan made: its blocks are BUSY, and its memory is as it was, or will not
  *    come back. So the walk may pass it. The job maps it elsewhere with the rights that the backend
  *    knows by then.
- * 6. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them,
- *    without a bound.
+ * 6. Both count as unlocked_jobs from the beginning of their waits, so pool_abandon waits for them.
  * 7. A thread that waits sleeps and looks again. No admission is missed, because they are counted.
  *    If it waited on a condition variable, a signal handler could stop it there, and glibc before
  *    2.41 lets each broadcast wait for such a thread (2.36: the pool hung).
+ * 8. The caller may be a signal handler in a thread that is in a job or a walk itself. That one
+ * ends only after the handler. So a thread counts what it is in, and waits for none of it. After a
+ *    jump out of the handler the count stays too high, as the pool's own counts do.
  */
 #ifndef POOL_JOB_H
 #define POOL_JOB_H
@@ -40,8 +42,12 @@ void job_begin_walk(struct pool *p);
 void job_end_walk(struct pool *p);
 /* Until no other thread is in either, or OOM_WAIT_NS have passed since start_ns (now_ns). */
 void job_await_all(struct pool *p, uint64_t start_ns);
-/* Until a job of another thread is through, if there are any; walks bring no memory. False: none
- * was in OOM_WAIT_NS, as where the caller is a signal handler in such a thread. */
-bool job_await_any(struct pool *p);
+/* The same, for the pool's end: until ABANDON_WAIT_NS have passed. False: one is left, which may be
+ * the caller's. */
+bool job_await_end(struct pool *p);
+/* Is another thread in a job? Walks bring no memory. */
+bool job_any_of_memory(const struct pool *p);
+/* Until one of those is through, if there are any. False: none was until then (now_ns). */
+bool job_await_any(struct pool *p, uint64_t until_ns);
 
 #endif

@@ -30,7 +30,8 @@
 #define OOM_TRIES 8                /* after a change by another thread, before a wait: a bound */
 #define OOM_LAST_TRIES 64          /* and after the last wait: a bound */
 #define OOM_WAITS 16               /* waits whose memory other threads may take: a bound */
-#define RELEASED_LATELY_NS (100 * MS_NS) /* from a driver's failure to its report to the pool */
+#define ABANDON_WAIT_NS (3 * OOM_WAIT_NS) /* for jobs of a pool that ends: a bound */
+#define RELEASED_LATELY_NS (100 * MS_NS)  /* from a driver's failure to its report to the pool */
 
 /* Fences (fence.c, ring.c). Measured by tests/bench/pair in the modes streams and fenced. */
 #define RING_MAX 256           /* fences not known done; a bound */

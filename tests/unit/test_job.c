@@ -194,19 +194,98 @@ static void *let_time_pass(void *arg)
     return NULL;
 }
 
-/* As a signal handler does in a thread that is at work. */
-RIG_TEST(a_wait_for_the_callers_own_job_ends, expect_arena(state))
+/* As one that was left by a jump. */
+RIG_TEST(a_wait_for_a_job_that_does_not_end_ends, expect_arena(state))
 {
-    struct worker later = {.pool = NULL};
+    struct worker first = {.pool = NULL}, later = first;
     struct pool *p = r->pool;
-    LOCKED(p, job_begin(p));
+    begin(&first, p, work);
     pthread_t clock = started(let_time_pass, r);
     LOCKED(p, job_begin_walk(p); job_end_walk(p));
     pthread_join(clock, NULL);
     begin(&later, p, walk);
+    end(&first);
+    end(&later);
+    EXPECT_EQ(count_jobs(p), 0, "all go on as before");
+}
+
+/* As a signal handler does in a thread that is at work. Time stands still. */
+RIG_TEST(no_thread_waits_for_its_own_job, expect_arena(state))
+{
+    struct worker later = {.pool = NULL};
+    struct pool *p = r->pool;
+    LOCKED(p, job_begin(p));
+    LOCKED(p, job_begin_walk(p); job_end_walk(p));
+    LOCKED(p, job_await_all(p, 0));
+    LOCKED(p, EXPECT(job_await_any(p, 0), "there is no other"));
+    begin(&later, p, walk);
+    EXPECT(waits(&later), "others do");
     LOCKED(p, job_end(p); state_job_done(p));
     end(&later);
     EXPECT_EQ(count_jobs(p), 0, "all go on as before");
+}
+
+/* A request for more than the device has. */
+static void ask_too_much(struct pool *p)
+{
+    uint64_t addr;
+    int code;
+    assert_int_equal(pool_alloc(p, RIG_BYTES - MIB(1), &addr, &code), POOL_NOMEM);
+}
+
+static void ask_inside(void *arg, uint64_t addr, uint64_t size_bytes)
+{
+    struct worker *w = arg;
+    if (!atomic_exchange(&w->is_there, true))
+        ask_too_much(w->pool);
+}
+
+/* Lets time pass whenever a thread waits for its turn. */
+static void *pass_turns(void *arg)
+{
+    struct rig *r = arg;
+    struct pool *p = r->pool;
+    for (bool ends = false; !ends; usleep(1000)) {
+        unsigned waiting;
+        LOCKED(p, waiting = p->jobs.waiting[JOB_OF_MEMORY]; ends = p->stats.live_blocks == 0);
+        if (waiting)
+            model_advance(r->model, OOM_WAIT_NS / 10);
+    }
+    return NULL;
+}
+
+static uint64_t model_now_ns(const struct rig *r)
+{
+    return r->model->backend.ops->now_ns(&r->model->backend);
+}
+
+RIG_TEST(a_signal_handler_in_a_walk_waits_for_no_end_of_it, expect_arena(state))
+{
+    struct worker w = {.pool = r->pool};
+    uint64_t block = rig_alloc(r, MIB(6)), begin_ns = model_now_ns(r);
+    pthread_t clock = started(pass_turns, r);
+    pool_for_each_range(r->pool, ask_inside, &w);
+    EXPECT(atomic_load(&w.is_there), "it asked");
+    EXPECT(model_now_ns(r) - begin_ns < OOM_WAIT_NS, "and waited for nobody");
+    rig_free(r, block);
+    pthread_join(clock, NULL);
+    EXPECT_EQ(count_jobs(r->pool), 0, "nobody is left");
+}
+
+RIG_TEST(a_request_beside_a_walk_that_does_not_end_comes_to_an_end, expect_arena(state))
+{
+    struct worker walker = {.pool = NULL};
+    uint64_t block = rig_alloc(r, MIB(6));
+    rig_free(r, rig_alloc(r, MIB(40)));
+    begin(&walker, r->pool, walk);
+    EXPECT(await_flag(&walker.is_there), "the walk runs");
+    uint64_t begin_ns = model_now_ns(r);
+    pthread_t clock = started(pass_turns, r);
+    ask_too_much(r->pool);
+    EXPECT(model_now_ns(r) - begin_ns < 8 * OOM_WAIT_NS, "each step waited once");
+    end(&walker);
+    rig_free(r, block);
+    pthread_join(clock, NULL);
 }
 
 PLAY_TESTS
