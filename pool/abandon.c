@@ -4,10 +4,10 @@
  *
  * Other threads may be inside it then: the control thread, and threads of a program that ends a
  * context while it allocates in it. Threads that hold memory out of the pool's lists are
- * `unlocked_jobs`, and pool_abandon waits for them. The other threads dropped the lock for a call
- * about a fence, or to let further threads have it. They hold no memory of the pool's. When they go
- * on they find every list empty that leads to memory. The records of blocks stay, as all of the
- * pool's host memory does.
+ * `unlocked_jobs`, and pool_abandon waits for them, within a bound. The other threads dropped the
+ * lock for a call about a fence, or to let further threads have it. They hold no memory of the
+ * pool's. When they go on they find every list empty that leads to memory. The records of blocks
+ * stay, as all of the pool's host memory does.
  *
  * What a thread inside may still read. The driver frees segments with their context, before the
  * pool learns of the end. From then on it may give their addresses to the next context's pool.
@@ -43,6 +43,17 @@
  * 8. An arena's addresses are the pool's until pool_abandon unreserves them, after the last busy
  *    thread. Nobody else gets them before.
  *
+ * A job may not end: the caller is a signal handler in its thread, or was left by a jump, or the
+ * driver keeps the thread for long. Then the lists and the map stay as they are, for that thread
+ * goes on with them. The pool holds the memory of an arena until it is vacant, or for ever.
+ * 1. The pool is lost, so it hands nothing out, and every request goes to the driver. And it is
+ *    evicted, so it neither frees nor takes a segment (4). What finds the end of a pool by
+ *    `abandoned` leaves it alone. Frees go into its lists, and nobody takes them out.
+ * 2. The thread that goes on changes lists and records of this pool alone, under its lock, and
+ *    finds them as it left them.
+ * 3. pool_is_vacant gives all back, once no thread is inside and none is in a job. It comes before
+ *    another context has the backend.
+ *
  * The next context may have the pool (pool_revive): its object, its lock, its magazines and its
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:
@@ -66,6 +77,7 @@
  *    found the pool there before locks it and looks again (find_owner).
  */
 #include "pool/chunk.h"
+#include "pool/job.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
 #include "pool/single_stream.h"
@@ -112,26 +124,13 @@ static void disown_slab(void *record)
         disown(&s->items[slot]);
 }
 
-void pool_abandon(struct pool *p)
+/* The lock is held, and dropped for calls. No thread is in a job. */
+static void give_all_back(struct pool *p)
 {
     const struct backend_ops *ops = p->backend->ops;
-    state_enter(p);
-    if (p->abandoned) {
-        state_leave(p);
-        return;
-    }
-    p->abandoned = true;
-    single_stream_finish(&p->fences);
-    fence_finish(p);
-    for (;;) { /* until no thread is busy, and the lock was not dropped since */
-        for (unsigned look = 0; p->unlocked_jobs; look++)
-            state_pause(p, look);
-        if (list_empty(&p->ghosts))
-            break;
-        chunk_reap_ghosts(p, true);
-    }
     struct chunk *list = detach_chunks(p);
     uint64_t base = p->small.base, reserved_bytes = p->small.size_bytes + p->large.size_bytes;
+    p->holds_memory = false;
     magazines_forget_all(p);
     fence_clear_marks(&p->fences); /* frees that came since fence_finish; from here on no free finds
                                  a way to this pool */
@@ -153,5 +152,46 @@ void pool_abandon(struct pool *p)
     if (reserved_bytes)
         ops->unreserve(p->backend, base, reserved_bytes);
     state_lock(p);
+}
+
+/* Waits until no thread is in a job, and the lock was not dropped since. Then all goes back. Else
+ * it stays, as that of an evicted pool. */
+static void end_pool(struct pool *p)
+{
+    while (job_await_end(p)) {
+        if (list_empty(&p->ghosts)) {
+            give_all_back(p);
+            return;
+        }
+        chunk_reap_ghosts(p, true);
+    }
+    p->holds_memory = p->evicted = true;
+}
+
+void pool_abandon(struct pool *p)
+{
+    state_enter(p);
+    if (!p->abandoned) {
+        p->abandoned = true;
+        single_stream_finish(&p->fences);
+        fence_finish(p);
+        end_pool(p);
+    }
     state_leave(p);
+}
+
+/* A thread that comes after the abandonment finds a lost pool without events, and asks the backend
+ * for nothing but the time. */
+bool pool_is_vacant(struct pool *p)
+{
+    state_lock(p);
+    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
+    if (vacant && p->holds_memory) {
+        p->threads_inside++;
+        end_pool(p);
+        p->threads_inside--;
+        vacant = !p->holds_memory && !p->threads_inside;
+    }
+    state_unlock(p);
+    return vacant;
 }

@@ -104,22 +104,12 @@ void pool_lose(struct pool *p)
     state_unlock(p);
 }
 
-/* A thread that comes after the abandonment finds a lost pool without events, and asks the backend
- * for nothing but the time. */
-bool pool_is_vacant(struct pool *p)
-{
-    state_lock(p);
-    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
-    state_unlock(p);
-    return vacant;
-}
-
 /* No other thread changes an abandoned pool, but for frees that come late (abandon.c); they find
  * nothing. */
 bool pool_revive(struct pool *p)
 {
     state_lock(p);
-    bool vacant = p->abandoned && !p->threads_inside && !p->unlocked_jobs;
+    bool vacant = p->abandoned && !p->holds_memory && !p->threads_inside && !p->unlocked_jobs;
     p->threads_inside += vacant; /* by this thread */
     if (vacant) {
         host_cache_reclaim(&p->block_cache);

@@ -56,11 +56,12 @@ struct pool *pool_create(struct backend *b, const struct pool_config *config, vo
 void pool_set_config(struct pool *p, const struct pool_config *config);
 
 /* The context has ended. The pool forgets every block, and gives memory back that outlives a
- * context (an arena's). The pool object stays for ever, because other threads may still look at it.
- * It can become the pool of another context, with the same backend and config (abandon.c). */
+ * context (an arena's), or leaves that to pool_is_vacant, where a thread has some in work for too
+ * long. The pool object stays for ever, because other threads may still look at it. It can become
+ * the pool of another context, with the same backend and config (abandon.c). */
 void pool_abandon(struct pool *p);
 /* Is the pool abandoned, with no thread inside? Then it asks its backend for nothing but the time,
- * and the backend may be made that of another context. */
+ * and the backend may be made that of another context. May call the backend before. */
 bool pool_is_vacant(struct pool *p);
 /* Makes it the pool of a new context, which the backend serves by now. Statistics go on. False: it
  * is not vacant. */

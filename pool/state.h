@@ -39,6 +39,7 @@ struct pool {
     void *owner;
     bool arena; /* arena backing; else segments */
     bool abandoned;
+    bool holds_memory;       /* abandoned beside a job that did not end: see abandon.c */
     bool evicted;            /* the driver gave its memory to others: the context has ended */
     unsigned threads_inside; /* threads in a function that may drop the lock on its way */
     unsigned unlocked_jobs;  /* threads that commit, move or release memory, or walk over it */

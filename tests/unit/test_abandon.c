@@ -120,6 +120,78 @@ TEST(a_thread_with_memory_in_work_is_waited_for)
     }
 }
 
+/* The context ends in a signal handler of a thread that has memory in work. */
+static void end_in_own_job(struct model *m, enum model_row row)
+{
+    struct end *e = m->hook_arg;
+    if (!is_waited_for(row) || e->ended || ++e->calls < e->at)
+        return;
+    e->ended = true;
+    model_destroy_context(m);
+    pool_abandon(e->pool);
+}
+
+TEST(a_thread_waits_for_no_job_of_its_own)
+{
+    unsigned ended = 0;
+    for (unsigned backing = 0; backing < 2; backing++)
+        for (unsigned step = 0; step < STEPS; step++)
+            for (uint64_t at = 1; at <= MOMENTS; at++) {
+                struct rig *r = rig_in(RIG_BYTES, backing, false);
+                struct end end = {.at = at};
+                end_inside(r, step, &end, end_in_own_job);
+                ended += end.ended;
+                if (end.ended)
+                    model_destroy_context(r->model); /* with a segment that came since */
+                else
+                    at = MOMENTS;
+                EXPECT_EQ(pool_is_vacant(r->pool), end.ended, "nobody is inside any more");
+                if (end.ended && model_used_bytes(r->model))
+                    fail_msg("backing %u, step %u, moment %u: memory is left", backing, step,
+                             (unsigned)at);
+                ends_destroy(r, "step and moment", 100 * step + at);
+            }
+    EXPECT(ended > 10, "it was tried at many moments");
+}
+
+static void *let_it_end(void *arg)
+{
+    struct stopped *s = arg;
+    pthread_t ender = started(stopped_ender, s->rig->pool);
+    uint64_t reserved_bytes;
+    while (!stopped_is_abandoned(s->rig->pool, &reserved_bytes))
+        sched_yield();
+    for (bool inside = true; inside; usleep(1000)) {
+        model_advance(s->rig->model, ABANDON_WAIT_NS);
+        LOCKED(s->rig->pool, inside = s->rig->pool->threads_inside > 1);
+    }
+    pthread_join(ender, NULL);
+    return NULL;
+}
+
+/* As one that the driver keeps, or that was left by a jump. */
+TEST(a_thread_that_does_not_come_back_is_not_waited_for_for_ever)
+{
+    for (unsigned segments = 0; segments < 2; segments++) {
+        struct rig *r = rig_in(RIG_BYTES, segments, false);
+        struct stopped s = {.rig = r, .row = segments ? MODEL_ROW_segment_alloc : MODEL_ROW_map};
+        rig_start(r);
+        rig_alloc(r, MIB(6));
+        r->model->hook = stop_inside;
+        stopped_begin(&s, grow);
+        let_it_end(&s);
+        EXPECT(!pool_is_vacant(r->pool) && !pool_revive(r->pool), "it may come yet");
+        sem_post(&s.go_on);
+        pthread_join(s.thread, NULL);
+        model_destroy_context(r->model);
+        EXPECT(!pool_revive(r->pool), "first all goes back");
+        EXPECT(pool_is_vacant(r->pool), "once it has come");
+        EXPECT_EQ(model_used_bytes(r->model), 0, "its own memory, too");
+        r->count = 0;
+        EXPECT_ENDS(r);
+    }
+}
+
 enum { KINDS = 3 };
 static const uint64_t sizes[KINDS] = {600, KIB(300), MIB(3)};
 
