@@ -120,7 +120,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer)
     CUresult rc = gate_use_begin(&use);
     if (rc != CUDA_SUCCESS)
         return rc;
-    rc = state_is_off() ? real.cuCtxDisablePeerAccess(peer) : disable(peer);
+    rc = !hooks_init() || state_is_off() ? real.cuCtxDisablePeerAccess(peer) : disable(peer);
     gate_use_end(&use);
     return rc;
 }

@@ -20,8 +20,10 @@
  *    thread that never comes back, as by longjmp out of a signal handler, leaves the right there.
  * 6. One thread at a time changes pairs: the driver's part, the pair and the walk. So the pairs are
  *    the driver's, in the order of its answers, and who is told of access finds it whole. A signal
- *    handler inside such a change does not wait. Others come in the order of their numbers, and
- *    wait for PEER_WAIT_NS at most.
+ *    handler inside such a change does not wait. Others come in the order of their numbers. Where
+ * no change ends for PEER_WAIT_NS, the first one that notices begins its own. Those that it passes
+ *    over take new numbers, so no two of them begin at once.
+ * 7. A handle of an ended context may come again. `life` tells two contexts with one handle apart.
  */
 #include "shim/share/peer.h"
 
@@ -46,6 +48,7 @@ enum { SIDES_MAX = 2 * CONTEXTS_MAX, WORDS = SIDES_MAX / 64, TRIES = 4 };
 /* A context that the program made, or that has access or gives it. */
 static struct side {
     CUcontext ctx;   /* NULL: a free place */
+    uint64_t life;   /* counts the contexts that came to be known */
     CUdevice device; /* of one that the program made and that was in no pair: not known */
     bool made;       /* by the program */
     uint64_t copies; /* devices, a bit for each: it has access for copies from and to them */
@@ -171,9 +174,12 @@ static struct side *find_side(CUcontext ctx)
 /* NULL: there is no room for it. */
 static struct side *ensure_side(CUcontext ctx)
 {
+    static uint64_t lives;
     struct side *s = find_side(ctx);
-    if (!s && (s = find_side(NULL)))
+    if (!s && (s = find_side(NULL))) {
         s->ctx = ctx;
+        s->life = ++lives;
+    }
     overflowed = overflowed || !s;
     return s;
 }
@@ -269,15 +275,20 @@ bool peer_begin_change(CUcontext peer)
         return false;
     changes_pair = true; /* first: a signal handler here must not wait for this thread */
     real.cuCtxGetCurrent(&ctx);
-    uint64_t until_ns = clock_now_ns() + PEER_WAIT_NS;
     pthread_mutex_lock(&lock);
-    uint64_t number = pair_change.next++;
-    for (unsigned look = 0; pair_change.served < number && clock_now_ns() < until_ns; look++) {
+    uint64_t number = pair_change.next++, served = pair_change.served;
+    uint64_t until_ns = clock_now_ns() + PEER_WAIT_NS;
+    for (unsigned look = 0; pair_change.served != number && clock_now_ns() < until_ns; look++) {
         pthread_mutex_unlock(&lock);
         spin_pause(look);
         pthread_mutex_lock(&lock);
+        if (pair_change.served != served)
+            until_ns = clock_now_ns() + PEER_WAIT_NS;
+        served = pair_change.served;
+        if (served > number)
+            number = pair_change.next++; /* it was passed over */
     }
-    pair_change.served = max_u64(pair_change.served, number);
+    pair_change.served = number;
     pair_change.is_under_way = true;
     pair_change.accessor = ctx;
     pair_change.owner = peer;
@@ -346,12 +357,14 @@ void peer_revoke(CUcontext peer)
     take_back();
 }
 
-/* Step 5. Returns whether all ranges are in reach. The context may have ended meanwhile. */
-static bool end_grant(CUcontext ctx, CUdevice owner, CUresult rc)
+/* Steps 5 and 7. Returns whether all ranges are in reach. life: 0 if the context has no place. */
+static bool end_grant(CUcontext ctx, uint64_t life, CUdevice owner, CUresult rc)
 {
     pthread_mutex_lock(&lock);
     struct side *s = find_side(ctx);
-    if (s && s->coming[owner])
+    if (s && s->life != life)
+        s = NULL;
+    if (s)
         s->coming[owner]--;
     if (s && rc == CUDA_SUCCESS && !(given_to(s) & device_bit(owner)))
         s->copies |= device_bit(owner);
@@ -369,6 +382,7 @@ static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
     struct side *s = ensure_side(ctx);
     bool had = is_allowed(owner, device) && (!s || (given_to(s) & device_bit(owner)));
     bool walks = !had || walks_begun != walks_ended;
+    uint64_t life = s ? s->life : 0;
     if (s && walks) {
         s->device = device;
         s->coming[owner]++;
@@ -379,7 +393,7 @@ static bool grant_copies(CUcontext ctx, CUdevice device, CUdevice owner)
     if (!walks)
         return false;
     single_stream_disable(); /* as cuCtxEnablePeerAccess does */
-    return end_grant(ctx, owner, walk_ranges(owner, device));
+    return end_grant(ctx, life, owner, walk_ranges(owner, device));
 }
 
 /* Has a walk ended since this thread asked last? */

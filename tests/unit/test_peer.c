@@ -23,6 +23,8 @@ static struct {
     unsigned enables;              /* calls of the driver's */
     void (*after_call)(void);      /* what other threads do behind the next of them */
     unsigned changes;              /* of a pair, that are under way */
+    unsigned begun;                /* of those, in all */
+    bool unfilled;                 /* the table of the driver's functions */
     unsigned calls_of_no_use;      /* of the driver's, and changes of what is mapped */
 } world;
 
@@ -61,7 +63,7 @@ static CUresult driver_disable(CUcontext peer)
 
 bool hooks_init(void)
 {
-    return true;
+    return !world.unfilled;
 }
 
 CUresult gate_use_begin(struct gate_use *use)
@@ -94,6 +96,7 @@ CUresult peer_grant(CUcontext peer)
 bool peer_begin_change(CUcontext peer)
 {
     assert_int_equal(world.changes++, 0);
+    world.begun++;
     return true;
 }
 
@@ -239,6 +242,15 @@ TEST(access_is_taken_whole_or_not_at_all)
         expect(rc == CUDA_SUCCESS ? CUDA_ERROR_PEER_ACCESS_NOT_ENABLED : CUDA_SUCCESS);
         assert_int_equal(rc, open_uses > 1 ? CUDA_SUCCESS : LOST);
     }
+}
+
+TEST(without_the_drivers_functions_calls_pass)
+{
+    begin(100, 0, 0);
+    world.unfilled = true;
+    assert_int_equal(cuCtxEnablePeerAccess(PEER, 0), CUDA_SUCCESS);
+    assert_int_equal(cuCtxDisablePeerAccess(PEER), CUDA_SUCCESS);
+    assert_int_equal(world.begun, 0);
 }
 
 PLAY_TESTS
