@@ -58,8 +58,8 @@
  * host memory. Its records are free again and keep their kind: blocks stay blocks, slabs stay
  * slabs. Why that harms no thread that still looks at the old pool:
  * 1. A thread that may drop the lock on its way counts in `threads_inside`, under the lock. While
- * there is such a thread the pool is not revived. So no thread goes on in the new pool with an
- * event, an epoch or a place in the ring of the old one.
+ *    there is such a thread the pool is not revived. So no thread goes on in the new pool with an
+ *    event, an epoch or a place in the ring of the old one.
  * 2. A thread that comes later, with a pointer from before, finds a pool like any other. What is
  *    done for all pools (submission, trim, leaving the single-stream mode) may be done for this
  *    one. Only a request is for one context. It comes here with the old context in one case only.

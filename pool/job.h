@@ -24,8 +24,8 @@
  *    If it waited on a condition variable, a signal handler could stop it there, and glibc before
  *    2.41 lets each broadcast wait for such a thread (2.36: the pool hung).
  * 8. The caller may be a signal handler in a thread that is in a job or a walk itself. That one
- * ends only after the handler. So a thread counts what it is in, and waits for none of it. After a
- *    jump out of the handler the count stays too high, as the pool's own counts do.
+ *    ends only after the handler. So a thread counts what it is in, and waits for none of it.
+ *    After a jump out of the handler the count stays too high, as the pool's own counts do.
  */
 #ifndef POOL_JOB_H
 #define POOL_JOB_H

@@ -15,9 +15,9 @@
  *
  * What the ranges of pool_park_each have to hold: all bytes that the program may read later and
  * that it, or its GPU work, wrote. Let T be a moment after pool_park_hold chose a chunk.
- * 1. The program reads what it holds: live blocks, and live objects of slabs. One that is live at T
- *    and was not handed out since the hold is live all the time. It does not move, and the walk
- * goes by address. So the walk passes it, whatever is freed, merged or handed out around it.
+ * 1. The program reads what it holds: live blocks, and live objects of slabs. One that is live at
+ *    T and was not handed out since the hold is live all the time. It does not move, and the walk
+ *    goes by address. So the walk passes it, whatever is freed, merged or handed out around it.
  * 2. A block handed out since the hold has bytes that the program has not written: nothing was
  *    submitted since. The driver promises nothing of new memory, nor does the pool. So a block that
  *    is freed while held or away needs none of its bytes, and the block in its place needs none.

@@ -15,9 +15,10 @@
  * 1. The first one does the work (`leaver`). It drops the lock for calls of the driver. The others
  *    wait, since no work for another stream may be submitted before.
  * 2. What makes the end safe is a fence that covers all frees up to the time when magazines saw
- * that the mode ends, and behind which later work is ordered. Memory that is freed later waits for
- * its own fence. So each thread that comes may do the whole work beside another one: it looks at
- * the frees up to its own time, which are more. The first one that is through ends the mode.
+ *    that the mode ends, and behind which later work is ordered. Memory that is freed later waits
+ *    for its own fence. So each thread that comes may do the whole work beside another one: it
+ *    looks at the frees up to its own time, which are more. The first one that is through ends the
+ *    mode.
  * 3. A thread does so if the one that leaves takes too long, or is the caller itself, which is a
  *    signal handler then, or was left by a jump. So each wait is bounded, and a handler's work is
  *    submitted only after all earlier frees were ordered before it.

@@ -209,7 +209,8 @@ static bool quiets_down(struct device_backend *d)
  *    nothing is held up by more than work that began just then.
  * 4. A kernel may run for long, and wait for a launch. cuMemFree beside it would wait for ever. So
  *    the wait of step 3 has an end, and then the free is beside the work after all, as it is at
- * once without context events. A write as in step 2 that falls into that has an error that stays.
+ *    once without context events. A write as in step 2 that falls into that has an error that
+ *    stays.
  */
 static bool free_beside(struct device_backend *d, CUdeviceptr addr)
 {

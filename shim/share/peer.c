@@ -18,11 +18,11 @@
  * 5. Several threads may give one context access for copies, and only some of them fail. A thread
  *    that fails takes the right away if no other one is about to give it (`coming`), or has. A
  *    thread that never comes back, as by longjmp out of a signal handler, leaves the right there.
- * 6. One thread at a time changes pairs: the driver's part, the pair and the walk. So the pairs are
- *    the driver's, in the order of its answers, and who is told of access finds it whole. A signal
- *    handler inside such a change does not wait. Others come in the order of their numbers. Where
- * no change ends for PEER_WAIT_NS, the first one that notices begins its own. Those that it passes
- *    over take new numbers, so no two of them begin at once.
+ * 6. One thread at a time changes pairs: the driver's part, the pair and the walk. So the pairs
+ *    are the driver's, in the order of its answers, and who is told of access finds it whole. A
+ *    signal handler inside such a change does not wait. Others come in the order of their numbers.
+ *    Where no change ends for PEER_WAIT_NS, the first one that notices begins its own. Those that
+ *    it passes over take new numbers, so no two of them begin at once.
  * 7. A handle of an ended context may come again. `life` tells two contexts with one handle apart.
  */
 #include "shim/share/peer.h"

@@ -9,7 +9,7 @@
  * understand, calls dlopen, and does not tell which register a rule counts from.
  *
  * 1. The address is a return address on the caller's own stack. So its object stays loaded
- * meanwhile (shim/loader/scope.h, 4), and its code is readable.
+ *    meanwhile (shim/loader/scope.h, 4), and its code is readable.
  * 2. The object is found by dl_iterate_phdr, which waits for no code of the program (scope.h, 1 to
  *    3). A process that was forked without an exec must not come here.
  * 3. Each byte is read within the loaded, readable segment that it is expected in. Whatever is not

@@ -10,16 +10,17 @@
  * 1. The thread is inside a call of this library, so none of its frames begins or ends meanwhile. A
  *    frame holds its code object, and that its names.
  * 2. The first of its frames is found by the state of the thread, PyGILState_GetThisThreadState.
- * The state goes when the interpreter ends, and only then. That waits for the lock of the
- * interpreter, so a thread that has the lock is safe. Of others only the first thread of a process
- * whose program is python is looked at, since that is the thread that ends the interpreter.
+ *    The state goes when the interpreter ends, and only then. That waits for the lock of the
+ *    interpreter, so a thread that has the lock is safe. Of others only the first thread of a
+ *    process whose program is python is looked at, since that is the thread that ends the
+ *    interpreter.
  * 3. The interpreter's object stays loaded: it is of those that the process started with
  *    (shim/framework/python_api.h).
- * 4. The layout is right: the sizes that the interpreter tells of its types are those of the table,
- *    and before the first plain read all fields of the thread's frames are read by the kernel,
- * which refuses what is no memory, and are compared with what they must be. If anything differs,
- * there are no Python frames in this process, and one line says so. Of a subinterpreter's
- * frames 3.11 tells none. Other threads' stores do not matter by 1.
+ * 4. The layout is right: the sizes that the interpreter tells of its types are those of the
+ *    table, and before the first plain read all fields of the thread's frames are read by the
+ *    kernel, which refuses what is no memory, and are compared with what they must be. If anything
+ *    differs, there are no Python frames in this process, and one line says so. Of a
+ *    subinterpreter's frames 3.11 tells none. Other threads' stores do not matter by 1.
  *
  * A place that is known (python_frame_key) is not read anew, and its code may have ended, with
  * other code at its address. So the key has the number that the interpreter gives to each code
