@@ -139,7 +139,6 @@ static bool mark_record_ended(struct context *c)
     if (c->state != CONTEXT_ALIVE)
         return false;
     c->state = CONTEXT_ENDING;
-    device_note_end();
     atomic_store(&c->backend.base.gone, true);
     atomic_store(&c->backend.destruction, DESTRUCTION_OVER);
     atomic_store(&c->hidden, true);
@@ -208,8 +207,6 @@ static bool begin_end(struct context_end *e)
     FOR_EACH_RECORD(c)
         if (is_meant(c, e)) {
             any = true;
-            if (e->hides)
-                device_note_end();
             c->enders++;
             c->destroyers += e->ctx != NULL;
             if (e->ctx)

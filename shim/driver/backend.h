@@ -28,9 +28,7 @@ struct device_backend {
     unsigned number; /* of the context, in traces */
     CUmemAllocationProp prop;
     _Atomic bool context_events;      /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */
-    _Atomic bool frees_in_order;      /* of free_beside (device.c); may cease to */
     _Atomic(CUstream) freeing_stream; /* NULL: not made yet */
-    _Atomic uint64_t busy_ns;         /* when free_beside last waited in vain */
     _Atomic uint64_t numbers_drawn, numbers_done;
     struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
     _Atomic unsigned fence_count;

@@ -18,20 +18,8 @@
 #include <stdio.h>
 #include <time.h>
 
-/* How long a free waits for work, how often it looks, and how long no other free does after one
- * that waited in vain. */
-#define QUIET_WAIT_NS (200 * MS_NS)
-#define QUIET_LOOK_NS UINT64_C(50000)
-#define QUIET_AGAIN_NS (2 * SEC_NS)
-
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
 static _Atomic(const struct device_lender *) lender;
-static atomic_bool any_ended; /* a context with a record has */
-
-void device_note_end(void)
-{
-    atomic_store(&any_ended, true);
-}
 
 void device_set_lender(const struct device_lender *to)
 {
@@ -178,55 +166,23 @@ static CUstream freeing_stream(struct device_backend *d)
     return now;
 }
 
-/* Is the context idle, or soon? A wait in vain is not repeated for a while. */
-static bool quiets_down(struct device_backend *d)
-{
-    uint64_t start_ns = clock_now_ns(), vain_ns = atomic_load(&d->busy_ns);
-    if (!atomic_load(&d->context_events) || (vain_ns && start_ns - vain_ns < QUIET_AGAIN_NS))
-        return false;
-    while (clock_now_ns() - start_ns < QUIET_WAIT_NS) {
-        CUresult rc = device_fence_ask_here(d);
-        if (rc != CUDA_ERROR_NOT_READY)
-            return rc == CUDA_SUCCESS;
-        clock_sleep(QUIET_LOOK_NS);
-    }
-    atomic_store(&d->busy_ns, clock_now_ns());
-    return false;
-}
-
 /* cuMemFree waits for all work of the context and holds up launches meanwhile (2 ms for 1 GiB in
  * pieces of 32 MiB, H200). A free in stream order, on a stream without other work, gives the memory
  * back once that stream is synchronised. Beside a running kernel that takes 45 us for 64 MiB and
  * 300 us for 1 GiB, and holds up no launch (H200). CUDA documents such frees for memory of
- * cudaMalloc too.
- * 1. Such a free waits for no other stream. So no work may be under way that touches idle memory.
- *    There is none before a context ends: what the program frees it uses no more.
- * 2. Then the driver may give the addresses of the ended context to another one, also to one that
- *    was there before. A thread that does not know of the end writes to them. Without the library
- *    the driver refuses that, or the memory is live, and no error stays. Here it may be idle.
- * 3. So from the first end on cuMemFree gives segments back: it waits for the write. For a request
- *    that is only where the context is idle (base.frees_beside). A flush waits until it is, and
- *    nothing is held up by more than work that began just then.
- * 4. A kernel may run for long, and wait for a launch. cuMemFree beside it would wait for ever. So
- *    the wait of step 3 has an end, and then the free is beside the work after all, as it is at
- *    once without context events. A write as in step 2 that falls into that has an error that
- *    stays.
- */
+ * cudaMalloc too. False: the driver does not free so. The context may end meanwhile, and takes the
+ * memory along. Then the address may be another context's, and no free is made. */
 static bool free_beside(struct device_backend *d, CUdeviceptr addr)
 {
-    bool ended = atomic_load(&any_ended);
-    if (ended)
-        atomic_store(&d->base.frees_beside, false);
-    if (!atomic_load(&d->frees_in_order) || (ended && quiets_down(d)))
-        return false;
-    CUstream stream = freeing_stream(d);
+    CUstream stream = atomic_load(&d->base.frees_beside) ? freeing_stream(d) : NULL;
     if (!stream)
         return false;
     CUresult rc = real.cuMemFreeAsync(addr, stream);
     if (rc != CUDA_SUCCESS) {
+        if (rc != CUDA_ERROR_INVALID_VALUE && error_is_end(rc))
+            return true;
         atomic_store(&d->base.frees_beside, false);
-        atomic_store(&d->frees_in_order, false);
-        return false;
+        return atomic_load(&d->base.gone);
     }
     real.cuStreamSynchronize(stream);
     return true;
@@ -356,7 +312,7 @@ static bool init_arena(struct device_backend *d)
 }
 
 /* A driver with memory pools has all of this. */
-static bool frees_in_order(CUdevice device)
+static bool frees_beside(CUdevice device)
 {
     return hooks_present(HOOK_cuMemFreeAsync) && hooks_present(HOOK_cuStreamCreate) &&
            hooks_present(HOOK_cuStreamSynchronize) && hooks_present(HOOK_cuStreamDestroy_v2) &&
@@ -368,9 +324,8 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
     size_t total = 0;
     d->ctx = ctx;
     d->device = device;
-    bool events = device_fence_has_events(), in_order = frees_in_order(device);
+    bool events = device_fence_has_events();
     atomic_store(&d->context_events, events);
-    atomic_store(&d->frees_in_order, in_order);
     real.cuDeviceTotalMem_v2(&total, device);
     d->base = (struct backend){
         .ops = &rows,
@@ -379,7 +334,7 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .nomem_code = CUDA_ERROR_OUT_OF_MEMORY,
         .has_arena = init_arena(d),
         .has_order = events,
-        .frees_beside = in_order && !atomic_load(&any_ended),
+        .frees_beside = frees_beside(device),
         .single_stream = single_stream,
     };
 }
@@ -390,9 +345,7 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
     d->ctx = ctx;
     atomic_store(&d->context_events, events);
     atomic_store(&d->base.has_order, events);
-    atomic_store(&d->frees_in_order, frees_in_order(d->device));
-    atomic_store(&d->base.frees_beside, false); /* the context before has ended */
-    atomic_store(&d->busy_ns, 0);
+    atomic_store(&d->base.frees_beside, frees_beside(d->device));
     d->base.single_stream = single_stream;
     atomic_store(&d->freeing_stream, NULL);
     atomic_store(&d->numbers_drawn, 0);

@@ -35,9 +35,6 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
 /* Fills *d anew, for another context of its device. Nothing of the context before may be in use. */
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream);
 
-/* A context that has a record ends: the driver may give its addresses to others. Any thread. */
-void device_note_end(void);
-
 /* What carries out the rows ask_others and ask_in_background (pool/backend.h) for a device. NULL,
  * as at first: nothing does, and no process is asked. */
 struct device_lender {

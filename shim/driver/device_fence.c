@@ -145,19 +145,6 @@ CUresult device_fence_ask(CUcontext ctx)
     return rc;
 }
 
-CUresult device_fence_ask_here(struct device_backend *d)
-{
-    CUresult rc = CUDA_ERROR_DEINITIALIZED;
-    if (!capture_hold_off())
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    atomic_fetch_add(&d->visits, 1);
-    if (atomic_load(&d->destruction) == DESTRUCTION_NONE)
-        rc = record_and_query(d->ctx);
-    atomic_fetch_sub(&d->visits, 1);
-    capture_let_go();
-    return rc;
-}
-
 static enum fence_record draw_number(struct device_backend *d, struct device_fence *f)
 {
     atomic_store(&f->number, atomic_fetch_add(&d->numbers_drawn, 1) + 1);

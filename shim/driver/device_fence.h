@@ -33,8 +33,6 @@ CUresult device_fence_drain(CUcontext ctx);
  * leaves, or the context is gone; CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a capture is open; else
  * the error of the context. In no call scope. */
 CUresult device_fence_ask(CUcontext ctx);
-/* The same in a call scope that has entered the context. */
-CUresult device_fence_ask_here(struct device_backend *d);
 
 int device_fence_create(struct backend *b, uint64_t *fence);
 void device_fence_destroy(struct backend *b, uint64_t fence);

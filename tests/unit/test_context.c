@@ -62,10 +62,6 @@ CUcontext device_primary(CUdevice device)
     return is_primary ? the_context : NULL;
 }
 
-void device_note_end(void)
-{
-}
-
 bool device_primary_is_active(CUdevice device)
 {
     return is_primary && is_alive;
