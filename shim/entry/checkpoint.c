@@ -13,8 +13,10 @@
  *    that restores itself gives nothing: each of its calls waits for its unlock.
  * 3. All that is idle in this process goes, also while a capture is open. Our calls break none
  *    (call_scope.h), and those that a capture forbids are not made (capture.h).
- * 4. So does what the program freed behind GPU work: without the library each of its frees would
- *    have waited for that work. The wait is that of POOL_RELEASE_PENDING, and ends after some 10 s.
+ * 4. So does what the program freed behind GPU work, where a device has less free than the restore
+ *    is known to need (step 5), or nothing is known: without the library each of its frees would
+ *    have waited for that work. The wait is that of POOL_RELEASE_PENDING. It ends after some 10 s
+ *    for a context, and none begins after PENDING_WAIT_NS.
  *    What is freed while a capture is open goes if the capture is another thread's and ends within
  *    that wait. Else it stays, because nothing tells that its work is done.
  * 5. Neighbours are asked for memory where a device has less free than the restore is known to
@@ -54,29 +56,26 @@
  * this process. */
 #define OTHER_WAIT_NS (5 * SEC_NS)
 #define OWN_WAIT_NS (200 * MS_NS)
+#define PENDING_WAIT_NS (10 * SEC_NS)
 #define CONTEXT_BYTES (UINT64_C(512) << 20)
 
-enum { HOLDERS_READ = 64 };
+enum { HOLDERS_READ = 32 };
 
-/* patiently: step 4. A flush may not be made while a capture is open. */
-static void release_idle_memory(const char *why, bool patiently)
+/* A flush may not be made while a capture is open. */
+static void release_idle_memory(const char *why)
 {
     static const struct empty_cache all = {.device = -1};
-    if (!state_is_on())
-        return;
     int saved_errno = errno, cancel = cancel_forbid();
     if (capture_open())
         context_release(DEVICES_ALL, POOL_RELEASE_IDLE);
     else
         flush_pools(&all, OWN_WAIT_NS, why);
-    if (patiently)
-        context_release(DEVICES_ALL, POOL_RELEASE_PENDING);
     cancel_allow(cancel);
     errno = saved_errno;
 }
 
 /* What the restore of the process needs of the context's device: step 5. 0: not known. */
-static uint64_t needs_of(const struct context *c, int pid)
+static __attribute__((noinline)) uint64_t needs_of(const struct context *c, int pid)
 {
     struct neighbour_held holders[HOLDERS_READ];
     size_t count = lend_list(&c->uuid, holders, HOLDERS_READ);
@@ -97,6 +96,23 @@ static bool lacks(struct context *c, uint64_t needs_bytes)
     return code == 0 && free_bytes < needs_bytes;
 }
 
+/* Step 4. */
+static void release_pending_memory(int pid)
+{
+    uint64_t start_ns = clock_now_ns(), asked = 0;
+    int saved_errno = errno, cancel = cancel_forbid();
+    FOR_EACH_CONTEXT(c) {
+        uint64_t needs_bytes = needs_of(c, pid), device = device_bit(c->device);
+        if (asked & device || (needs_bytes && !lacks(c, needs_bytes)) ||
+            clock_now_ns() - start_ns >= PENDING_WAIT_NS)
+            continue;
+        asked |= device;
+        context_release(device, POOL_RELEASE_PENDING);
+    }
+    cancel_allow(cancel);
+    errno = saved_errno;
+}
+
 static void ask_neighbours(int pid)
 {
     if (!lend_is_on())
@@ -111,21 +127,25 @@ static void ask_neighbours(int pid)
     errno = saved_errno;
 }
 
-/* One that is locked already would not answer. */
-static bool is_running(int pid)
+static bool is_in(int pid, CUprocessState wanted, CUprocessState unknown)
 {
-    CUprocessState state = CU_PROCESS_STATE_RUNNING;
-    return !real.cuCheckpointProcessGetState ||
-           real.cuCheckpointProcessGetState(pid, &state) != CUDA_SUCCESS ||
-           state == CU_PROCESS_STATE_RUNNING;
+    CUprocessState state;
+    if (!real.cuCheckpointProcessGetState ||
+        real.cuCheckpointProcessGetState(pid, &state) != CUDA_SUCCESS)
+        state = unknown;
+    return state == wanted;
 }
 
 CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 {
-    if (pid == getpid())
-        release_idle_memory("lock", false);
-    else if (hooks_init() && library_is_started() && is_running(pid))
-        lend_flush(pid, OTHER_WAIT_NS);
+    if (pid != getpid()) {
+        /* One that is locked already would not answer. */
+        if (hooks_init() && library_is_started() &&
+            is_in(pid, CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_RUNNING))
+            lend_flush(pid, OTHER_WAIT_NS);
+    } else if (state_is_on()) {
+        release_idle_memory("lock");
+    }
     CUresult rc = real.cuCheckpointProcessLock(pid, lock);
     if (rc == CUDA_SUCCESS)
         neighbour_set_locked(pid, true);
@@ -134,8 +154,10 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
 
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *restore)
 {
-    if (pid != getpid()) {
-        release_idle_memory("restore", true);
+    if (pid != getpid() && state_is_on() &&
+        is_in(pid, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED)) {
+        release_idle_memory("restore");
+        release_pending_memory(pid);
         ask_neighbours(pid);
     }
     return real.cuCheckpointProcessRestore(pid, restore);
