@@ -45,6 +45,7 @@ struct played {
     uint32_t handles, mapped, hold; /* PASSED: how often each, and the last PASSED_HOLD */
     uint32_t given_up;              /* PASSED: the PASSED_FREE of its last handle */
     uint32_t hold_before;           /* PASSED_HOLD */
+    uint32_t next, before;          /* of a list of those that are there */
     bool says_nothing;
 };
 
@@ -55,7 +56,8 @@ struct play {
     uint32_t *names,
         *addrs; /* open addressing: the last PASSED of a name, PASSED_MAP of an address */
     size_t mask;
-    uint64_t since; /* what has ended before is to be dropped */
+    uint64_t since;            /* what has ended before is to be dropped */
+    uint32_t mappings, ending; /* PASSED_MAP, and PASSED that ends with the contexts: their lists */
 };
 
 static bool is_lasting(const struct trace_beside *r) /* though no context is left */
@@ -89,11 +91,35 @@ static uint32_t find_there(const struct play *p, uint32_t *table, uint64_t a)
     return found && p->its[found - 1].end_ticks == NEVER ? found : 0;
 }
 
+static void add_there(struct play *p, uint32_t *first, uint32_t number)
+{
+    struct played *its = &p->its[number - 1];
+    its->next = *first;
+    its->before = 0;
+    if (its->next)
+        p->its[its->next - 1].before = number;
+    *first = number;
+}
+
+static void end(struct play *p, uint32_t *first, uint32_t number, uint64_t ticks)
+{
+    struct played *its = &p->its[number - 1];
+    if (its->end_ticks != NEVER)
+        return;
+    its->end_ticks = ticks;
+    if (its->next)
+        p->its[its->next - 1].before = its->before;
+    if (its->before)
+        p->its[its->before - 1].next = its->next;
+    else if (*first == number)
+        *first = its->next;
+}
+
 static void end_if_gone(struct play *p, uint32_t part, uint64_t ticks)
 {
-    struct played *its = &p->its[part - 1];
+    const struct played *its = &p->its[part - 1];
     if (!its->handles && !its->mapped)
-        its->end_ticks = ticks;
+        end(p, &p->ending, part, ticks);
 }
 
 static void play_passed(struct play *p, uint32_t number)
@@ -106,6 +132,8 @@ static void play_passed(struct play *p, uint32_t number)
     }
     *number_at(p, p->names, r->a) = number;
     p->its[number - 1] = (struct played){.end_ticks = NEVER, .part = number, .handles = 1};
+    if (!is_lasting(r))
+        add_there(p, &p->ending, number);
 }
 
 static void play_hold(struct play *p, uint32_t number)
@@ -158,10 +186,10 @@ static void play_free(struct play *p, uint32_t number)
 
 static void unmap(struct play *p, uint32_t number, uint64_t ticks)
 {
-    struct played *its = &p->its[number - 1];
-    its->end_ticks = ticks;
-    p->its[its->part - 1].mapped--;
-    end_if_gone(p, its->part, ticks);
+    uint32_t part = p->its[number - 1].part;
+    end(p, &p->mappings, number, ticks);
+    p->its[part - 1].mapped--;
+    end_if_gone(p, part, ticks);
 }
 
 static void play_map(struct play *p, uint32_t number)
@@ -177,6 +205,7 @@ static void play_map(struct play *p, uint32_t number)
         unmap(p, before, r->ticks);
     *number_at(p, p->addrs, r->a) = number;
     its->end_ticks = NEVER;
+    add_there(p, &p->mappings, number);
     p->its[its->part - 1].mapped++;
 }
 
@@ -184,17 +213,16 @@ static void play_map(struct play *p, uint32_t number)
 static void play_unmap(struct play *p, uint32_t number)
 {
     const struct trace_beside *r = &p->r[number - 1];
-    uint64_t at = r->a, end = r->a + r->b;
+    uint64_t at = r->a, end_at = r->a + r->b;
     uint32_t first = find_there(p, p->addrs, at);
     p->its[number - 1].says_nothing = r->ticks < p->since;
-    for (uint32_t its = first; its && at < end; its = find_there(p, p->addrs, at)) {
+    for (uint32_t its = first; its && at < end_at; its = find_there(p, p->addrs, at)) {
         unmap(p, its, r->ticks);
         at += p->r[its - 1].more;
     }
-    for (uint32_t i = 1; at < end && i < number; i++) {
-        const struct trace_beside *its = &p->r[i - 1];
-        if (its->kind == TRACE_PASSED_MAP && its->a >= at && its->a < end &&
-            find_there(p, p->addrs, its->a) == i)
+    for (uint32_t i = at < end_at ? p->mappings : 0, next; i; i = next) {
+        next = p->its[i - 1].next;
+        if (p->r[i - 1].a >= at && p->r[i - 1].a < end_at)
             unmap(p, i, r->ticks);
     }
 }
@@ -203,11 +231,11 @@ static void play_context_end(struct play *p, uint32_t number)
 {
     uint64_t ticks = p->r[number - 1].ticks;
     p->its[number - 1].says_nothing = ticks < p->since;
-    for (uint32_t i = 0; i + 1 < number; i++)
-        if (p->r[i].kind == TRACE_PASSED && p->its[i].end_ticks == NEVER && !is_lasting(&p->r[i])) {
-            p->its[i].handles = 0;
-            end_if_gone(p, i + 1, ticks);
-        }
+    for (uint32_t i = p->ending, next; i; i = next) {
+        next = p->its[i - 1].next;
+        p->its[i - 1].handles = 0;
+        end_if_gone(p, i, ticks);
+    }
 }
 
 static void play_one(struct play *p, uint32_t number)
@@ -301,22 +329,22 @@ static void grow_list(void)
     list_size = size;
 }
 
-/* Room for one more. A list that is full of what is live is not looked through at each record. */
+/* Room for one more. A list that is nearly full of what is live is not looked through at each
+ * record. A thread that records nothing for long keeps its ring, so what is gone is dropped
+ * although a ring has records of it, if there is no other room. */
 static bool has_list_room(bool comes)
 {
     size_t most = comes ? COMES_MAX : TRACE_BESIDE_MAX;
     if (list_count < list_size && list_count < most)
         return true;
-    if (list_count >= most) {
-        if (num_offered < next_look[comes])
-            return false;
-        next_look[comes] = num_offered + LOOK_STEP;
-    }
+    if (list_count >= most && num_offered < next_look[comes])
+        return false;
     list_count = drop_old(list, list_count, trace_ring_oldest());
     if (list_count >= list_size / 2 && list_size < TRACE_BESIDE_MAX)
         grow_list();
-    if (list_count >= most)
+    if (list_count + LOOK_STEP > most)
         list_count = drop_old(list, list_count, UINT64_MAX);
+    next_look[comes] = list_count + LOOK_STEP > most ? num_offered + LOOK_STEP : 0;
     return list_count < list_size && list_count < most;
 }
 
@@ -362,7 +390,8 @@ static void keep_record(struct trace_beside *r)
     if (!trace_is_ring(trace))
         return;
     bool locked = trace_lock(&list_lock, LOCK_TRIES);
-    if (!locked || !add_to_list(r, trace))
+    bool is_over = atomic_load(&trace_now) != trace; /* and the list may be another's */
+    if (!locked || (!is_over && !add_to_list(r, trace)))
         trace_count_lost();
     if (locked)
         pthread_mutex_unlock(&list_lock);
