@@ -13,6 +13,7 @@ import string
 
 from gpucache import replay, report_data, text, together
 from gpucache.report_data import steps
+from gpucache.site import select_marks
 from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column
 
@@ -187,7 +188,7 @@ class Page:
                    if self.usage.away.area else {}),
                 "near": [report_data.near(its, place, self.usage.away.area) for its in self.near],
                 "owners": self.owners, "series": series, "maps": self.maps(),
-                "marks": self._told(self.usage.marks[:MARKS])}
+                "marks": self._told(select_marks(self.usage.marks, MARKS))}
 
     # What is there without scripts
 
@@ -429,8 +430,8 @@ class Page:
         for number, words in ((its.num_lost, "records were lost"),
                               (its.num_torn, "parts of the file are torn and were left out"),
                               (its.num_unknown, "records are of kinds that this tool does not "
-                               "know"), (max(0, len(used.marks) - MARKS),
-                                         "later marks are not in the picture")):
+                               "know"), (len(used.marks) - len(select_marks(used.marks, MARKS)),
+                                         "marks more are not in the picture")):
             if number:
                 yield f"{text.count(number)} {words}."
 

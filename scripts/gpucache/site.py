@@ -25,6 +25,19 @@ Mark = collections.namedtuple("Mark", "ns kind bytes text site live")
 Column = collections.namedtuple("Column", "ns held live reserved away", defaults=(0,))
 
 
+DETAILS = ("OOM_STEP", "EXPOSED", "IPC_OPEN")  # of which there may be very many
+
+
+def select_marks(marks, most):
+    """The latest of them in the order of time: so many, and so many that tell a detail. What failed
+    comes before all others."""
+    failed = [mark for mark in marks if mark.kind == "ALLOC_FAILED"][-most:]
+    others = [mark for mark in marks if mark.kind not in ("ALLOC_FAILED", *DETAILS)]
+    details = [mark for mark in marks if mark.kind in DETAILS][-most:]
+    room = most - len(failed)
+    return sorted([*failed, *(others[-room:] if room else []), *details], key=lambda mark: mark.ns)
+
+
 class Site:
     """Code that asks for memory, by its address."""
     __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",

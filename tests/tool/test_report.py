@@ -17,7 +17,7 @@ from fake import TOOL, Scratch, tool, well
 
 import gct
 from gct import used_of
-from gpucache import report, report_page, symbols, trace, usage
+from gpucache import report, report_page, site, symbols, trace, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -195,6 +195,17 @@ class Program(Recorded):
         self.assertIn("weights" if self.named else os.path.basename(WRITER),
                       next(event for event in events if event["action"] == "alloc")
                       ["frames"][0]["name"])
+
+    def test_failures_are_told_among_many_marks(self):
+        """What an allocation tried, and calls that tell others of a block, may be very many."""
+        marks = [site.Mark(ns, kind, 0, "", 0, 0) for ns, kind in enumerate(
+            ["ALLOC_FAILED", "FLUSH", *["OOM_STEP", "EXPOSED"] * 50, "PARK", "WAKE", "FLUSH"])]
+        chosen = site.select_marks(marks, 4)
+        self.assertEqual([mark.kind for mark in chosen],
+                         ["ALLOC_FAILED", *["OOM_STEP", "EXPOSED"] * 2, "PARK", "WAKE", "FLUSH"])
+        self.assertEqual([mark.ns for mark in chosen], sorted(mark.ns for mark in chosen))
+        self.assertEqual([mark.kind for mark in site.select_marks(marks, 1)],
+                         ["ALLOC_FAILED", "EXPOSED"])
 
     def test_the_csv_is_rmms(self):
         rows = list(csv.DictReader(io.StringIO(out(self.path, "csv").decode())))
