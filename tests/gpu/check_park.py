@@ -52,7 +52,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 port = 0
-if sys.argv[-1].isdigit() and int(sys.argv[-1]) > 2:
+if any(word.isdigit() and int(word) > 2 for word in sys.argv[1:]):  # MiB of a model
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     port = server.server_port
     threading.Thread(target=server.serve_forever, daemon=True).start()
