@@ -197,15 +197,11 @@ class Program(Recorded):
                       ["frames"][0]["name"])
 
     def test_failures_are_told_among_many_marks(self):
-        """What an allocation tried, and calls that tell others of a block, may be very many."""
         marks = [site.Mark(ns, kind, 0, "", 0, 0) for ns, kind in enumerate(
             ["ALLOC_FAILED", "FLUSH", *["OOM_STEP", "EXPOSED"] * 50, "PARK", "WAKE", "FLUSH"])]
-        chosen = site.select_marks(marks, 4)
-        self.assertEqual([mark.kind for mark in chosen],
+        self.assertEqual([mark.kind for mark in site.select_marks(marks, 4)],
                          ["ALLOC_FAILED", *["OOM_STEP", "EXPOSED"] * 2, "PARK", "WAKE", "FLUSH"])
-        self.assertEqual([mark.ns for mark in chosen], sorted(mark.ns for mark in chosen))
-        self.assertEqual([mark.kind for mark in site.select_marks(marks, 1)],
-                         ["ALLOC_FAILED", "EXPOSED"])
+        self.assertEqual(site.select_marks(marks, 1), [marks[0], marks[101]])
 
     def test_the_csv_is_rmms(self):
         rows = list(csv.DictReader(io.StringIO(out(self.path, "csv").decode())))
