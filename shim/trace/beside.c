@@ -101,7 +101,7 @@ static void add_there(struct play *p, uint32_t *first, uint32_t number)
     *first = number;
 }
 
-static void end(struct play *p, uint32_t *first, uint32_t number, uint64_t ticks)
+static void set_end(struct play *p, uint32_t *first, uint32_t number, uint64_t ticks)
 {
     struct played *its = &p->its[number - 1];
     if (its->end_ticks != NEVER)
@@ -119,7 +119,7 @@ static void end_if_gone(struct play *p, uint32_t part, uint64_t ticks)
 {
     const struct played *its = &p->its[part - 1];
     if (!its->handles && !its->mapped)
-        end(p, &p->ending, part, ticks);
+        set_end(p, &p->ending, part, ticks);
 }
 
 static void play_passed(struct play *p, uint32_t number)
@@ -187,7 +187,7 @@ static void play_free(struct play *p, uint32_t number)
 static void unmap(struct play *p, uint32_t number, uint64_t ticks)
 {
     uint32_t part = p->its[number - 1].part;
-    end(p, &p->mappings, number, ticks);
+    set_end(p, &p->mappings, number, ticks);
     p->its[part - 1].mapped--;
     end_if_gone(p, part, ticks);
 }
