@@ -131,20 +131,32 @@ TEST(what_is_gone_makes_room_beside_an_idle_thread)
     pthread_barrier_destroy(&together);
 }
 
-/* As that of imported memory: 0.1 s, and 15 s where each looks at all records before it. */
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* As that of imported memory: 0.08 s, and 12 s where each looks at all records before it. What
+ * comes and goes takes 0.09 s. */
 TEST(unmappings_of_what_is_not_known_take_no_time)
 {
-    struct timespec from, to;
     trace_begin_ring();
+    uint64_t start_ns = cpu_ns();
+    for (uint64_t i = 1; i <= TRACE_BESIDE_MAX; i++) {
+        come(FIRST, COUNTER_ASYNC);
+        TRACE_BESIDE(FREE_ASYNC, 0, .a = FIRST);
+    }
+    uint64_t usual_ns = cpu_ns() - start_ns;
     come(FIRST, COUNTER_VMM);
     TRACE_BESIDE(PASSED_MAP, PAGE, .a = FIRST + PAGE, .b = FIRST);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
+    start_ns = cpu_ns();
     for (uint64_t i = 1; i <= TRACE_BESIDE_MAX; i++) {
         TRACE_BESIDE(PASSED_MAP, PAGE, .a = FIRST + 4 * PAGE, .b = 512);
         TRACE_BESIDE(PASSED_UNMAP, 0, .a = FIRST + 4 * PAGE, .b = PAGE);
     }
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
-    assert_in_range(to.tv_sec - from.tv_sec, 0, 4);
+    assert_in_range(cpu_ns() - start_ns, 0, 10 * usual_ns);
     expect(2, 1);
     expect_lost(0);
 }
