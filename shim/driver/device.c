@@ -166,7 +166,7 @@ static CUstream freeing_stream(struct device_backend *d)
     return now;
 }
 
-/* cuMemFree waits for all work of the context and holds up launches meanwhile (2 ms for 1 GiB in
+/* cuMemFree waits for all work of the device, and holds up launches meanwhile (2 ms for 1 GiB in
  * pieces of 32 MiB, H200). A free in stream order, on a stream without other work, gives the memory
  * back once that stream is synchronised. Beside a running kernel that takes 45 us for 64 MiB and
  * 300 us for 1 GiB, and holds up no launch (H200). CUDA documents such frees for memory of
