@@ -99,7 +99,7 @@ bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primar
 static void show(struct context *c)
 {
     CUcontext ctx = atomic_load(&c->ctx);
-    if (c->enders || c->state != CONTEXT_ALIVE)
+    if (atomic_load(&c->backend.enders) || c->state != CONTEXT_ALIVE)
         return;
     atomic_store(&c->handle, ctx);
     atomic_store(&c->fast_handle, ctx);
@@ -207,7 +207,7 @@ static bool begin_end(struct context_end *e)
     FOR_EACH_RECORD(c)
         if (is_meant(c, e)) {
             any = true;
-            c->enders++;
+            atomic_fetch_add(&c->backend.enders, 1);
             c->destroyers += e->ctx != NULL;
             if (e->ctx)
                 atomic_store(&c->backend.destruction, DESTRUCTION_BEGUN);
@@ -232,13 +232,21 @@ static bool is_asked_about(const struct context_end *e)
     return asked;
 }
 
-/* See Note [Visits] in device_fence.h. */
-static bool is_visited(const struct context_end *e)
+/* Waits for threads that are in what must not meet the end of the context: frees of segments, and
+ * before a destruction all visits. See Note [Frees of segments] in device.h and Note [Visits] in
+ * device_fence.h. */
+static void await_visits(const struct context_end *e)
 {
-    bool visited = false;
-    FOR_EACH_RECORD(c)
-        visited = visited || (context_end_holds(e, c) && atomic_load(&c->backend.visits));
-    return visited;
+    bool visited = !call_scope_depth;
+    for (unsigned turn = 0; visited && turn < CONTEXT_AWAIT_TURNS; turn++) {
+        visited = false;
+        FOR_EACH_RECORD(c)
+            visited = visited ||
+                      (context_end_holds(e, c) && (atomic_load(&c->backend.segment_frees) ||
+                                                   (e->ctx && atomic_load(&c->backend.visits))));
+        if (visited)
+            spin_pause(turn);
+    }
 }
 
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
@@ -256,9 +264,8 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     /* A signal handler may destroy what its own thread asks about. */
     for (unsigned turn = 0; known && !asks_here && is_asked_about(e); turn++)
         spin_pause(turn);
-    for (unsigned turn = 0;
-         known && !call_scope_depth && turn < CONTEXT_AWAIT_TURNS && is_visited(e); turn++)
-        spin_pause(turn);
+    if (known)
+        await_visits(e);
 }
 
 /* Threads in a call that may begin a life of the device's primary context, and threads in a call
@@ -301,7 +308,8 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
     for (unsigned turn = 0; !begins_here && turn < CONTEXT_AWAIT_TURNS && has_beginner(device);
          turn++)
         spin_pause(turn);
-    begin_end(e);
+    if (begin_end(e))
+        await_visits(e);
 }
 
 void context_end_over(const struct context_end *e)
@@ -374,9 +382,9 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
     pthread_mutex_lock(&lives_lock);
     c->askers -= asks;
     asks_here -= asks;
-    c->enders -= known;
     c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);
+    atomic_fetch_sub(&c->backend.enders, known);
     note_failed_destruction(c);
     pthread_mutex_unlock(&lives_lock);
     return mine;
@@ -385,7 +393,8 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
 bool context_unhide(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
-    bool was_hidden = atomic_load(&c->hidden) && !c->enders && c->state == CONTEXT_ALIVE;
+    bool was_hidden =
+        atomic_load(&c->hidden) && !atomic_load(&c->backend.enders) && c->state == CONTEXT_ALIVE;
     if (was_hidden) {
         atomic_store(&c->backend.base.gone, false);
         atomic_store(&c->hidden, false);
@@ -435,7 +444,7 @@ static void assign_record(struct context *c, CUcontext ctx, CUdevice device)
 bool context_reuse(struct context *c, CUcontext ctx)
 {
     pthread_mutex_lock(&lives_lock);
-    bool free = c->state == CONTEXT_ENDED && !c->enders && !c->askers;
+    bool free = c->state == CONTEXT_ENDED && !atomic_load(&c->backend.enders) && !c->askers;
     pthread_mutex_unlock(&lives_lock);
     if (free)
         assign_record(c, ctx, c->device);

@@ -27,10 +27,6 @@
 #include <stdatomic.h>
 
 enum { CONTEXTS_MAX = 128, REPORT_ROWS_MAX = CONTEXTS_MAX + DEVICES_MAX };
-/* Turns of spin.h that a thread waits for the end of a context: some 2 s. The driver takes some
- * 100 ms to end one, and longer while it waits for work. The wait has a limit because that work may
- * be a host function of the program that waits for the waiting thread. */
-enum { CONTEXT_AWAIT_TURNS = 20000 };
 
 enum context_state { CONTEXT_ENDED, CONTEXT_MAKING, CONTEXT_ALIVE, CONTEXT_ENDING };
 enum context_primary { CONTEXT_CREATED, CONTEXT_MAYBE_PRIMARY, CONTEXT_PRIMARY };
@@ -49,7 +45,6 @@ struct context {
     enum context_state state;
     enum context_primary primary;
     unsigned long long life; /* the context's id; 0: the driver knows none (before 12.0) */
-    unsigned enders;         /* threads in a call that may end the context */
     unsigned destroyers;     /* enders that destroy a created context: no thread asks the driver */
     unsigned askers;         /* threads that ask the driver about it; a destroyer waits for them */
     bool condemned;          /* the context ended while the record was being made */

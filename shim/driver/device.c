@@ -6,6 +6,7 @@
 #include "shim/driver/device.h"
 
 #include "pool/bits.h"
+#include "pool/spin.h"
 #include "shim/driver/access.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device_fence.h"
@@ -188,23 +189,43 @@ static bool free_beside(struct device_backend *d, CUdeviceptr addr)
     return true;
 }
 
+static void end_segment_free(struct call_scope *scope, struct device_backend *d)
+{
+    atomic_fetch_sub(&d->segment_frees, 1);
+    call_scope_end(scope);
+}
+
+/* See Note [Frees of segments]. False: the segment goes with its context. */
+static bool begin_segment_free(struct call_scope *scope, struct device_backend *d)
+{
+    for (unsigned turn = 0; turn < CONTEXT_AWAIT_TURNS && !atomic_load(&d->base.gone); turn++) {
+        if (atomic_load(&d->enders)) {
+            spin_pause(turn);
+            continue;
+        }
+        if (!call_scope_enter(scope, d->ctx))
+            return false;
+        atomic_fetch_add(&d->segment_frees, 1);
+        if (!atomic_load(&d->enders) && !atomic_load(&d->base.gone))
+            return true;
+        end_segment_free(scope, d);
+    }
+    return false;
+}
+
 static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
 {
     struct call_scope scope;
     CUresult rc = CUDA_SUCCESS;
     uint64_t begin_ns = call_begins();
-    if (!call_scope_enter(&scope, device_self(b)->ctx))
+    if (!begin_segment_free(&scope, device_self(b)))
         return CUDA_ERROR_DEINITIALIZED;
-    if (atomic_load(&b->gone)) {
-        call_scope_end(&scope); /* it goes with its context; the next life may have the address */
-        return CUDA_SUCCESS;
-    }
     TRACE_STEP(RELEASED);
     call_scope_wait_begin(); /* for GPU work, where queues are full: step 6 */
     if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
     call_scope_wait_end();
-    call_scope_end(&scope);
+    end_segment_free(&scope, device_self(b));
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_SEGMENT_FREE, addr, 0, begin_ns);
     return (int)rc;

@@ -2,6 +2,23 @@
  *
  * This file fills the pool's backend on the CUDA driver (backend.h). It also knows a device's
  * identity and its primary context.
+ *
+ * Note [Frees of segments]. A segment goes back by its address. Once its context has ended the
+ * driver may have given that address to another context, whose memory the free would take. Bare no
+ * such free is made.
+ * 1. A thread that frees a segment raises `segment_frees`, and then reads `enders`. If a call that
+ *    may end the context is under way, the thread lowers `segment_frees` and frees nothing yet.
+ * 2. An ender raises `enders` (context.c: begin_end), and then waits until there is no such free.
+ *    So one of the two sees the other. A reset and a destruction set `gone` first, so no further
+ *    free of a list begins (chunk.c).
+ * 3. An ender that finds the context over sets `gone` before it lowers `enders`. So a free that
+ *    waited finds the context alive, or `gone`. Then it leaves the segment, which went along.
+ * 4. A free waits for GPU work at most, and so does the driver in a call that ends a context. That
+ *    work may be a host function that waits for the ender. So both wait for some 2 s at most. An
+ *    ender does not wait if its own thread is in a call scope: a signal handler ends the context
+ *    then. A free that has waited in vain leaves the segment to the end of its context.
+ * 5. The record gets no other context while a thread is in a job of its pool (abandon.c). So a free
+ *    that waits never finds `enders` and `gone` of another life.
  */
 #ifndef SHIM_DEVICE_H
 #define SHIM_DEVICE_H

@@ -404,3 +404,28 @@ ACT(flushes_beside_contexts_that_end)
     puts("they ended");
     return 0;
 }
+
+/* A driver that says at a free that the context has ended: the address may be another context's by
+ * now, so the free is not made in another way. */
+ACT(a_free_that_meets_the_end_is_not_made_again)
+{
+    const char *backing = getenv("GPUCACHE_BACKING");
+    scene_start(1, 60);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    NEW_BLOCK(64 * MIB);
+    TAKE_AND_GIVE(64 * MIB);
+    uint64_t used = SIM(simDeviceBytesUsed)(0);
+    if (scene_preloaded() && backing && strcmp(backing, "segment") == 0) {
+        REQUIRE(SIM(simFail)("cuMemFreeAsync", 1, CUDA_ERROR_CONTEXT_IS_DESTROYED));
+        REQUIRE(kill(getpid(), SIGUSR1));
+        scene_sleep_ms(200);
+        EXPECT(SIM(simDeviceBytesUsed)(0) == used);
+        TAKE_AND_GIVE(128 * MIB);
+        REQUIRE(kill(getpid(), SIGUSR1)); /* the free after it is made */
+        for (int ms = 0; SIM(simDeviceBytesUsed)(0) > used && ms < 5000; ms++)
+            scene_sleep_ms(1);
+        EXPECT(SIM(simDeviceBytesUsed)(0) <= used);
+    }
+    return 0;
+}

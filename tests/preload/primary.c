@@ -371,8 +371,9 @@ static int reset_or_flush(int index, void *unused)
 {
     if (index == 0)
         return cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS;
-    scene_await_held(scene_preloaded() && in_segments() ? 2 : 1);
+    scene_sleep_ms(50); /* for the reset, which waits for the free that is held */
     SIM(simLetGo)("cuMemFreeAsync");
+    scene_await_held(1);
     scene_sleep_ms(50); /* for the rest of the flush */
     SIM(simLetGo)("cuDevicePrimaryCtxReset_v2");
     return 0;
@@ -409,3 +410,81 @@ ACT(a_reset_that_fails_leaves_no_memory_behind)
            after >= before + FLUSH_BYTES, wrong);
     return done || wrong || after >= before + FLUSH_BYTES;
 }
+
+/* A context ends while a flush gives its memory back. What another context then gets at those
+ * addresses stays that one's: the end waits for the free that is under way, and no free begins
+ * beside the end. */
+
+enum ending { RELEASED, RESET, DESTROYED };
+
+static CUcontext ending;
+
+static int end_context(enum ending way)
+{
+    if (way == DESTROYED)
+        return (int)cuCtxDestroy(ending);
+    return (int)(way == RESET ? cuDevicePrimaryCtxReset(0) : cuDevicePrimaryCtxRelease(0));
+}
+
+/* The first of four frees goes on, and the release does: the others wait for it. */
+static void no_free_begins_beside_a_release(void)
+{
+    uint64_t full = SIM(simDeviceBytesUsed)(0);
+    SIM(simLetGo)("cuMemFree_v2");
+    scene_await_held(1);
+    scene_sleep_ms(100);
+    EXPECT(SIM(simDeviceBytesUsed)(0) == full - FLUSH_BYTES);
+    SIM(simLetGo)("cuDevicePrimaryCtxRelease_v2");
+}
+
+static int end_or_look(int index, void *context)
+{
+    enum ending way = *(enum ending *)context;
+    uint64_t blocks[FLUSH_BLOCKS];
+    size_t wrong = 0;
+    CUcontext other = NULL;
+    if (index == 0)
+        return end_context(way);
+    REQUIRE(cuCtxCreate(&other, NULL, 0, 0));
+    scene_sleep_ms(100); /* for the end */
+    NEW_BLOCKS(blocks, FLUSH_BLOCKS, FLUSH_BYTES);
+    for (int i = 0; i < FLUSH_BLOCKS; i++)
+        REQUIRE(gpu_memset(blocks[i], 98, FLUSH_BYTES));
+    REQUIRE(gpu_sync());
+    if (way == RELEASED && scene_preloaded() && in_segments())
+        no_free_begins_beside_a_release();
+    else
+        SIM(simLetGo)("cuMemFree_v2");
+    scene_sleep_ms(200); /* for the free, and the rest of the flush */
+    for (int i = 0; i < FLUSH_BLOCKS; i++)
+        wrong += scene_wrong_bytes(blocks[i], FLUSH_BYTES, 98);
+    REQUIRE(cuCtxDestroy(other));
+    return (int)wrong;
+}
+
+static int flush_beside_end(enum ending way)
+{
+    uint64_t blocks[FLUSH_BLOCKS];
+    begin(60);
+    if (!scene_simulated())
+        scene_skip("no simulated device");
+    ending = way == DESTROYED ? NEW_CONTEXT() : retain_as_current();
+    NEW_BLOCKS(blocks, FLUSH_BLOCKS, FLUSH_BYTES);
+    FREE_ALL(blocks, FLUSH_BLOCKS);
+    REQUIRE(gpu_sync());
+    if (scene_preloaded() && in_segments()) {
+        REQUIRE(SIM(simFail)("cuMemFreeAsync", 1, CUDA_ERROR_NOT_SUPPORTED)); /* cuMemFree then */
+        REQUIRE(SIM(simHold)("cuMemFree_v2"));
+        REQUIRE(kill(getpid(), SIGUSR1));
+        scene_await_held(1);
+        if (way == RELEASED)
+            REQUIRE(SIM(simHold)("cuDevicePrimaryCtxRelease_v2"));
+    }
+    int wrong = scene_threads(2, end_or_look, &way);
+    printf("%d wrong bytes\n", wrong);
+    return wrong != 0;
+}
+
+ACT_IS(ACT(a_free_under_way_takes_nothing_behind_a_release), flush_beside_end(RELEASED))
+ACT_IS(ACT(a_free_under_way_takes_nothing_behind_a_reset), flush_beside_end(RESET))
+ACT_IS(ACT(a_free_under_way_takes_nothing_behind_a_destruction), flush_beside_end(DESTROYED))
