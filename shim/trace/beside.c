@@ -58,6 +58,7 @@ struct play {
     size_t mask;
     uint64_t since;            /* what has ended before is to be dropped */
     uint32_t mappings, ending; /* PASSED_MAP, and PASSED that ends with the contexts: their lists */
+    uint64_t num_mappings, addr_bits; /* of those that are there; all bits of what was mapped */
 };
 
 static bool is_lasting(const struct trace_beside *r) /* though no context is left */
@@ -188,6 +189,7 @@ static void unmap(struct play *p, uint32_t number, uint64_t ticks)
 {
     uint32_t part = p->its[number - 1].part;
     set_end(p, &p->mappings, number, ticks);
+    p->num_mappings--;
     p->its[part - 1].mapped--;
     end_if_gone(p, part, ticks);
 }
@@ -206,7 +208,32 @@ static void play_map(struct play *p, uint32_t number)
     *number_at(p, p->addrs, r->a) = number;
     its->end_ticks = NEVER;
     add_there(p, &p->mappings, number);
+    p->num_mappings++;
+    p->addr_bits |= r->a;
     p->its[its->part - 1].mapped++;
+}
+
+/* What begins there. The driver maps at multiples of a granule, as a rule of 2 MiB. So few
+ * addresses come into question, and if they are more than the mappings, those are gone through. */
+static void unmap_between(struct play *p, uint64_t at, uint64_t end_at, uint64_t ticks)
+{
+    uint64_t granule = p->addr_bits & -p->addr_bits; /* 0: nothing is mapped, but at 0 */
+    uint64_t first = granule ? (at + granule - 1) & -granule : at;
+    if (first < at || first >= end_at)
+        return;
+    if (granule && (end_at - first) / granule < p->num_mappings) {
+        for (uint64_t left = (end_at - first - 1) / granule + 1; left; left--, first += granule) {
+            uint32_t its = find_there(p, p->addrs, first);
+            if (its)
+                unmap(p, its, ticks);
+        }
+        return;
+    }
+    for (uint32_t i = p->mappings, next; i; i = next) {
+        next = p->its[i - 1].next;
+        if (p->r[i - 1].a >= at && p->r[i - 1].a < end_at)
+            unmap(p, i, ticks);
+    }
 }
 
 /* It may be of several mappings, which follow each other as a rule. */
@@ -220,11 +247,8 @@ static void play_unmap(struct play *p, uint32_t number)
         unmap(p, its, r->ticks);
         at += p->r[its - 1].more;
     }
-    for (uint32_t i = at < end_at ? p->mappings : 0, next; i; i = next) {
-        next = p->its[i - 1].next;
-        if (p->r[i - 1].a >= at && p->r[i - 1].a < end_at)
-            unmap(p, i, r->ticks);
-    }
+    if (at < end_at)
+        unmap_between(p, at, end_at, r->ticks);
 }
 
 static void play_context_end(struct play *p, uint32_t number)
