@@ -16,10 +16,7 @@
 enum {
     LOCK_TRIES = 100,
     FIRST_SIZE = 1 << 10,
-    COMES_MAX = TRACE_BESIDE_MAX / 4 * 3,
-    LOOK_STEP =
-        TRACE_BESIDE_MAX / 8, /* records from one look for room in a full list to the next */
-    FAILED_NEAR = 64,         /* so many records at most stand between a free and its FREE_FAILED */
+    FAILED_NEAR = 64, /* so many records at most stand between a free and its FREE_FAILED */
 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -353,23 +350,29 @@ static void grow_list(void)
     list_size = size;
 }
 
-/* Room for one more. A list that is nearly full of what is live is not looked through at each
- * record. A thread that records nothing for long keeps its ring, so what is gone is dropped
- * although a ring has records of it, if there is no other room. */
+/* What goes finds room longer than what comes. */
+static size_t most_records(bool comes)
+{
+    return comes ? list_size / 4 * 3 : list_size;
+}
+
+/* Room for one more. A list that is nearly full of what is live, and cannot grow, is not looked
+ * through at each record. A thread that records nothing for long keeps its ring, so what is gone is
+ * dropped although a ring has records of it, if there is no other room. */
 static bool has_list_room(bool comes)
 {
-    size_t most = comes ? COMES_MAX : TRACE_BESIDE_MAX;
-    if (list_count < list_size && list_count < most)
+    if (list_count < most_records(comes))
         return true;
-    if (list_count >= most && num_offered < next_look[comes])
+    if (num_offered < next_look[comes])
         return false;
     list_count = drop_old(list, list_count, trace_ring_oldest());
     if (list_count >= list_size / 2 && list_size < TRACE_BESIDE_MAX)
         grow_list();
-    if (list_count + LOOK_STEP > most)
+    size_t most = most_records(comes), step = list_size / 8; /* from one look to the next */
+    if (list_count + step > most)
         list_count = drop_old(list, list_count, UINT64_MAX);
-    next_look[comes] = list_count + LOOK_STEP > most ? num_offered + LOOK_STEP : 0;
-    return list_count < list_size && list_count < most;
+    next_look[comes] = list_count + step > most ? num_offered + step : 0;
+    return list_count < most;
 }
 
 /* The thread's latest free of it was none. */

@@ -6,8 +6,12 @@
 #include "shim/trace/ring.h"
 #include "tests/unit/cases.h"
 
+#include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #define FIRST UINT64_C(0x7f0000000000)
 #define PAGE (UINT64_C(2) << 20)
@@ -161,6 +165,53 @@ TEST(unmappings_of_what_is_not_known_take_no_time)
     assert_in_range(cpu_ns() - start_ns, 0, 10 * usual_ns);
     expect(1 + mappings, 1);
     expect_lost(0);
+}
+
+/* So much more host memory and no more. */
+static void limit_host_memory(struct rlimit *before, uint64_t more_bytes)
+{
+    uint64_t pages = 0;
+    FILE *statm = fopen("/proc/self/statm", "r");
+    assert_non_null(statm);
+    assert_int_equal(fscanf(statm, "%" SCNu64, &pages), 1);
+    fclose(statm);
+    assert_int_equal(getrlimit(RLIMIT_AS, before), 0);
+    struct rlimit limit = *before;
+    limit.rlim_cur = pages * (uint64_t)sysconf(_SC_PAGESIZE) + more_bytes;
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+/* There is host memory to look through it, and not for a larger one. A look takes 10 ms. A
+ * sanitizer needs memory of its own. */
+TEST(a_list_that_cannot_grow_takes_no_time_and_tells_what_goes)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    const uint64_t live = 110000, more = 300;
+    struct rlimit before;
+    trace_begin_ring();
+    for (uint64_t i = 1; i <= 90000; i++)
+        come(FIRST + i * 512, COUNTER_ASYNC);
+    uint64_t start_ns = cpu_ns();
+    expect(90000, 90000);
+    uint64_t look_ns = cpu_ns() - start_ns;
+    limit_host_memory(&before, 9500000);
+    for (uint64_t i = 90001; i <= live; i++)
+        come(FIRST + i * 512, COUNTER_ASYNC);
+    for (uint64_t i = 1; i <= 22000; i++)
+        TRACE_BESIDE(FREE, 0, .a = FIRST - i * 512);
+    start_ns = cpu_ns();
+    for (uint64_t i = 0; i < more; i++) {
+        come(FIRST, COUNTER_ASYNC);
+        TRACE_BESIDE(FREE_ASYNC, 0, .a = FIRST);
+    }
+    for (uint64_t i = 1; i <= live; i++)
+        TRACE_BESIDE(FREE_ASYNC, 0, .a = FIRST + i * 512);
+    uint64_t took_ns = cpu_ns() - start_ns;
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    assert_in_range(took_ns, 0, 20 * look_ns);
+    expect(0, 0);
 }
 
 TEST(memory_of_the_host_has_no_holder)
