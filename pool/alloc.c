@@ -249,7 +249,7 @@ static bool wait_for_more(struct pool *p, uint64_t until_ns)
 {
     struct fences *f = &p->fences;
     uint64_t ready = fence_ready_epoch(f), now_ns = p->backend->ops->now_ns(p->backend);
-    if (now_ns >= until_ns)
+    if (now_ns >= until_ns || !p->stats.num_frees) /* work from before the pool may have a fence */
         return false;
     bool sealed = fence_seal_patiently(p, until_ns - now_ns);
     if (fence_ready_epoch(f) == ready)

@@ -112,7 +112,7 @@ uint64_t pool_trim(struct pool *p, const struct pool_trim *t)
     state_enter(p);
     if (!p->abandoned) {
         uint64_t start_ns = p->now_ns = p->backend->ops->now_ns(p->backend);
-        release_settle(p, t->wait_ns);
+        release_settle(p, p->stats.num_frees ? t->wait_ns : 0); /* else nothing can come */
         uint64_t idle = release_idle_bytes(p);
         if (idle > t->keep_bytes) {
             uint64_t most = t->most_bytes ? t->most_bytes : UINT64_MAX;

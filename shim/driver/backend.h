@@ -37,6 +37,7 @@ struct device_backend {
     _Atomic uint64_t numbers_drawn, numbers_done;
     struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
     _Atomic unsigned fence_count;
+    _Atomic(CUevent) spare_event;   /* for the first fence, if no other event can be made */
     _Atomic unsigned visits;        /* Note [Visits] in device_fence.h */
     _Atomic unsigned segment_frees; /* Note [Frees of segments] in device.h */
     _Atomic unsigned enders;        /* threads in a call that may end the context; context.c */

@@ -138,24 +138,9 @@ static int row_unmap(struct backend *b, uint64_t addr, uint64_t size_bytes)
     return (int)rc;
 }
 
-static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
-{
-    CUdeviceptr at = 0;
-    struct call_scope scope;
-    uint64_t begin_ns = call_begins();
-    if (!call_scope_enter(&scope, device_self(b)->ctx))
-        return CUDA_ERROR_DEINITIALIZED;
-    CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
-    call_scope_end(&scope);
-    if (rc == CUDA_SUCCESS)
-        trace_memory(b, TRACE_SEGMENT, at, size_bytes, begin_ns);
-    note_refusal(rc);
-    *addr = at;
-    return (int)rc;
-}
-
-/* The stream for frees only. Two threads may make one each: then one of them is destroyed.
- * The stream ends with its context. */
+/* The stream for frees only. It is made before the first segment: on a full device it could not be
+ * made, and the pool relies on frees that wait for nothing. Two threads may make one each: then one
+ * of them is destroyed. The stream ends with its context. */
 static CUstream freeing_stream(struct device_backend *d)
 {
     CUstream now = atomic_load(&d->freeing_stream), made;
@@ -167,6 +152,24 @@ static CUstream freeing_stream(struct device_backend *d)
     return now;
 }
 
+static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *addr)
+{
+    CUdeviceptr at = 0;
+    struct call_scope scope;
+    uint64_t begin_ns = call_begins();
+    if (!call_scope_enter(&scope, device_self(b)->ctx))
+        return CUDA_ERROR_DEINITIALIZED;
+    if (atomic_load(&b->frees_beside) && !freeing_stream(device_self(b)))
+        atomic_store(&b->frees_beside, false);
+    CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
+    call_scope_end(&scope);
+    if (rc == CUDA_SUCCESS)
+        trace_memory(b, TRACE_SEGMENT, at, size_bytes, begin_ns);
+    note_refusal(rc);
+    *addr = at;
+    return (int)rc;
+}
+
 /* cuMemFree waits for all work of the device, and holds up launches meanwhile (2 ms for 1 GiB in
  * pieces of 32 MiB, H200). A free in stream order, on a stream without other work, gives the memory
  * back once that stream is synchronised. Beside a running kernel that takes 45 us for 64 MiB and
@@ -175,12 +178,12 @@ static CUstream freeing_stream(struct device_backend *d)
  * memory along. Then the address may be another context's, and no free is made. */
 static bool free_beside(struct device_backend *d, CUdeviceptr addr)
 {
-    CUstream stream = atomic_load(&d->base.frees_beside) ? freeing_stream(d) : NULL;
+    CUstream stream = atomic_load(&d->base.frees_beside) ? atomic_load(&d->freeing_stream) : NULL;
     if (!stream)
         return false;
     CUresult rc = real.cuMemFreeAsync(addr, stream);
     if (rc != CUDA_SUCCESS) {
-        if (rc != CUDA_ERROR_INVALID_VALUE && error_is_end(rc))
+        if (rc != CUDA_ERROR_INVALID_VALUE && rc != CUDA_ERROR_UNKNOWN && error_is_end(rc))
             return true;
         atomic_store(&d->base.frees_beside, false);
         return atomic_load(&d->base.gone);
@@ -358,6 +361,7 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .frees_beside = frees_beside(device),
         .single_stream = single_stream,
     };
+    device_fence_start(d);
 }
 
 void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
@@ -376,6 +380,7 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
         atomic_store(&d->fences[i].number, 0);
     }
     atomic_store(&d->fence_count, 0);
+    device_fence_start(d);
     atomic_store(&d->base.gone, false);
     int over = DESTRUCTION_OVER; /* else the new context is being destroyed already */
     atomic_compare_exchange_strong(&d->destruction, &over, DESTRUCTION_NONE);

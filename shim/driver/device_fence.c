@@ -44,20 +44,37 @@ static void visit_end(struct call_scope *scope, struct device_backend *d)
     atomic_fetch_sub(&d->visits, 1);
 }
 
+void device_fence_start(struct device_backend *d)
+{
+    CUevent event = NULL;
+    if (atomic_load(&d->context_events) &&
+        real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        event = NULL;
+    atomic_store(&d->spare_event, event);
+}
+
+/* Where no event can be made, a fence is a number, which cannot be awaited within a time. So the
+ * pool gets none if it has other fences, and the first one has the event that was made when the
+ * pool began: on a full device no event can be made. */
 int device_fence_create(struct backend *b, uint64_t *fence)
 {
     struct device_backend *d = device_self(b);
     struct call_scope scope;
+    CUevent event = NULL;
     bool has_event = atomic_load(&d->context_events);
     if (has_event && !visit_begin(&scope, d)) /* before a fence is taken, which none gives back */
         return CUDA_ERROR_DEINITIALIZED;
-    unsigned at = atomic_fetch_add(&d->fence_count, 1);
-    bool fits = at < DEVICE_FENCES;
-    if (fits)
+    if (has_event && real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        event = atomic_exchange(&d->spare_event, NULL);
+    bool fits = !has_event || event || !atomic_load(&d->fence_count);
+    unsigned at = fits ? atomic_fetch_add(&d->fence_count, 1) : DEVICE_FENCES;
+    fits = at < DEVICE_FENCES;
+    if (fits) {
         *fence = at;
-    if (fits && has_event &&
-        real.cuEventCreate(&d->fences[at].event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        d->fences[at].event = NULL;
+        d->fences[at].event = event;
+    } else if (event) {
+        real.cuEventDestroy_v2(event);
+    }
     if (has_event)
         visit_end(&scope, d);
     return fits ? 0 : CUDA_ERROR_OUT_OF_MEMORY;

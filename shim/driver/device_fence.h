@@ -34,6 +34,9 @@ CUresult device_fence_drain(CUcontext ctx);
  * the error of the context. In no call scope. */
 CUresult device_fence_ask(CUcontext ctx);
 
+/* For a pool that begins, in its context: makes the event that its first fence has if no other one
+ * can be made then. */
+void device_fence_start(struct device_backend *d);
 int device_fence_create(struct backend *b, uint64_t *fence);
 void device_fence_destroy(struct backend *b, uint64_t fence);
 enum fence_record device_fence_record(struct backend *b, uint64_t fence);

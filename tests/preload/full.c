@@ -144,3 +144,59 @@ ACT(meminfo)
     }
     return 0;
 }
+
+/* A kernel runs until the host lets it go, and the host allocates meanwhile. */
+
+static uint64_t ms_of(uint64_t size_bytes, int *rc)
+{
+    uint64_t begin_ns = scene_now_ns(), block;
+    *rc = gpu_malloc(&block, size_bytes);
+    return (scene_now_ns() - begin_ns) / MS_NS;
+}
+
+static const char *in_time(uint64_t ms)
+{
+    return ms < 500 ? "at once" : "late";
+}
+
+/* It runs since before the first allocation. Nothing was freed, so the error does not wait. */
+ACT(full_beside_older_work)
+{
+    int rc = 0;
+    scene_start(1, 60);
+    CUstream stream = NEW_STREAM(false);
+    uint32_t *word = scene_hold(stream);
+    size_t free_bytes = FREE_BYTES();
+    NEW_BLOCK(2 * MIB);
+    for (int i = 0; i < 3; i++) {
+        uint64_t ms = ms_of(free_bytes + (size_t)i * MIB, &rc);
+        printf("%d %s\n", rc, in_time(ms));
+    }
+    scene_let_go(word);
+    REQUIRE(gpu_sync());
+    return 0;
+}
+
+/* No further object of the driver's can be made by then: there is no memory for one. */
+static int refill_full_device(const char *no_more)
+{
+    int rc = 0, n = 0;
+    scene_start(1, 60);
+    CUstream stream = NEW_STREAM(false);
+    uint32_t *word = scene_hold(stream);
+    n = fill_up(FREE_BYTES() / 16 / (2 * MIB) * (2 * MIB), &rc);
+    scene_let_go(word);
+    REQUIRE(gpu_sync());
+    if (scene_simulated())
+        REQUIRE(SIM(simFailSpec)(no_more));
+    free_all(n);
+    word = scene_hold(stream);
+    uint64_t ms = ms_of(FREE_BYTES() / 4, &rc);
+    printf("%d %s\n", rc, in_time(ms));
+    scene_let_go(word);
+    REQUIRE(gpu_sync());
+    return rc != 0;
+}
+
+ACT_IS(ACT(full_without_events), refill_full_device("cuEventCreate:1+:2"))
+ACT_IS(ACT(full_without_streams), refill_full_device("cuStreamCreate:1+:2"))
