@@ -19,18 +19,15 @@ static const char *without_folders(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Is it the path of a descriptor, and of nothing in a folder? fexecve has such a one. */
+/* Is it the path of a descriptor: /dev/fd/3, as fexecve has it, or any one of /proc? */
 static bool is_descriptor(const char *path)
 {
-    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    static const char folder[] = "/fd/";
+    const char *name = without_folders(path);
+    size_t before = (size_t)(name - path), n = sizeof folder - 1;
 
-    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
-        size_t n = strlen(folders[i]);
-
-        if (strncmp(path, folders[i], n) == 0 && !strchr(path + n, '/'))
-            return true;
-    }
-    return false;
+    return (strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0) && before > n &&
+           strncmp(name - n, folder, n) == 0 && *name && name[strspn(name, "0123456789")] == '\0';
 }
 
 /* Where the loader was started with the program as an argument, the kernel has mapped no loader

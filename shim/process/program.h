@@ -19,9 +19,9 @@
 enum { PROGRAM_NAME_MAX = 256, PROGRAM_PATH_MAX = 1024 };
 
 /* What the program was started as, without folders; in room, or static. Where the kernel tells a
- * descriptor (fexecve), it is the name of the file that runs. Of a script that is the
- * interpreter's, as argv had it before a title was written over it. Where the kernel tells nothing,
- * or the loader, it is the C library's name. Keeps errno. */
+ * descriptor (fexecve, /proc/PID/fd/3), it is the name of the file that runs. Of a script that is
+ * the interpreter's, as argv had it before a title was written over it. Where the kernel tells
+ * nothing, or the loader, it is the C library's name. Keeps errno. */
 const char *program_name(char room[PROGRAM_NAME_MAX]);
 /* The name of the file that runs, without folders. False: /proc does not tell, or the path is
  * longer than PROGRAM_PATH_MAX - 2. Keeps errno. */

@@ -33,13 +33,14 @@ def write(path, text):
         file.write(text)
 
 
-# What fexecve does. argv: the file, how the kernel may name it ("" for a descriptor alone), and the
-# program's arguments.
+# What fexecve does. argv: the file, how the kernel may name it (%f: the descriptor, %p: the
+# process; "" for a descriptor alone), and the program's arguments.
 BY_DESCRIPTOR = """
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
 os.set_inheritable(fd, True)
-os.execve(sys.argv[2] % fd if sys.argv[2] else fd, sys.argv[1:2] + sys.argv[3:], os.environ)
+path = sys.argv[2].replace("%f", str(fd)).replace("%p", str(os.getpid()))
+os.execve(path if path else fd, sys.argv[1:2] + sys.argv[3:], os.environ)
 """
 
 
@@ -76,10 +77,11 @@ class Reports(waiting.Waiting):
                                ([link, "exit titled"], ["trainer", name]),
                                ([script], ["serve", name]),
                                ([*start, PROGRAM, "", "exit titled"], [name]),
-                               ([*start, PROGRAM, "/dev/fd/%d", "exit titled"], [name]),
-                               ([*start, PROGRAM, "/proc/self/fd/%d", "exit titled"], [name]),
+                               *(([*start, PROGRAM, path, "exit titled"], [name]) for path in (
+                                   "/dev/fd/%f", "/proc/self/fd/%f", "/proc/%p/fd/%f",
+                                   "/proc/thread-self/fd/%f", "/proc/%p/task/%p/fd/%f")),
                                ([*start, script, ""], [name])):
-            self.assertEqual(self.run_titled(command)["program"], names[0])
+            self.assertEqual(self.run_titled(command)["program"], names[0], command)
             for each in names:
                 self.assertIsNotNone(self.run_titled(command, GPUCACHE_ONLY=each), each)
                 self.assertIsNone(self.run_titled(command, GPUCACHE_SKIP=f"x,{each[:3]}*"))
