@@ -67,17 +67,24 @@ class States(Base):
                     self.assertEqual(os.listdir(self.pages), [os.path.basename(other.path)])
                     other.talker.finish()
 
-    def test_a_park_that_meets_a_wake_comes_after_it(self):
-        p, _, full = self.started()
-        lines, wake = self.bring(p, "waking")
-        park = p.page.put_ask("park")
-        p.page.ring()
-        p.page.ring()
-        self.assertFalse(self.is_answered(p, park))
-        p.do(*lines)
-        for ask in wake, park:
-            self.assertEqual(p.page.await_reply(*ask, 60)[0], DONE)
-        self.assertGreater(self.free_mib(), full + 16)
-        self.assertEqual(p.do("check"), "right")
-        counters = p.state()["counters"]
-        self.assertEqual((counters["num_parks"], counters["num_wakes"]), (2, 2))
+    def test_a_request_that_meets_another_one_comes_after_it(self):
+        for state, words, parks, wakes in (
+                ("closing", "park", 1, 0), ("closing", "wake", 1, 1), ("leaving", "park", 1, 0),
+                ("leaving", "wake", 1, 1), ("waking", "park", 2, 1), ("waking", "wake", 1, 1)):
+            with self.subTest(state, words=words):
+                p, _, full = self.started()
+                lines, first = self.bring(p, state)
+                second = p.page.put_ask(words)
+                p.page.ring()
+                p.page.ring()
+                self.assertFalse(self.is_answered(p, first) or self.is_answered(p, second))
+                p.do(*lines)
+                for ask, said in (first, "woken" if state == "waking" else "parked"), \
+                        (second, "parked" if parks > wakes else "woken"):
+                    code, _, reply = p.page.await_reply(*ask, 60)
+                    self.assertEqual((code, reply["state"]), (DONE, said), reply)
+                self.assertEqual(self.free_mib() > full + 16, parks > wakes)
+                counters = p.state()["counters"]
+                self.assertEqual((counters["num_parks"], counters["num_wakes"]), (parks, wakes))
+                self.assertEqual(p.do("check"), "right")
+                p.talker.end()

@@ -296,6 +296,54 @@ class Ends(Base):
         self.leave(p)
         self.assertEqual(p.do("check"), "right")
 
+    def test_two_that_ask_at_once(self):
+        """The second comes when the first has ended, in whatever call of the driver that is."""
+        whole = "park whole=1"
+        for first, at in ((whole, "cuMemcpyDtoHAsync_v2"), (whole, "cuMemRelease"),
+                          (whole, "cuCheckpointProcessLock"),
+                          (whole, "cuCheckpointProcessCheckpoint"),
+                          ("wake", "cuCheckpointProcessRestore"),
+                          ("wake", "cuCheckpointProcessUnlock"), ("wake", "cuMemcpyHtoDAsync_v2")):
+            for second in whole, "wake", "park":
+                with self.subTest(first, at=at, second=second):
+                    p = self.start()
+                    p.do("make 8 20")
+                    if first == "wake":
+                        self.leave(p)
+                    asks = [self.hold(p, at, lambda: self.begin(p, first)), self.begin(p, second)]
+                    p.page.ring()
+                    p.do("let " + at)
+                    for ask, words in zip(asks, (first, second)):
+                        code, _, reply = p.page.await_reply(*ask, 60)
+                        said = "woken" if words == "wake" else "parked"
+                        self.assertEqual((code, reply["state"]), (DONE, said), reply)
+                        leaves = whole in (words, first) and words != "wake"
+                        self.assertEqual(reply.get("whole", False), leaves)
+                    self.assertEqual(self.park_state(p).get("whole", False), leaves)
+                    self.assertEqual(p.do("check"), "right")
+                    p.talker.end()
+
+    def begin(self, p, words):
+        ask = p.page.put_ask(words)
+        p.page.ring()
+        return ask
+
+    def test_who_waits_long_for_another_ones_turn_is_told_so(self):
+        p = self.start()
+        p.do("make 8 20")
+        at = "cuCheckpointProcessCheckpoint"
+        first = self.hold(p, at, lambda: self.begin(p, "park whole=1"))
+        begun = time.monotonic()
+        for ask in [self.begin(p, words) for words in ("park whole=1", "wake", "park")]:
+            code, _, reply = p.page.await_reply(*ask, 60)
+            self.assertEqual((code, reply["state"]), (REFUSED, "refused"), reply)
+            self.assertEqual(reply["why"], "another park or wake is under way")
+        self.assertLess(time.monotonic() - begun, 12)
+        p.do("let " + at)
+        self.assertEqual(p.page.await_reply(*first, 60)[0], DONE)
+        self.assertTrue(self.park_state(p)["whole"])
+        self.assertEqual(p.do("check"), "right")
+
     def test_an_exit_beside_the_start_of_nvml(self):
         p = self.start(SIM_NVML_MS="1000")
         p.page.put_ask("park whole=1")
