@@ -58,10 +58,13 @@ VERBS = {
              "other processes can have it. Prints a receipt for each process and GPU: what went in "
              "which time, how much of it is live, and what stays on the GPU. A process whose GPU "
              "work does not end within --wait is left as it is, and so is one that uses the GPU "
-             "meanwhile. GPUCACHE_PARK chooses more, such as idle:5s; off refuses."),
+             "meanwhile, or waits for its device memory. Waits up to 5 s for the end of a park or "
+             "a wake that another one asked for. GPUCACHE_PARK chooses more, such as idle:5s; off "
+             "refuses."),
     "wake": ("park", "bring device memory of parked processes back",
              "They do so by themselves at their next use of the GPU; wake saves them the wait. "
-             "Waits for device memory as long as GPUCACHE_PARK_WAIT of the process says."),
+             "Waits up to 5 s for device memory, and as long for the end of a park or a wake that "
+             "another one asked for."),
     "trace": ("tracing", "record what a running process does with GPU memory",
               "Writes a file that gpucache report shows. Records each allocation and free with its "
               "time, its thread and the code that asked, what the library does for it, and each "
