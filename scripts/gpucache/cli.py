@@ -72,8 +72,9 @@ VERBS = {
               "sooner. A process that records a trace already is left alone. If the trace ended "
               "before, as on a full disk, or another took its place, a line says so, and the "
               "exit code is 1. If gpucache itself is killed (SIGKILL), the process goes on "
-              "recording: gpucache set PID TRACE=none ends it. gpucache run --trace FILE records "
-              "from the start."),
+              "recording: gpucache set PID TRACE=none ends it. A process that waits for the end of "
+              "memory (GPUCACHE_TRACE_ON=oom) does so again afterwards, but then knows no holder "
+              "of memory from before that. gpucache run --trace FILE records from the start."),
     "report": ("report", "show what a trace says",
                "Who held the memory at the peak, what was freed and asked for again, what grows, "
                "what was live at the end, and what happened beside it. The name of the output "

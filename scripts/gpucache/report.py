@@ -145,6 +145,8 @@ class Report:
         used = self.usage
         said = f"It is a record of GPUCACHE_TRACE_ON=oom: the last {seconds(used.own_ns)} of " \
                "all threads, and what was live by then."
+        if used.oom.text:
+            said += f" Not all is known: {used.oom.text}."
         owners = used.by_owner(used.held_at_end())[:4]
         if owners:
             said += f" This process: {', '.join(f'{n} {text.size(b)}' for n, b in owners)}; " \

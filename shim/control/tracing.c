@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * See tracing.h. No state but the duty's.
+ * See tracing.h. No state but the duty's, and when a request began rings.
  */
 #include "shim/control/tracing.h"
 
@@ -21,6 +21,8 @@
 #include <string.h>
 
 #define OOM_NAME "gpucache-oom-%p.gct"
+
+static _Atomic uint64_t rings_since_ns;
 
 static uint64_t run_trace_tick(uint64_t now_ns)
 {
@@ -96,9 +98,16 @@ void tracing_start(void)
 
 bool tracing_changed(void)
 {
-    if (!trace_is_ring(atomic_load(&trace_now)))
+    if (!trace_is_ring(atomic_load(&trace_now))) {
         trace_objects_note(); /* for the trace that ends */
+        atomic_store(&rings_since_ns, clock_now_ns());
+    }
     return begin_in_force();
+}
+
+uint64_t tracing_rings_since(void)
+{
+    return atomic_load(&rings_since_ns);
 }
 
 void tracing_end(void)

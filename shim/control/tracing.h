@@ -21,6 +21,9 @@ bool tracing_changed(void);
 void tracing_note_options(const struct options *o);
 /* GPUCACHE_TRACE_STACKS has changed. On the control thread. */
 void tracing_stacks_changed(void);
+/* When a request began the rings that are on (CLOCK_MONOTONIC): who asked for memory of before is
+ * not known, also where another trace ended rings. 0: they are on since the library started. */
+uint64_t tracing_rings_since(void);
 /* The process leaves. */
 void tracing_end(void);
 

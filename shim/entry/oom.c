@@ -58,7 +58,7 @@ static struct figure size_of(uint64_t bytes)
 }
 
 /* Both lists are sorted. */
-static void add_largest(struct text *t, const struct around *a)
+static __attribute__((noinline)) void add_largest(struct text *t, const struct around *a)
 {
     struct trace_holder own[HOLDERS_SHOWN];
     size_t num_own = trace_dump_holders(own, HOLDERS_SHOWN), o = 0, n = 0;
@@ -78,9 +78,23 @@ static void add_largest(struct text *t, const struct around *a)
     }
 }
 
-static void note_around(const struct around *a, uint64_t size_bytes, const void *caller)
+/* Why the holders may not be all; "": they are. Static; who dumps is alone. */
+static const char *say_gaps(void)
 {
-    TRACE_CALL(OOM, .a = a->free_bytes, .b = size_bytes, .caller = caller,
+    static char out[160];
+    struct text t = {out, sizeof out, 0};
+    uint64_t since_ns = tracing_rings_since();
+    out[0] = '\0';
+    if (since_ns)
+        text_add(&t, "of memory older than %s s no holder is known",
+                 text_fixed(clock_now_ns() - since_ns, SEC_NS, 1).text);
+    return out;
+}
+
+static void note_around(const struct around *a, uint64_t size_bytes, const void *caller,
+                        const char *gaps)
+{
+    TRACE_CALL(OOM, .a = a->free_bytes, .b = size_bytes, .caller = caller, .text = gaps,
                .aux = trace_aux((uint64_t)a->device));
     for (size_t i = 0; i < a->num_neighbours; i++)
         TRACE(NEIGHBOUR, .a = (uint64_t)a->neighbours[i].pid, .b = a->neighbours[i].bytes,
@@ -90,7 +104,7 @@ static void note_around(const struct around *a, uint64_t size_bytes, const void 
 static void write_file(uint64_t size_bytes, const void *caller)
 {
     struct trace_dump_told told;
-    char largest[300] = "not known";
+    char largest[400] = "not known";
     struct text t = {largest, sizeof largest, 0};
     struct around a;
     look_around(&a);
@@ -101,8 +115,10 @@ static void write_file(uint64_t size_bytes, const void *caller)
         tracing_note_options(&options);
         context_dump_all();
         trace_dump_now();
-        note_around(&a, size_bytes, caller);
+        const char *gaps = say_gaps();
+        note_around(&a, size_bytes, caller, gaps);
         add_largest(&t, &a);
+        text_add(&t, "%s%s", *gaps ? "; " : "", gaps);
     }
     if (begun && trace_dump_end(&told))
         log_warn("out of memory: %s were asked for, %s of the GPU are free; %s says who holds "

@@ -20,6 +20,7 @@ class OutOfMemory(Traces):
 
     LINE = (r"^gpucache: warning: out of memory: \S+ GiB were asked for, \S+ \S+ of the GPU are "
             "free; ")
+    OLDER = r"; of memory older than \d+\.\d s no holder is known\n$"
     MINE = LINE + r"who holds what: \S*ffi\S* 0.9 MiB; there is no record in "  # of a million bytes
 
     def program(self, *lines, **options):
@@ -226,7 +227,7 @@ class OutOfMemory(Traces):
         self.assertEqual(self.tool("set", program.pid, f"TRACE={program.path}",
                                    "TRACE_ON=oom").returncode, 0)
         program.do("give a ordered", "take c 2000000 ordered", "take d 20000000000")
-        self.assertRegex(program.end(), self.LINE + r".* \S*ffi\S* 1.9 MiB\n$")
+        self.assertRegex(program.end(), self.LINE + r".* \S*ffi\S* 1.9 MiB" + self.OLDER)
         self.assertEqual(usage.Usage(self.read(program.path)[0]).live, 2_000_000)
 
     def test_nobody_holds_anything(self):
@@ -265,8 +266,10 @@ class OutOfMemory(Traces):
         done = self.tool("trace", program.pid, "--seconds", "0.5", "-o", path)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         program.do("take b 2000000", "take c 20000000000")
-        program.end()
+        self.assertRegex(program.end(), "code that is not known 0.9 MiB" + self.OLDER)
         self.assertEqual(self.files(), ["live.gct", "t.gct"])
+        self.assertRegex(self.tool("report", program.path).stdout,
+                         r"Not all is known: of memory older than \S+ s no holder is known\.")
         self.assertEqual([e.b for e in self.read(path)[1] if e.kind == KIND["LIVE"]], [1_000_000])
         used = usage.Usage(self.read(program.path)[0])
         self.assertEqual(used.live, 3_000_000)
