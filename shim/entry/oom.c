@@ -17,6 +17,7 @@
 #include "shim/trace/dump.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,11 +84,14 @@ static const char *say_gaps(void)
 {
     static char out[160];
     struct text t = {out, sizeof out, 0};
-    uint64_t since_ns = tracing_rings_since();
+    uint64_t since_ns = tracing_rings_since(), num_lost = trace_num_lost();
     out[0] = '\0';
     if (since_ns)
         text_add(&t, "of memory older than %s s no holder is known",
                  text_fixed(clock_now_ns() - since_ns, SEC_NS, 1).text);
+    if (num_lost)
+        text_add(&t, "%s%" PRIu64 " records were lost, so holders may be missing",
+                 since_ns ? "; " : "", num_lost);
     return out;
 }
 

@@ -460,9 +460,14 @@ void trace_count_lost(void)
     atomic_fetch_add(&lost, 1);
 }
 
+uint64_t trace_num_lost(void)
+{
+    return atomic_load(&lost);
+}
+
 void trace_note_lost(void)
 {
-    uint64_t missing = atomic_load(&lost);
+    uint64_t missing = trace_num_lost();
     if (missing)
         TRACE(LOST, .a = missing);
 }

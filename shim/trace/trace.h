@@ -62,6 +62,7 @@ static inline bool trace_is_ring(uint32_t trace)
 void trace_tick(void);
 /* Records how many records were lost since the trace began, if any were. */
 void trace_note_lost(void);
+uint64_t trace_num_lost(void);
 /* One more is. */
 void trace_count_lost(void);
 /* Ends the trace that is on. One thread at a time. */

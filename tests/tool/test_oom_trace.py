@@ -230,6 +230,22 @@ class OutOfMemory(Traces):
         self.assertRegex(program.end(), self.LINE + r".* \S*ffi\S* 1.9 MiB" + self.OLDER)
         self.assertEqual(usage.Usage(self.read(program.path)[0]).live, 2_000_000)
 
+    def test_records_that_were_lost_are_told(self):
+        """Without host memory for a ring."""
+        program = self.program("take a 1000000")
+        with open(f"/proc/{program.pid}/statm", encoding="ascii") as its:
+            pages = int(its.read().split()[0])
+        resource.prlimit(program.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
+        program.do("churn 4000")  # 1.5 chunks of a ring
+        resource.prlimit(program.pid, resource.RLIMIT_AS, (-1, -1))
+        program.do("take b 20000000000")
+        lost = self.read(program.path)[0].num_lost
+        self.assertGreater(lost, 1000)
+        self.assertRegex(program.end(), rf"ffi\S* 0.9 MiB; {lost} records were lost, so holders "
+                                        r"may be missing\n$")
+        self.assertIn(f"Not all is known: {lost} records were lost",
+                      self.tool("report", program.path).stdout)
+
     def test_nobody_holds_anything(self):
         program = self.program("take b 20000000000")
         self.assertRegex(program.end(), self.LINE + rf"{program.path} says who holds what: no "
