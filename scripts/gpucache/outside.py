@@ -29,11 +29,13 @@ def summed(all_steps):
 class Outside:
     def __init__(self):
         self.whole = {}   # device -> [(ns, bytes that are not free)] of the GPU
+        self.totals = {}  # device -> bytes of the GPU
         self.beyond = []  # [(ns, bytes)] that NVML said the process had, beyond what it held there
         self._own = {}    # uuid -> bytes of the process
         self._others, self._names = collections.defaultdict(list), {}
 
     def note_gpu(self, event):
+        self.totals[event.aux] = event.b
         self.whole.setdefault(event.aux, []).append((event.ns, max(0, event.b - event.a)))
 
     def note_process(self, event, held):

@@ -32,7 +32,8 @@ class Job:
         width = used.column_ns
         self.steps = [(column.ns // width * width, column.live) for column in used.columns]
         self.gpus = {(its["device"], its["uuid"]): its["total_bytes"]
-                     for its in used.gpus.values()}
+                     for its in used.gpus.values()} or \
+            {(device, ""): size for device, size in used.outside.totals.items()}
         self.beside, self.not_known = used.beside.most, used.beside.not_known()
         failed = [mark for mark in used.marks if mark.kind == "ALLOC_FAILED"
                   and mark.text == str(usage.OUT_OF_MEMORY)]

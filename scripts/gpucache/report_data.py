@@ -21,7 +21,7 @@ def lanes(report, others, told):
     found += [together.lane_of(its, width) for its in others]
     rest = together.rest(processes, found)
     most, slot = together.highest(found)
-    names = [f"GPU {gpu['device']} {gpu['name']}" for gpu in gpus.values()]
+    names = [f"GPU {gpu['device']} {gpu['name']}".strip() for gpu in gpus.values()]
     rows = []
     for its, lane in zip(processes, found):
         slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])

@@ -31,11 +31,18 @@ def align(traces):
 
 
 def gpus(processes):
-    """{uuid: figures} of the GPUs of all. Faults if a process shares none with the first."""
-    found = {}
-    first = {gpu["uuid"] for gpu in processes[0].usage.gpus.values()}
+    """{uuid: figures} of the GPUs of all; of one without a context {device: figures}. Faults if a
+    process shares none with the first."""
+    found = {gpu["uuid"]: gpu for gpu in processes[0].usage.gpus.values()}
+    first = set(found)
+    if len(processes) == 1:
+        return found or {device: {"device": device, "name": "", "total_bytes": size}
+                         for device, size in processes[0].usage.outside.totals.items()}
     for its in processes:
         own = {gpu["uuid"]: gpu for gpu in its.usage.gpus.values()}
+        if not own:
+            raise Fault(f"{its.trace.path} does not say which GPU it is of, so nothing can be "
+                        "shown beside it")
         if not first & set(own):
             raise Fault(f"{processes[0].trace.path} and {its.trace.path} have no GPU in common")
         found.update(own)

@@ -156,6 +156,11 @@ class Plans(Scratch):
         self.assertEqual(data["gpu_bytes"], 80 << 20)  # of its making, and smaller than the other
         self.assertIn("several sizes", tool("plan", path, self.early).out)
 
+    def test_the_driver_says_how_large_the_gpu_is_where_no_context_does(self):
+        gct.write(self.late, [*peak_at(5)[1:], (SECOND, "GPU", 1 << 30, 4 << 30)], 10 * SECOND)
+        self.assertEqual(self.plan(self.late)["gpu_bytes"], 4 << 30)
+        self.assertEqual(self.plan(self.early, self.late)["gpu_bytes"], 4 << 30)
+
     def test_bad_input(self):
         two, foreign, nameless = (self.empty + name for name in ("2", "x", "n"))
         gct.write(two, [GPU, (0, "CONTEXT", 1, 16 << 30), *peak_at(1)[1:]], SECOND)

@@ -11,9 +11,10 @@ import subprocess
 import time
 import unittest.mock
 
-from fake import lines_of, tool
+from fake import lines_of, text_of, tool
 from report_pages import BAD, WRITER, Pages
 
+import gct
 from gpucache import block_map, site, tables, text, together, trace, usage
 
 MIB = 1 << 20
@@ -205,9 +206,23 @@ class Figures(Pages):
             said = self.together("first", "theirs", status=1)
             self.assertRegex(said, r"\S+first.gct and \S+theirs.gct are of two boots, or of two "
                                    r"machines: there is no common time\n$")
+        gct.write(os.path.join(self.folder, "another.gct"), [(0, "CONTEXT", 5, 16 << 30)], MIB,
+                  boot_id=self.page("program", "first")[2].trace.boot_id)
+        self.assertRegex(self.together("first", "another", status=1),
+                         r"\S+first.gct and \S+another.gct have no GPU in common\n$")
         self.page("nothing", "without")
-        self.assertIn("have no GPU in common", self.together("first", "without", status=1))
+        for names in ("first", "without"), ("without", "first"):
+            self.assertRegex(self.together(*names, status=1), r": \S+without.gct does not say "
+                             r"which GPU it is of, so nothing can be shown beside it\n$")
         self.assertFalse(os.path.exists(os.path.join(self.folder, "first-theirs.html")))
+
+    def test_the_gpu_is_known_by_the_driver_where_no_context_is(self):
+        path = os.path.join(self.folder, "no-context")
+        gct.write(path + ".gct", [(0, "ALLOC", 1 << 40, MIB), (0, "GPU", 8 << 30, 16 << 30)], MIB)
+        done = tool("report", path + ".gct", "-o", path + ".html")
+        self.assertEqual(done.status, 0, done.err)
+        data = self.data(text_of(path + ".html"))
+        self.assertEqual((data["gpu"], data["capacity"]), ("GPU 0", 16 << 30))
 
     def test_nothing_is_invented_of_nothing(self):
         page, data, _ = self.page("nothing")
