@@ -81,6 +81,7 @@ class Page:
     def __init__(self, its):
         self.report, self.usage, self.trace = its, its.usage, its.trace
         self.columns = list(self.usage.columns)
+        self.marks = select_marks(self.usage.marks, MARKS)
         if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
             self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
         self.moments, self.near = None, self.usage.stretches() if self.columns else []
@@ -188,7 +189,7 @@ class Page:
                    if self.usage.away.area else {}),
                 "near": [report_data.near(its, place, self.usage.away.area) for its in self.near],
                 "owners": self.owners, "series": series, "maps": self.maps(),
-                "marks": self._told(select_marks(self.usage.marks, MARKS))}
+                "marks": self._told(self.marks)}
 
     # What is there without scripts
 
@@ -430,7 +431,7 @@ class Page:
         for number, words in ((its.num_lost, "records were lost"),
                               (its.num_torn, "parts of the file are torn and were left out"),
                               (its.num_unknown, "records are of kinds that this tool does not "
-                               "know"), (len(used.marks) - len(select_marks(used.marks, MARKS)),
+                               "know"), (len(used.marks) - len(self.marks),
                                          "marks more are not in the picture")):
             if number:
                 yield f"{text.count(number)} {words}."

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """gpucache report -o FILE.html: the page's figures, and its safety."""
+import io
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ from fake import lines_of, text_of, tool
 from report_pages import BAD, WRITER, Pages
 
 import gct
-from gpucache import block_map, site, tables, text, together, trace, usage
+from gpucache import block_map, report_page, site, tables, text, together, trace, usage
 
 MIB = 1 << 20
 # Of a_step, for an event. Alone on a machine it takes less than 110, beside other tests a half
@@ -223,6 +224,13 @@ class Figures(Pages):
         self.assertEqual(done.status, 0, done.err)
         data = self.data(text_of(path + ".html"))
         self.assertEqual((data["gpu"], data["capacity"]), ("GPU 0", 16 << 30))
+
+    def test_marks_are_selected_once(self):
+        its = self.page("program")[2]
+        with unittest.mock.patch.object(report_page, "select_marks",
+                                        side_effect=site.select_marks) as select:
+            report_page.write(its, io.StringIO())
+        select.assert_called_once()
 
     def test_nothing_is_invented_of_nothing(self):
         page, data, _ = self.page("nothing")
