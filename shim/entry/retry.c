@@ -32,7 +32,8 @@ SHIM_COLD bool retry_release(uint64_t devices, struct retry_steps *steps)
 {
     int saved_errno = errno;
     bool some = false;
-    if (trace_is_on())
+    steps->told = trace_is_on() && !trace_steps_are_begun();
+    if (steps->told)
         trace_steps_begin(steps->bytes);
     TRACE_STEP(REFUSED);
     uint64_t own = devices && atomic_load(&flush_at_oom) ? DEVICES_ALL : devices;
@@ -45,7 +46,14 @@ SHIM_COLD bool retry_release(uint64_t devices, struct retry_steps *steps)
         counter_add(COUNTER_RETRY, 1);
         TRACE_STEP(AGAIN);
     }
-    trace_steps_end(false);
+    if (steps->told)
+        trace_steps_end(false);
     errno = saved_errno;
     return some;
+}
+
+SHIM_COLD void retry_note_again(CUresult rc, const struct retry_steps *steps)
+{
+    if (steps->told && rc == CUDA_SUCCESS)
+        trace_steps_served(steps->bytes);
 }

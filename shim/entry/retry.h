@@ -46,10 +46,13 @@ struct retry_steps {
     unsigned step;
     struct lend_attempt attempt; /* see lend_ask */
     uint64_t bytes;              /* what the call takes; 0: not known */
+    bool told;                   /* to a trace, and not as part of an allocation */
 };
 /* Takes the next step for these devices. True: some memory went back, so the call is to be made
  * again. False: there is no more. Keeps errno. */
 bool retry_release(uint64_t devices, struct retry_steps *steps);
+/* The call was made again, with this result: for a trace. */
+void retry_note_again(CUresult rc, const struct retry_steps *steps);
 /* The devices of a call that takes so many bytes, in a row of hooks.def. */
 #define RETRY_BYTES(size_bytes, devices) (steps.bytes = (size_bytes), (devices))
 
@@ -59,7 +62,8 @@ bool retry_release(uint64_t devices, struct retry_steps *steps);
     {                                                                                              \
         CUresult rc = real.symbol args;                                                            \
         for (struct retry_steps steps = {0};                                                       \
-             retry_is_error(rc) && retry_note_error(rc) && retry_release(devices, &steps);)        \
+             retry_is_error(rc) && retry_note_error(rc) && retry_release(devices, &steps);         \
+             retry_note_again(rc, &steps))                                                         \
             rc = real.symbol args;                                                                 \
         return rc;                                                                                 \
     }

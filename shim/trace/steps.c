@@ -35,6 +35,16 @@ void trace_steps_take(enum trace_step step)
     TRACE(OOM_STEP, .a = mine.size_bytes, .text = words[step]);
 }
 
+bool trace_steps_are_begun(void)
+{
+    return mine.allocates;
+}
+
+void trace_steps_served(uint64_t size_bytes)
+{
+    TRACE(OOM_STEP, .a = size_bytes, .text = words[STEP_SERVED]);
+}
+
 void trace_steps_end(bool served)
 {
     if (served)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What an allocation does after the driver had no memory for it, step by step (OOM_STEP). The
- * thread that allocates calls the driver for the pool (shim/driver/device.c), so those calls tell
- * the steps: the pool knows nothing of traces, and its counters are all threads' together.
+ * What an allocation, or a call that is made again (shim/entry/retry.h), does after the driver had
+ * no memory for it, step by step (OOM_STEP). The thread that allocates calls the driver for the
+ * pool (shim/driver/device.c), so those calls tell the steps: the pool knows nothing of traces, and
+ * its counters are all threads' together.
  *
  * The state is the thread's own. No lock. A thread that leaves an allocation by a jump records the
  * steps of what it does next as that one's.
@@ -31,6 +32,10 @@ enum trace_step {
 /* The thread allocates so many bytes (0: not known), until the end. served: with success. */
 void trace_steps_begin(uint64_t size_bytes);
 void trace_steps_end(bool served);
+/* Between the two? A call that is made again (shim/entry/retry.h) may be part of an allocation. */
+bool trace_steps_are_begun(void);
+/* Records the last step of a call that was made again, and is no part of an allocation. */
+void trace_steps_served(uint64_t size_bytes);
 /* Records the step, if the thread allocates, was refused, and its last step was another one. */
 void trace_steps_take(enum trace_step step);
 #define TRACE_STEP(step)                                                                           \

@@ -420,9 +420,20 @@ def free(number, busy=False):
                  [self.REFUSED, self.RELEASED, self.REFUSED, self.OWN, "ALLOC_FAILED"],
                  "num_ooms"),
                 ("free(1)\ngot(cuda.cuMemAllocAsync, size(2 * GIB), None)", {},
-                 [self.REFUSED, self.RELEASED, self.AGAIN], None))):
+                 [self.REFUSED, self.RELEASED, self.AGAIN, self.SERVED], None),
+                ("free(1)\ncreate(2 * GIB)", {},
+                 [self.REFUSED, self.RELEASED, self.AGAIN, self.SERVED], None),
+                ("free(1)\nalloc(5 * GIB // 2)", {"GPUCACHE_MAX_BLOCK": "2G"},
+                 [self.REFUSED, self.RELEASED, self.AGAIN, self.SERVED], None),
+                ("free(1)\nassert cuda.cuMemAllocAsync(ctypes.byref(u64()), size(9 * GIB), None) "
+                 "== 2", {}, [*[self.REFUSED, self.RELEASED, self.AGAIN] * 2, self.REFUSED,
+                              "ALLOC_FAILED"], None),
+                ("free(1)\nassert cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(9 * GIB)) == 2",
+                 {"GPUCACHE_MAX_BLOCK": "2G"}, [*[self.REFUSED, self.RELEASED, self.AGAIN] * 2,
+                                                self.REFUSED, "ALLOC_FAILED"], None))):
             said, figures, _ = self.run_full(script, f"{number}.gct", **options)
-            self.assertEqual(said, steps, script)
+            with self.subTest(script=script, options=options):
+                self.assertEqual(said, steps)
             if figure:
                 self.assertEqual(figures[figure], 1, script)
 
