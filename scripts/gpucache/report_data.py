@@ -12,9 +12,17 @@ def steps(values):
     return [values[0], *(b - a for a, b in zip(values, values[1:]))] if values else []
 
 
-def lanes(report, others, told):
-    """The processes of the GPU, and the GPU. others: outside.Others. told: what the page says of
-    marks."""
+def _near_of_lane(its):
+    """its: a detail.Near."""
+    return {"starts": steps([column.start for column in its.columns]),
+            "held": steps([max(column.reserved, column.live) - column.away
+                           for column in its.columns]),
+            "live": steps([column.live for column in its.columns]), "end": its.end_ns}
+
+
+def lanes(report, own_near, others, told):
+    """The processes of the GPU, and the GPU. own_near: [detail.Near] of the report's process.
+    others: outside.Others. told: what the page says of marks."""
     processes = [report, *report.beside]
     gpus, width = report.gpus or together.gpus(processes), report.usage.column_ns
     found = [together.lane(its) for its in processes]
@@ -25,8 +33,10 @@ def lanes(report, others, told):
     rows = []
     for its, lane in zip(processes, found):
         slots, held, live = map(list, zip(*lane)) if lane else ([], [], [])
+        stretches = own_near if its is report else its.usage.stretches() if lane else ()
         rows.append({"name": f"PID {its.trace.pid} {its.trace.program}", "slots": steps(slots),
-                     "held": steps(held), "live": steps(live), "marks": told(its.usage.marks)})
+                     "held": steps(held), "live": steps(live), "marks": told(its.usage.marks),
+                     "near": [*map(_near_of_lane, stretches)]})
     for its, lane in zip(others, found[len(processes):]):
         slots, held, _ = map(list, zip(*lane))
         rows.append({"name": together.name_of(its), "slots": steps(slots), "held": steps(held)})

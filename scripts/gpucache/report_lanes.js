@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // The lanes below the picture: what each of several processes held of the GPU, their sum, and what
-// else was not free, on the picture's axis of time.
+// else was not free, on the picture's axis of time. A process with a trace has finer steps near its
+// own peak and failures, for the picture where that has finer columns.
 "use strict";
 
 const LANE_HEIGHT = 46, LANE_GAP = 20, SUM_HEIGHT = 84;
@@ -10,14 +11,14 @@ class Lanes {
     this.line = line;
     this.svg = find("#lanes");
     this.lanes = data.lanes.map((its, number) => {
-      const [slots, held, live] = [its.slots, its.held, its.live || []].map(sums);
-      const at = list => this.steps(slots, list);
-      return {name: its.name, number, held: at(held), live: its.live && at(live),
+      const [starts, held, live] = [its.slots, its.held, its.live || []].map(sums);
+      const coarse = {starts, held, live}, fine = this.withNear(coarse, its.near || []);
+      return {name: its.name, number, hasLive: Boolean(its.live), coarse, fine,
         most: held.reduce((x, y) => Math.max(x, y), 1), marks: its.marks || []};
     });
-    const rest = sums(data.rest), restSlots = sums(data.rest_slots);
-    this.rest = this.steps(restSlots, rest);
-    this.restBegins = rest.length ? restSlots[0] : Infinity;
+    const rest = sums(data.rest), starts = sums(data.rest_slots);
+    this.rest = {coarse: {starts, held: rest}, fine: {starts, held: rest}};
+    this.restBegins = rest.length ? starts[0] : Infinity;
     this.mostRest = rest.reduce((x, y) => Math.max(x, y), 0);
     this.shown = this.lanes.length > 1 ? this.lanes : [];
     const rows = this.shown.length * (LANE_HEIGHT + LANE_GAP) + SUM_HEIGHT + LANE_GAP;
@@ -29,37 +30,58 @@ class Lanes {
       (this.mostRest ? `; others at most ${size(this.mostRest)}` : ""));
   }
 
-  // Of a slot the value in the list; 0: there was none yet.
-  steps(slots, list) {
-    const place = new Int32Array(this.line.num).fill(-1);
-    for (let slot = 0, i = -1; slot < this.line.num; slot++) {
-      while (i + 1 < slots.length && slots[i + 1] <= slot)
-        i++;
-      place[slot] = i;
+  // The steps with finer ones where they are.
+  withNear(coarse, near) {
+    const rows = [], row = (its, i, start) => rows.push([start, its.held[i], its.live[i]]);
+    const parts = near.map(its => ({starts: sums(its.starts).map(ns => ns / data.width),
+      held: sums(its.held), live: sums(its.live), end: its.end / data.width}));
+    coarse.starts.forEach((slot, i) => parts.some(its => slot >= its.starts[0] && slot < its.end) ||
+      row(coarse, i, slot));
+    for (const its of parts) {
+      its.starts.forEach((start, i) => row(its, i, start));
+      row(coarse, this.line.indexOf(coarse.starts, its.end), its.end);
     }
-    return slot => place[slot] < 0 ? 0 : list[place[slot]];
+    rows.sort((x, y) => x[0] - y[0]);
+    const [starts, held, live] = [0, 1, 2].map(i => rows.map(its => its[i]));
+    return {starts, held, live};
   }
 
-  sum(slot) {
-    return this.lanes.reduce((all, its) => all + its.held(slot), 0);
+  // The number of the step at a place, and the steps; -1: there was none yet.
+  find(its, place) {
+    const steps = this.line.level() === this.line.near ? its.fine : its.coarse;
+    const i = this.line.indexOf(steps.starts, place);
+    return [steps.starts[i] <= place ? i : -1, steps];
+  }
+
+  // held or live.
+  value(its, name, place) {
+    const [i, steps] = this.find(its, place);
+    return i < 0 ? 0 : steps[name][i];
+  }
+
+  sum(place) {
+    return this.lanes.reduce((all, its) => all + this.value(its, "held", place), 0);
   }
 
   // What was not free beside the lanes, and what was free; undefined: nobody had told.
   others(slot) {
-    return slot < this.restBegins ? undefined : this.rest(slot);
+    return slot < this.restBegins ? undefined : this.value(this.rest, "held", slot);
   }
 
   free(slot) {
     return slot < this.restBegins ? undefined :
-      Math.max(0, data.capacity - this.sum(slot) - this.rest(slot));
+      Math.max(0, data.capacity - this.sum(slot) - this.others(slot));
   }
 
-  // The highest of a bin's slots.
-  most(of, from, to) {
-    let best = of(Math.floor(from));
-    for (let slot = Math.floor(from) + 1; slot < Math.floor(to + 1e-6); slot++)
-      best = Math.max(best, of(slot));
-    return best;
+  // The highest of each bin.
+  most(its, name) {
+    return this.bins.map(([from, to]) => {
+      let [i, steps] = this.find(its, from), best = i < 0 ? 0 : steps[name][i];
+      const end = steps === its.fine ? to - (to - from) * 1e-6 : Math.floor(to + 1e-6);
+      while (++i < steps.starts.length && steps.starts[i] < end)
+        best = Math.max(best, steps[name][i]);
+      return best;
+    });
   }
 
   // A step line over the bins, down to the values of `below`.
@@ -96,9 +118,9 @@ class Lanes {
     let top = LANE_GAP;
     const fill = number => `fill:var(--c${number % 8})`;
     for (const its of this.lanes)
-      held.push(this.bins.map(([from, to]) => this.most(its.held, from, to)));
+      held.push(this.most(its, "held"));
     for (const its of this.shown) {
-      const live = its.live && this.bins.map(([from, to]) => this.most(its.live, from, to));
+      const live = its.hasLive && this.most(its, "live");
       label(top - 5, its.name, its.most);
       found.push(
         this.area(held[its.number], none, top, LANE_HEIGHT, its.most,
@@ -115,7 +137,7 @@ class Lanes {
       found.push(this.area(above, below, top, SUM_HEIGHT, most, {style: fill(its.number)}));
       below = above;
     }
-    const above = this.bins.map(([from, to], k) => below[k] + this.most(this.rest, from, to));
+    const above = this.most(this.rest, "held").map((bytes, k) => bytes + below[k]);
     if (this.mostRest)
       found.push(this.area(above, below, top, SUM_HEIGHT, most, {class: "rest",
         style: "fill:var(--c8)"}));
@@ -131,10 +153,10 @@ class Lanes {
     this.slot = slot;
     if (!this.words)
       return;
-    const values = this.shown.map(its => its.live ?
-      `${size(its.live(slot))} live, ${size(its.held(slot))} held` :
-      `${size(its.held(slot))} by NVML`);
-    const rest = this.rest(slot);
+    const [held, live] = ["held", "live"].map(name => its => size(this.value(its, name, slot)));
+    const values = this.shown.map(its => its.hasLive ? `${live(its)} live, ${held(its)} held` :
+      `${held(its)} by NVML`);
+    const rest = this.value(this.rest, "held", slot);
     values.push(`${size(this.sum(slot))} ${rest > 0 ? `and ${size(rest)} of others ` : ""}of ` +
       `${size(data.capacity)} at ${time(slot * data.width)}`);
     values.forEach((value, i) => this.words[i].textContent = value);

@@ -172,7 +172,7 @@ class Page:
         return min(near, key=lambda n: (columns[n].live, -n), default=0), peak
 
     def _lanes(self):
-        return report_data.lanes(self.report, self.others, lambda marks: self._told(
+        return report_data.lanes(self.report, self.near, self.others, lambda marks: self._told(
             [mark for mark in marks if mark.kind in LANE_FLAGS][:LANE_MARKS])) \
             if self.has_lanes() else {}
 

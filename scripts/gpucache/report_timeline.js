@@ -295,14 +295,15 @@ class Timeline {
     return place < 0 || this.nvml[place] < 0 ? undefined : this.nvml[place];
   }
 
-  // The text beside the picture: a column.
-  read(column) {
+  // The text beside the picture: a column. place: of the pointer, in its time.
+  read(column, place = data.starts[column]) {
     const row = (mark, name, bytes, more, kind = "") => make("div", {class: kind}, mark,
       make("span", {}, name, ...more ? [make("small", {title: more}, more)] : []),
       make("span", {class: "n", style: "flex:none"}, size(bytes)));
     const total = this.columns[column], away = data.away[column];
     const held = Math.max(total, data.reserved[column]);
-    const slot = Math.floor(data.starts[column]), beyond = this.beyond(slot);
+    const slot = this.level() === this.near ? place : Math.floor(place);
+    const beyond = this.beyond(slot);
     const others = this.lanes && beyond === undefined ?
       this.lanes.others(slot) : undefined;
     const free = this.lanes ? this.lanes.free(slot) : undefined;
@@ -354,8 +355,10 @@ class Timeline {
   start() {
     this.svg.addEventListener("pointerdown", event => this.zoom(event));
     this.svg.addEventListener("dblclick", () => this.show(0, this.num));
-    this.svg.addEventListener("pointermove", event => this.read(
-      this.columnAt(this.place(event))));
+    this.svg.addEventListener("pointermove", event => {
+      const place = this.place(event);
+      this.read(this.columnAt(place), place);
+    });
     this.svg.addEventListener("pointerleave", () => this.read(this.peak));
     find("#all").addEventListener("click", () => this.show(0, this.num));
     find("#closer").addEventListener("click", () => this.closer());

@@ -190,11 +190,14 @@ class Zoomed(Opened):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        path, events = os.path.join(cls.folder, "hour"), short_peak()
-        parts = [events[first:first + 3000] for first in range(0, len(events), 3000)]
-        gct.write(path + ".gct", parts[0], HOUR, more_threads=parts[1:])
-        done = tool("report", path + ".gct", "-o", path + ".html")
-        assert done.status == 0, done.err
+        path, other = (os.path.join(cls.folder, name) for name in ("hour", "other"))
+        for name, at_ns in (path, 1800 * S), (other, 1800 * S + 8000):
+            events = short_peak(at_ns)
+            parts = [events[first:first + 3000] for first in range(0, len(events), 3000)]
+            gct.write(name + ".gct", parts[0], HOUR, more_threads=parts[1:], boot_id=b"b" * 16)
+        for out, *paths in (path, path), (path + "-two", path, other):
+            done = tool("report", *(name + ".gct" for name in paths), "-o", out + ".html")
+            assert done.status == 0, done.err
 
     def at(self, part):
         """The place of this part of the shown time."""
@@ -231,6 +234,22 @@ class Zoomed(Opened):
             self.assertEqual("the peak" in said, live == "450 MiB", said)
         self.click("#all")
         self.assertIn("450 MiB", self.read(0.5))
+
+    def test_the_lanes_have_each_change_too(self):
+        """Of each process near its own peak, which is 8 us later in the other one."""
+        page = self.open("hour-two")
+        lanes = "[...document.querySelectorAll('#lanes text')].map(its => its.textContent)"
+        heights = "[...document.querySelectorAll('#lanes path')].map(its => new Set(" \
+            "its.getAttribute('d').replace(/L[^L]*Z$/, '').match(/ [0-9.]+/g)).size)"
+        for times, places in (0, ((0, 450, 350),)), \
+                (8, ((-10, 0, 0), (-3, 50, 0), (0.5, 450, 100), (2, 350, 0), (10, 350, 350))):
+            self.closer(times)
+            for at_us, own, other in places:
+                self.read(0.5 + at_us / 36)
+                told = [words for words in page.run(lanes) if " live, " in words]
+                self.assertEqual([words.partition(" live")[0] for words in told],
+                                 [f"{live} MiB" if live else "0 B" for live in (own, other)], at_us)
+        self.assertGreater(min(page.run(heights)[1:4:2]), 2)
 
     def test_it_is_there_in_both_themes_and_all_widths(self):
         for theme, width in (("light", 1400), ("dark", 800), ("dark", 390)):
