@@ -57,6 +57,10 @@ struct backend_ops {
      * provider frees_beside. */
     int (*segment_alloc)(struct backend *b, uint64_t size_bytes, uint64_t *addr);
     int (*segment_free)(struct backend *b, uint64_t addr, bool idle);
+    /* Around a free, without locks; both may be NULL. False: the context may be ending, so nothing
+     * is freed and nothing ends. waits: it may take a while to find out. */
+    bool (*segment_free_begin)(struct backend *b, bool waits);
+    void (*segment_free_end)(struct backend *b);
 
     /* Fences. A recorded fence captures all activity of the context up to the record, on every
      * stream. order: all work submitted to the context afterwards runs behind the fence; the host

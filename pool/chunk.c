@@ -226,20 +226,24 @@ void chunk_unseize(struct chunk *list)
 /* The pool disowns a segment right before its call: once the driver has it back, another thread may
  * get the same address. Before that nobody else may say what is there. Once the pool is evicted,
  * all its segments went with their context, and the driver may have given them to others. While the
- * context may be ending the segment stays, because nobody can tell: the context may live on. */
-static struct chunk *release_segment(struct pool *p, struct chunk *c, uint64_t *bytes)
+ * context may be ending the segment stays, because nobody can tell: the context may live on.
+ * *waits: no free of the list was in vain so far. */
+static struct chunk *release_segment(struct pool *p, struct chunk *c, bool *waits, uint64_t *bytes)
 {
+    const struct backend_ops *ops = p->backend->ops;
+    bool begun = !ops->segment_free_begin || ops->segment_free_begin(p->backend, *waits);
+    *waits = *waits && begun;
     state_lock(p);
-    bool ours = !p->evicted;
-    c->outcome = ours && atomic_load(&p->backend->gone) ? CHUNK_STAYED : CHUNK_LOST;
+    bool ours = !p->evicted, may = begun && !atomic_load(&p->backend->gone);
+    c->outcome = ours && !may ? CHUNK_STAYED : CHUNK_LOST;
     if (likely(c->outcome == CHUNK_LOST))
         map_disclaim(c, p);
     state_unlock(p);
-    if (unlikely(c->outcome == CHUNK_STAYED))
-        return c->plan;
-    if (likely(ours))
-        p->backend->ops->segment_free(p->backend, c->addr, !c->in_use_by_gpu);
-    *bytes += c->size_bytes;
+    if (likely(ours && may))
+        ops->segment_free(p->backend, c->addr, !c->in_use_by_gpu);
+    if (begun && ops->segment_free_end)
+        ops->segment_free_end(p->backend);
+    *bytes += c->outcome == CHUNK_LOST ? c->size_bytes : 0;
     return c->plan;
 }
 
@@ -304,6 +308,7 @@ static void put_back(struct pool *p, struct chunk *c)
 uint64_t chunk_release(struct pool *p, struct chunk *list)
 {
     uint64_t bytes = 0;
+    bool waits = true;
     if (!list)
         return 0;
     /* An arena disowns all of them at once, still under the lock. Its addresses are reserved, so
@@ -316,7 +321,7 @@ uint64_t chunk_release(struct pool *p, struct chunk *list)
         bytes = chunk_give_memory(p->backend, list, false);
     else
         for (struct chunk *c = list; c;)
-            c = release_segment(p, c, &bytes);
+            c = release_segment(p, c, &waits, &bytes);
     state_lock(p);
     while (list) {
         struct chunk *c = list;

@@ -41,11 +41,17 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
 }
 
 /* Waits as cudaFree does, for programs that rely on it. To be called before the free, while the
- * block is still live. */
+ * block is still live. Where no further fence can be made, one comes free with the work of an older
+ * one. */
 static void sync_before_free(struct pool *p)
 {
-    fence_join(p, 0);
-    fence_wait(p, p->fences.open_epoch, false, UINT64_MAX);
+    struct fences *f = &p->fences;
+    uint64_t epoch = fence_join(p, 0);
+    fence_wait(p, epoch, false, UINT64_MAX);
+    while (f->open_epoch == epoch && fence_is_unsealed(f) && fence_is_running(f) && !f->lost) {
+        fence_wait(p, fence_newest_recorded(f), true, UINT64_MAX);
+        fence_wait(p, epoch, true, UINT64_MAX);
+    }
 }
 
 enum pool_status pool_free_slowly(uint64_t addr)

@@ -26,10 +26,9 @@ static pthread_mutex_t lives_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context no_context;
 __thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
 /* How many calls of this thread, one inside the other, may be ending contexts. */
-static __thread int ends_here __attribute__((tls_model("initial-exec")));
 /* Contexts that this thread asks the driver about, and that no other thread destroys meanwhile. */
 static __thread int asks_here __attribute__((tls_model("initial-exec")));
-/* As ends_here, for calls that may begin a life of a primary context. */
+/* As device_ends_here, for calls that may begin a life of a primary context. */
 static __thread int begins_here __attribute__((tls_model("initial-exec")));
 
 void context_remember(struct context *c)
@@ -232,18 +231,21 @@ static bool is_asked_about(const struct context_end *e)
     return asked;
 }
 
-/* Waits for threads that are in what must not meet the end of the context: frees of segments, and
- * before a destruction all visits. See Note [Frees of segments] in device.h and Note [Visits] in
- * device_fence.h. */
-static void await_visits(const struct context_end *e)
+/* begun: waits for threads in what must not meet the end of a context, which are frees of segments,
+ * and before a destruction all visits. Before: lets frees begin. See Note [Frees of segments] in
+ * device.h and Note [Visits] in device_fence.h. */
+static void await_visits(const struct context_end *e, bool begun)
 {
-    bool visited = !call_scope_depth;
-    for (unsigned turn = 0; visited && turn < CONTEXT_AWAIT_TURNS; turn++) {
+    unsigned most = e->hides ? CONTEXT_AWAIT_TURNS : RELEASE_AWAIT_TURNS;
+    bool visited = !call_scope_depth && !device_frees_here;
+    for (unsigned turn = 0; visited && turn < most; turn++) {
         visited = false;
         FOR_EACH_RECORD(c)
-            visited = visited ||
-                      (context_end_holds(e, c) && (atomic_load(&c->backend.segment_frees) ||
-                                                   (e->ctx && atomic_load(&c->backend.visits))));
+            if (!begun)
+                visited |= c->device == e->device && atomic_load(&c->backend.waiting_frees);
+            else if (context_end_holds(e, c))
+                visited |= atomic_load(&c->backend.segment_frees) ||
+                           (e->ctx && atomic_load(&c->backend.visits));
         if (visited)
             spin_pause(turn);
     }
@@ -252,7 +254,7 @@ static void await_visits(const struct context_end *e)
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
 {
     *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
-    ends_here++;
+    device_ends_here++;
     if (!ctx || state_is_off())
         return;
     /* The handle may be none of a context. The driver is asked only about one that has a record, or
@@ -265,7 +267,7 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
     for (unsigned turn = 0; known && !asks_here && is_asked_about(e); turn++)
         spin_pause(turn);
     if (known)
-        await_visits(e);
+        await_visits(e, true);
 }
 
 /* Threads in a call that may begin a life of the device's primary context, and threads in a call
@@ -301,20 +303,22 @@ static bool has_beginner(CUdevice device)
 void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
     *e = (struct context_end){.device = device, .hides = reset, .begun = true};
-    ends_here++;
+    device_ends_here++;
     if (state_is_off())
         return;
     count_end(e);
     for (unsigned turn = 0; !begins_here && turn < CONTEXT_AWAIT_TURNS && has_beginner(device);
          turn++)
         spin_pause(turn);
+    if (!reset)
+        await_visits(e, false);
     if (begin_end(e))
-        await_visits(e);
+        await_visits(e, true);
 }
 
 void context_end_over(const struct context_end *e)
 {
-    ends_here -= e->begun;
+    device_ends_here -= e->begun;
     if (!e->holds_begin)
         return;
     pthread_mutex_lock(&lives_lock);
@@ -359,7 +363,7 @@ void context_life_begun(CUdevice device)
 
 bool context_ends_here(void)
 {
-    return ends_here > 0;
+    return device_ends_here > 0;
 }
 
 bool context_end_judge(const struct context_end *e, struct context *c, bool done)

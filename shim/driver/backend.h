@@ -15,8 +15,9 @@ enum { DEVICES_MAX = 64, DEVICE_FENCES = 512 };
 
 /* Turns of spin.h that a thread waits for the end of a context: some 2 s. The driver takes some
  * 100 ms to end one, and longer while it waits for work. The wait has a limit because that work may
- * be a host function of the program that waits for the waiting thread. */
-enum { CONTEXT_AWAIT_TURNS = 20000 };
+ * be a host function of the program that waits for the waiting thread. Before a release, which
+ * seldom ends a context: some 10 ms. */
+enum { CONTEXT_AWAIT_TURNS = 20000, RELEASE_AWAIT_TURNS = 250 };
 
 /* A fence is a context event, or a number if the driver has no such events or fails to record one.
  * The work before a number is done once a synchronisation of the context has ended that began after
@@ -33,15 +34,16 @@ struct device_backend {
     unsigned number; /* of the context, in traces */
     CUmemAllocationProp prop;
     _Atomic bool context_events;      /* cuCtxRecordEvent and cuCtxWaitEvent work (CUDA 12.5) */
+    _Atomic bool has_frees_beside;    /* the driver has frees in stream order */
     _Atomic(CUstream) freeing_stream; /* NULL: not made yet */
     _Atomic uint64_t numbers_drawn, numbers_done;
     struct device_fence fences[DEVICE_FENCES]; /* a handle is an index */
     _Atomic unsigned fence_count;
-    _Atomic(CUevent) spare_event;   /* for the first fence, if no other event can be made */
-    _Atomic unsigned visits;        /* Note [Visits] in device_fence.h */
-    _Atomic unsigned segment_frees; /* Note [Frees of segments] in device.h */
-    _Atomic unsigned enders;        /* threads in a call that may end the context; context.c */
-    _Atomic int destruction;        /* enum destruction */
+    _Atomic(CUevent) spare_event; /* for the first fence, if no other event can be made */
+    _Atomic unsigned visits;      /* Note [Visits] in device_fence.h */
+    _Atomic unsigned segment_frees, waiting_frees; /* Note [Frees of segments] in device.h */
+    _Atomic unsigned enders; /* threads in a call that may end the context; context.c */
+    _Atomic int destruction; /* enum destruction */
 };
 
 /* Of a created context; what ends a primary context begins none. It is over of a context that has

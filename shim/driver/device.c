@@ -19,6 +19,9 @@
 #include <stdio.h>
 #include <time.h>
 
+__thread int device_ends_here __attribute__((tls_model("initial-exec")));
+__thread int device_frees_here __attribute__((tls_model("initial-exec")));
+
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
 static _Atomic(const struct device_lender *) lender;
 
@@ -159,8 +162,8 @@ static int row_segment_alloc(struct backend *b, uint64_t size_bytes, uint64_t *a
     uint64_t begin_ns = call_begins();
     if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
-    if (atomic_load(&b->frees_beside) && !freeing_stream(device_self(b)))
-        atomic_store(&b->frees_beside, false);
+    if (!atomic_load(&b->frees_beside) && atomic_load(&device_self(b)->has_frees_beside))
+        atomic_store(&b->frees_beside, freeing_stream(device_self(b)) != NULL);
     CUresult rc = atomic_load_explicit(&real.cuMemAlloc_v2, memory_order_relaxed)(&at, size_bytes);
     call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
@@ -185,6 +188,7 @@ static bool free_beside(struct device_backend *d, CUdeviceptr addr)
     if (rc != CUDA_SUCCESS) {
         if (rc != CUDA_ERROR_INVALID_VALUE && rc != CUDA_ERROR_UNKNOWN && error_is_end(rc))
             return true;
+        atomic_store(&d->has_frees_beside, false);
         atomic_store(&d->base.frees_beside, false);
         return atomic_load(&d->base.gone);
     }
@@ -192,28 +196,32 @@ static bool free_beside(struct device_backend *d, CUdeviceptr addr)
     return true;
 }
 
-static void end_segment_free(struct call_scope *scope, struct device_backend *d)
+/* See Note [Frees of segments]. */
+static bool row_segment_free_begin(struct backend *b, bool waits)
 {
-    atomic_fetch_sub(&d->segment_frees, 1);
-    call_scope_end(scope);
+    struct device_backend *d = device_self(b);
+    bool begun = false;
+    atomic_fetch_add(&d->waiting_frees, 1);
+    for (unsigned turn = 0; !begun && !atomic_load(&b->gone); turn++) {
+        device_frees_here++;
+        atomic_fetch_add(&d->segment_frees, 1);
+        begun = atomic_load(&d->enders) <= (unsigned)device_ends_here && !atomic_load(&b->gone);
+        if (begun)
+            break;
+        atomic_fetch_sub(&d->segment_frees, 1);
+        device_frees_here--;
+        if (!waits || turn == CONTEXT_AWAIT_TURNS)
+            break;
+        spin_pause(turn);
+    }
+    atomic_fetch_sub(&d->waiting_frees, 1);
+    return begun;
 }
 
-/* See Note [Frees of segments]. False: the segment goes with its context. */
-static bool begin_segment_free(struct call_scope *scope, struct device_backend *d)
+static void row_segment_free_end(struct backend *b)
 {
-    for (unsigned turn = 0; turn < CONTEXT_AWAIT_TURNS && !atomic_load(&d->base.gone); turn++) {
-        if (atomic_load(&d->enders)) {
-            spin_pause(turn);
-            continue;
-        }
-        if (!call_scope_enter(scope, d->ctx))
-            return false;
-        atomic_fetch_add(&d->segment_frees, 1);
-        if (!atomic_load(&d->enders) && !atomic_load(&d->base.gone))
-            return true;
-        end_segment_free(scope, d);
-    }
-    return false;
+    atomic_fetch_sub(&device_self(b)->segment_frees, 1);
+    device_frees_here--;
 }
 
 static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
@@ -221,14 +229,14 @@ static int row_segment_free(struct backend *b, uint64_t addr, bool idle)
     struct call_scope scope;
     CUresult rc = CUDA_SUCCESS;
     uint64_t begin_ns = call_begins();
-    if (!begin_segment_free(&scope, device_self(b)))
+    if (!call_scope_enter(&scope, device_self(b)->ctx))
         return CUDA_ERROR_DEINITIALIZED;
     TRACE_STEP(RELEASED);
     call_scope_wait_begin(); /* for GPU work, where queues are full: step 6 */
     if (!idle || !free_beside(device_self(b), addr))
         rc = atomic_load_explicit(&real.cuMemFree_v2, memory_order_relaxed)(addr);
     call_scope_wait_end();
-    end_segment_free(&scope, device_self(b));
+    call_scope_end(&scope);
     if (rc == CUDA_SUCCESS)
         trace_memory(b, TRACE_SEGMENT_FREE, addr, 0, begin_ns);
     return (int)rc;
@@ -289,6 +297,8 @@ static const struct backend_ops rows = {
     .unmap = row_unmap,
     .segment_alloc = row_segment_alloc,
     .segment_free = row_segment_free,
+    .segment_free_begin = row_segment_free_begin,
+    .segment_free_end = row_segment_free_end,
     .fence_create = device_fence_create,
     .fence_destroy = device_fence_destroy,
     .fence_record = device_fence_record,
@@ -358,9 +368,9 @@ void device_init(struct device_backend *d, CUcontext ctx, CUdevice device, bool 
         .nomem_code = CUDA_ERROR_OUT_OF_MEMORY,
         .has_arena = init_arena(d),
         .has_order = events,
-        .frees_beside = frees_beside(device),
         .single_stream = single_stream,
     };
+    atomic_store(&d->has_frees_beside, frees_beside(device));
     device_fence_start(d);
 }
 
@@ -370,7 +380,8 @@ void device_renew(struct device_backend *d, CUcontext ctx, bool single_stream)
     d->ctx = ctx;
     atomic_store(&d->context_events, events);
     atomic_store(&d->base.has_order, events);
-    atomic_store(&d->base.frees_beside, frees_beside(d->device));
+    atomic_store(&d->has_frees_beside, frees_beside(d->device));
+    atomic_store(&d->base.frees_beside, false);
     d->base.single_stream = single_stream;
     atomic_store(&d->freeing_stream, NULL);
     atomic_store(&d->numbers_drawn, 0);

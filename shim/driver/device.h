@@ -7,17 +7,22 @@
  * driver may have given that address to another context, whose memory the free would take. Bare no
  * such free is made.
  * 1. A thread that frees a segment raises `segment_frees`, and then reads `enders`. If a call that
- *    may end the context is under way, the thread lowers `segment_frees` and frees nothing yet.
+ *    may end the context is under way in another thread, it lowers `segment_frees` again and waits.
  * 2. An ender raises `enders` (context.c: begin_end), and then waits until there is no such free.
  *    So one of the two sees the other. A reset and a destruction set `gone` first, so no further
  *    free of a list begins (chunk.c).
  * 3. An ender that finds the context over sets `gone` before it lowers `enders`. So a free that
- *    waited finds the context alive, or `gone`. Then it leaves the segment, which went along.
- * 4. A free waits for GPU work at most, and so does the driver in a call that ends a context. That
- *    work may be a host function that waits for the ender. So both wait for some 2 s at most. An
- *    ender does not wait if its own thread is in a call scope: a signal handler ends the context
- *    then. A free that has waited in vain leaves the segment to the end of its context.
- * 5. The record gets no other context while a thread is in a job of its pool (abandon.c). So a free
+ *    waited finds the context alive, or `gone`. Then the segment stays in the pool: it goes with
+ * the context, or later if that lives on.
+ * 4. A free may wait for GPU work, as the driver does in a call that ends a context, and that work
+ *    for the ender. So a reset and a destruction wait for some 2 s at most, and a release, which
+ *    seldom is the last one, for some 10 ms: a free of idle memory takes less than 1 ms. An ender
+ *    does not wait for its own thread, whose free or call scope a signal handler interrupted, and a
+ *    free in a handler does not wait for the end that it interrupted.
+ * 5. A free waits for enders some 2 s at most. Threads that release over and over let it come
+ *    first: before a release raises `enders` it waits for `waiting_frees`, some 10 ms at most. Of a
+ *    list, no further free waits after one that waited in vain.
+ * 6. The record gets no other context while a thread is in a job of its pool (abandon.c). So a free
  *    that waits never finds `enders` and `gone` of another life.
  */
 #ifndef SHIM_DEVICE_H
@@ -59,6 +64,13 @@ struct device_lender {
     void (*ask_in_background)(CUdevice device, uint64_t size_bytes);
 };
 void device_set_lender(const struct device_lender *to);
+
+/* The calling thread's calls under way that may end a context (context.c), and its frees of
+ * segments. */
+extern __thread int device_ends_here
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread int device_frees_here
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 /* The device's primary context, alive or not, as a retain by the program gave it. NULL: no retain
  * was seen. */

@@ -264,7 +264,7 @@ static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
 
 #define MAKE_CONTEXT(rc, dev, call)                                                                \
     for (struct retry_steps steps = {.attempt.last_try = true};                                    \
-         (rc) = (call), may_be_full(rc, dev, &steps);)                                             \
+         (rc) = (call), may_be_full(rc, dev, &steps); retry_note_again(rc, &steps))                \
     continue
 
 /* It may use memory of all pools of its device without one of its own. Contexts may have ended past

@@ -362,3 +362,43 @@ TEST(without_an_arena_segments_serve)
 }
 
 PLAY_TESTS
+
+/* The context may be ending for so many frees. */
+static unsigned num_vain, num_waited, num_ended;
+
+static bool begin_free(struct backend *b, bool waits)
+{
+    num_waited += waits;
+    num_vain -= num_vain > 0;
+    return num_vain == 0;
+}
+
+static void end_free(struct backend *b)
+{
+    num_ended++;
+}
+
+RIG_TEST(a_segment_stays_whose_free_may_not_begin, expect_segments(state))
+{
+    const struct backend_ops *before = r->model->backend.ops;
+    struct backend_ops ops = *before;
+    ops.segment_free_begin = begin_free;
+    ops.segment_free_end = end_free;
+    r->model->backend.ops = &ops;
+    uint64_t addrs[3];
+    rig_alloc_all(r, addrs, 3, MIB(6));
+    for (int i = 0; i < 3; i++)
+        rig_free(r, addrs[i]);
+    num_vain = 4;
+    num_waited = num_ended = 0;
+    EXPECT_EQ(rig_trim(r, 0, true), 0, "none goes");
+    EXPECT_EQ(num_waited, 1, "after one in vain none waits");
+    EXPECT_EQ(num_ended, 0, "what did not begin does not end");
+    EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(18), "they stay");
+    uint64_t again = rig_alloc(r, MIB(6));
+    EXPECT_EQ(model_calls(r->model, MODEL_ROW_segment_alloc), 3, "and serve");
+    rig_free(r, again);
+    EXPECT_EQ(rig_trim(r, 0, true), MIB(18), "later they go");
+    EXPECT_EQ(num_ended, 3, "each of them");
+    r->model->backend.ops = before;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Memory goes back to the driver beside calls that may end its context, and do not. */
+#include "tests/preload/scene.h"
+
+static CUcontext context;
+static atomic_bool over;
+
+static void retain_once_more(void)
+{
+    CUcontext same = NULL;
+    context = CURRENT_CONTEXT();
+    REQUIRE(cuDevicePrimaryCtxRetain(&same, 0));
+}
+
+/* An array takes memory past the pool. */
+static int take_array(CUarray *array)
+{
+    const CUDA_ARRAY_DESCRIPTOR four_gib = {
+        .Width = 16384, .Height = 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+    return (int)cuArrayCreate(array, &four_gib);
+}
+
+/* Threads retain and release over and over. What another one frees is there for an array at once.
+ * Each release takes a while. */
+
+enum { RELEASING = 8, TURNS = 600, TURNS_REAL = 20, LATE_MS = 500 };
+
+static int release_or_free(int index, void *block_bytes)
+{
+    int failed = 0;
+    while (index > 0 && !atomic_load(&over)) {
+        CUcontext same = NULL;
+        failed += cuDevicePrimaryCtxRetain(&same, 0) != CUDA_SUCCESS ||
+                  cuDevicePrimaryCtxRelease(0) != CUDA_SUCCESS;
+    }
+    if (index > 0)
+        return failed;
+    REQUIRE(cuCtxSetCurrent(context));
+    for (int left = scene_simulated() ? TURNS : TURNS_REAL; left > 0 && !failed; left--) {
+        uint64_t begin_ns = scene_now_ns();
+        CUarray array;
+        TAKE_AND_GIVE(*(size_t *)block_bytes);
+        failed += take_array(&array) != 0 || cuArrayDestroy(array) != CUDA_SUCCESS;
+        failed += scene_simulated() && scene_now_ns() - begin_ns > LATE_MS * MS_NS;
+    }
+    atomic_store(&over, true);
+    return failed;
+}
+
+ACT(frees_begin_beside_many_releases)
+{
+    scene_cost("cuDevicePrimaryCtxRelease_v2", "200000");
+    scene_start(1, 120);
+    retain_once_more();
+    size_t free_bytes = FREE_BYTES(), block_bytes = free_bytes / 8 * 7;
+    int failed = scene_threads(1 + RELEASING, release_or_free, &block_bytes);
+    printf("%d failed, memory is %s\n", failed,
+           FREE_BYTES() + 64 * MIB < free_bytes ? "lost" : "all there");
+    return failed;
+}
+
+/* A signal handler takes an array while its own thread is in a release, which is not the last. */
+
+static int handlers_code;
+
+static void take_in_handler(int number)
+{
+    CUarray array;
+    handlers_code = take_array(&array);
+}
+
+static void *signal_the_releaser(void *thread)
+{
+    scene_await_held(1);
+    REQUIRE(pthread_kill(*(pthread_t *)thread, SIGUSR2));
+    scene_sleep_ms(300);
+    SIM(simLetGo)("cuDevicePrimaryCtxRelease_v2");
+    return NULL;
+}
+
+ACT(a_handler_in_a_release_gets_idle_memory)
+{
+    uint64_t begin_ns;
+    pthread_t self = pthread_self();
+    scene_start(1, 60);
+    if (!scene_simulated()) /* a real driver may hold locks there */
+        return SCENE_SKIP;
+    retain_once_more();
+    TAKE_AND_GIVE(FREE_BYTES() / 8 * 7);
+    EXPECT(signal(SIGUSR2, take_in_handler) != SIG_ERR);
+    REQUIRE(SIM(simHold)("cuDevicePrimaryCtxRelease_v2"));
+    pthread_t signaller = NEW_THREAD(signal_the_releaser, &self);
+    begin_ns = scene_now_ns();
+    REQUIRE(cuDevicePrimaryCtxRelease(0));
+    bool late = scene_now_ns() - begin_ns > 2000 * MS_NS;
+    REQUIRE(pthread_join(signaller, NULL));
+    printf("%d %s\n", handlers_code, late ? "late" : "in time");
+    return late || handlers_code;
+}
+
+/* A free of memory that another process may know waits for all work. A release that is not the last
+ * does not wait for it. */
+
+static uint64_t shared;
+
+static void *free_shared(void *unused)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(gpu_free(shared));
+    return NULL;
+}
+
+ACT(a_release_does_not_wait_for_work)
+{
+    CUipcMemHandle handle;
+    scene_start(1, 60);
+    retain_once_more();
+    CUstream stream = NEW_STREAM(false);
+    shared = NEW_BLOCK(64 * MIB);
+    if (gpu_ipc_export(&handle, shared) != 0)
+        scene_skip("no IPC");
+    uint32_t *word = scene_hold(stream);
+    pthread_t thread = NEW_THREAD(free_shared, NULL);
+    scene_sleep_ms(100);
+    uint64_t begin_ns = scene_now_ns();
+    REQUIRE(cuDevicePrimaryCtxRelease(0));
+    bool late = scene_now_ns() - begin_ns > LATE_MS * MS_NS;
+    scene_let_go(word);
+    REQUIRE(pthread_join(thread, NULL));
+    puts(late ? "late" : "in time");
+    return late;
+}
+
+/* Each free waits for all work (GPUCACHE_SYNC_FREE), though no event can be made by then. */
+
+enum { FREEING = 4 };
+
+static uint64_t blocks[FREEING];
+static atomic_int num_back;
+
+static void *free_one(void *block)
+{
+    REQUIRE(cuCtxSetCurrent(context));
+    REQUIRE(gpu_free(*(uint64_t *)block));
+    atomic_fetch_add(&num_back, 1);
+    return NULL;
+}
+
+ACT(frees_wait_for_work_without_events)
+{
+    pthread_t threads[FREEING];
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_SYNC_FREE", "on", 1));
+    scene_start(1, 60);
+    context = CURRENT_CONTEXT();
+    CUstream held = NEW_STREAM(false), other = NEW_STREAM(false);
+    NEW_BLOCKS(blocks, FREEING, 4 * MIB);
+    if (scene_simulated())
+        REQUIRE(SIM(simFailSpec)("cuEventCreate:1+:2"));
+    REQUIRE(gpu_spin(1000, other));
+    uint32_t *word = scene_hold(held);
+    for (int i = 0; i < FREEING; i++) {
+        threads[i] = NEW_THREAD(free_one, &blocks[i]);
+        scene_sleep_ms(50);
+        REQUIRE(gpu_spin(1000, other));
+    }
+    int early = atomic_load(&num_back);
+    scene_let_go(word);
+    for (int i = 0; i < FREEING; i++)
+        REQUIRE(pthread_join(threads[i], NULL));
+    printf("%d frees did not wait\n", early);
+    return early;
+}
