@@ -26,9 +26,10 @@ static pthread_mutex_t lives_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context no_context;
 __thread struct context *context_latest __attribute__((tls_model("initial-exec"))) = &no_context;
 /* How many calls of this thread, one inside the other, may be ending contexts. */
+static __thread int ends_here __attribute__((tls_model("initial-exec")));
 /* Contexts that this thread asks the driver about, and that no other thread destroys meanwhile. */
 static __thread int asks_here __attribute__((tls_model("initial-exec")));
-/* As device_ends_here, for calls that may begin a life of a primary context. */
+/* As ends_here, for calls that may begin a life of a primary context. */
 static __thread int begins_here __attribute__((tls_model("initial-exec")));
 
 void context_remember(struct context *c)
@@ -207,6 +208,7 @@ static bool begin_end(struct context_end *e)
         if (is_meant(c, e)) {
             any = true;
             atomic_fetch_add(&c->backend.enders, 1);
+            device_ends_of[c->index]++;
             c->destroyers += e->ctx != NULL;
             if (e->ctx)
                 atomic_store(&c->backend.destruction, DESTRUCTION_BEGUN);
@@ -254,7 +256,7 @@ static void await_visits(const struct context_end *e, bool begun)
 void context_destroy_begins(struct context_end *e, CUcontext ctx)
 {
     *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
-    device_ends_here++;
+    ends_here++;
     if (!ctx || state_is_off())
         return;
     /* The handle may be none of a context. The driver is asked only about one that has a record, or
@@ -303,7 +305,7 @@ static bool has_beginner(CUdevice device)
 void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
     *e = (struct context_end){.device = device, .hides = reset, .begun = true};
-    device_ends_here++;
+    ends_here++;
     if (state_is_off())
         return;
     count_end(e);
@@ -318,7 +320,7 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 
 void context_end_over(const struct context_end *e)
 {
-    device_ends_here -= e->begun;
+    ends_here -= e->begun;
     if (!e->holds_begin)
         return;
     pthread_mutex_lock(&lives_lock);
@@ -363,7 +365,7 @@ void context_life_begun(CUdevice device)
 
 bool context_ends_here(void)
 {
-    return device_ends_here > 0;
+    return ends_here > 0;
 }
 
 bool context_end_judge(const struct context_end *e, struct context *c, bool done)
@@ -389,6 +391,7 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
     c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);
     atomic_fetch_sub(&c->backend.enders, known);
+    device_ends_of[c->index] -= known;
     note_failed_destruction(c);
     pthread_mutex_unlock(&lives_lock);
     return mine;

@@ -11,13 +11,13 @@
 
 #include <stdatomic.h>
 
-enum { DEVICES_MAX = 64, DEVICE_FENCES = 512 };
+enum { DEVICES_MAX = 64, BACKENDS_MAX = 128, DEVICE_FENCES = 512 };
 
 /* Turns of spin.h that a thread waits for the end of a context: some 2 s. The driver takes some
  * 100 ms to end one, and longer while it waits for work. The wait has a limit because that work may
  * be a host function of the program that waits for the waiting thread. Before a release, which
- * seldom ends a context: some 10 ms. */
-enum { CONTEXT_AWAIT_TURNS = 20000, RELEASE_AWAIT_TURNS = 250 };
+ * seldom ends a context: some 5 ms. */
+enum { CONTEXT_AWAIT_TURNS = 20000, RELEASE_AWAIT_TURNS = 100 };
 
 /* A fence is a context event, or a number if the driver has no such events or fails to record one.
  * The work before a number is done once a synchronisation of the context has ended that began after

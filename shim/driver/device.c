@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <time.h>
 
-__thread int device_ends_here __attribute__((tls_model("initial-exec")));
+__thread unsigned char device_ends_of[BACKENDS_MAX] __attribute__((tls_model("initial-exec")));
 __thread int device_frees_here __attribute__((tls_model("initial-exec")));
 
 static _Atomic(CUcontext) primaries[DEVICES_MAX];
@@ -205,7 +205,7 @@ static bool row_segment_free_begin(struct backend *b, bool waits)
     for (unsigned turn = 0; !begun && !atomic_load(&b->gone); turn++) {
         device_frees_here++;
         atomic_fetch_add(&d->segment_frees, 1);
-        begun = atomic_load(&d->enders) <= (unsigned)device_ends_here && !atomic_load(&b->gone);
+        begun = atomic_load(&d->enders) <= device_ends_of[d->number - 1] && !atomic_load(&b->gone);
         if (begun)
             break;
         atomic_fetch_sub(&d->segment_frees, 1);

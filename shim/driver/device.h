@@ -16,11 +16,11 @@
  * the context, or later if that lives on.
  * 4. A free may wait for GPU work, as the driver does in a call that ends a context, and that work
  *    for the ender. So a reset and a destruction wait for some 2 s at most, and a release, which
- *    seldom is the last one, for some 10 ms: a free of idle memory takes less than 1 ms. An ender
+ *    seldom is the last one, for some 5 ms: a free of idle memory takes less than 1 ms. An ender
  *    does not wait for its own thread, whose free or call scope a signal handler interrupted, and a
- *    free in a handler does not wait for the end that it interrupted.
+ *    free in a handler does not wait for the end of that context that it interrupted.
  * 5. A free waits for enders some 2 s at most. Threads that release over and over let it come
- *    first: before a release raises `enders` it waits for `waiting_frees`, some 10 ms at most. Of a
+ *    first: before a release raises `enders` it waits for `waiting_frees`, some 5 ms at most. Of a
  *    list, no further free waits after one that waited in vain.
  * 6. The record gets no other context while a thread is in a job of its pool (abandon.c). So a free
  *    that waits never finds `enders` and `gone` of another life.
@@ -65,9 +65,9 @@ struct device_lender {
 };
 void device_set_lender(const struct device_lender *to);
 
-/* The calling thread's calls under way that may end a context (context.c), and its frees of
- * segments. */
-extern __thread int device_ends_here
+/* Of the calling thread: its calls under way that may end the context of a backend (`number` less
+ * one; context.c), and its frees of segments. */
+extern __thread unsigned char device_ends_of[BACKENDS_MAX]
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 extern __thread int device_frees_here
     __attribute__((tls_model("initial-exec"), visibility("hidden")));

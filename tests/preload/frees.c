@@ -171,3 +171,99 @@ ACT(frees_wait_for_work_without_events)
     printf("%d frees did not wait\n", early);
     return early;
 }
+
+/* It does not where the driver takes no more calls, or the thread's own capture is in the way. */
+
+ACT(a_free_in_a_capture_without_events_ends)
+{
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_SYNC_FREE", "on", 1));
+    REQUIRE(setenv("SIM_FAIL", "cuEventCreate:1+:2", 1));
+    scene_start(1, 60);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    CUstream captures = NEW_STREAM(false), other = NEW_STREAM(false);
+    NEW_BLOCKS(blocks, 2, 4 * MIB);
+    REQUIRE(gpu_spin(1000, other));
+    REQUIRE(cuStreamBeginCapture(captures, CU_STREAM_CAPTURE_MODE_RELAXED));
+    FREE_ALL(blocks, 2);
+    puts("they end");
+    return 0;
+}
+
+static bool frees_last;
+
+/* The driver's own handlers of the exit are over by then. */
+static __attribute__((destructor)) void free_last(void)
+{
+    if (frees_last)
+        gpu_free(blocks[1]);
+}
+
+ACT(a_free_at_exit_beside_one_that_waits_ends)
+{
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_SYNC_FREE", "on", 1));
+    scene_start(1, 60);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    scene_leave();
+    frees_last = true;
+    context = CURRENT_CONTEXT();
+    NEW_BLOCKS(blocks, 2, 4 * MIB);
+    scene_hold(NEW_STREAM(false));
+    NEW_THREAD(free_one, &blocks[0]);
+    scene_sleep_ms(100);
+    fflush(stdout);
+    return 0;
+}
+
+/* A signal handler in a release of one device takes memory of another device, whose context ends in
+ * another thread. No free begins beside that end. */
+
+static atomic_bool handled;
+
+static void take_elsewhere(int number)
+{
+    CUarray array;
+    handlers_code = (int)cuCtxSetCurrent(context);
+    if (!handlers_code)
+        handlers_code = take_array(&array);
+    atomic_store(&handled, true);
+}
+
+static void *release(void *device)
+{
+    cuDevicePrimaryCtxRelease(*(const int *)device);
+    return NULL;
+}
+
+ACT(a_handler_in_a_release_frees_beside_no_other_end)
+{
+    static const int devices[] = {0, 1};
+    CUcontext second = NULL;
+    pthread_t threads[2];
+    scene_start(2, 60);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    context = CURRENT_CONTEXT();
+    for (int i = 0; i < 2; i++)
+        REQUIRE(cuDevicePrimaryCtxRetain(&second, 1));
+    TAKE_AND_GIVE(FREE_BYTES() / 8 * 7);
+    EXPECT(signal(SIGUSR2, take_elsewhere) != SIG_ERR);
+    REQUIRE(SIM(simHold)("cuDevicePrimaryCtxRelease_v2"));
+    for (int i = 0; i < 2; i++) {
+        threads[i] = NEW_THREAD(release, (void *)(uintptr_t)&devices[i]);
+        scene_await_held((unsigned)i + 1);
+    }
+    REQUIRE(SIM(simHold)("cuMemFreeAsync"));
+    REQUIRE(pthread_kill(threads[1], SIGUSR2));
+    scene_sleep_ms(500);
+    bool frees = SIM(simHeld)() > 2;
+    SIM(simLetGo)("cuDevicePrimaryCtxRelease_v2");
+    SIM(simLetGo)("cuMemFreeAsync");
+    for (int i = 0; i < 2; i++)
+        REQUIRE(pthread_join(threads[i], NULL));
+    printf("a free beside the end: %d, handled: %d\n", frees, atomic_load(&handled));
+    return frees;
+}

@@ -14,7 +14,7 @@ _Atomic uint32_t state_detours_now;
 _Atomic int state_now = STATE_ON;
 struct hooks_real real;
 __thread int call_scope_depth __attribute__((tls_model("initial-exec")));
-__thread int device_ends_here __attribute__((tls_model("initial-exec")));
+__thread unsigned char device_ends_of[BACKENDS_MAX] __attribute__((tls_model("initial-exec")));
 __thread int device_frees_here __attribute__((tls_model("initial-exec")));
 
 /* The driver has one context. A life of it has an id of its own. */
