@@ -64,13 +64,13 @@ class Lanes {
   }
 
   // What was not free beside the lanes, and what was free; undefined: nobody had told.
-  others(slot) {
-    return slot < this.restBegins ? undefined : this.value(this.rest, "held", slot);
+  others(place) {
+    return place < this.restBegins ? undefined : this.value(this.rest, "held", place);
   }
 
-  free(slot) {
-    return slot < this.restBegins ? undefined :
-      Math.max(0, data.capacity - this.sum(slot) - this.others(slot));
+  free(place) {
+    return place < this.restBegins ? undefined :
+      Math.max(0, data.capacity - this.sum(place) - this.others(place));
   }
 
   // The highest of each bin.
@@ -145,20 +145,17 @@ class Lanes {
     found.push(make("line", {class: "capacity", x1: LEFT, x2: right, y1: y, y2: y},
       make("title", {}, `capacity: ${size(data.capacity)}`)));
     this.svg.replaceChildren(...found);
-    this.read(this.slot === undefined ? data.slots[line.peak] : this.slot);
   }
 
-  // The figures of a moment, at the right.
-  read(slot) {
-    this.slot = slot;
-    if (!this.words)
-      return;
-    const [held, live] = ["held", "live"].map(name => its => size(this.value(its, name, slot)));
+  // The figures of a moment, at the right of what is drawn.
+  read(place) {
+    const [held, live] = ["held", "live"].map(name => its => size(this.value(its, name, place)));
+    const at = this.line.level() === this.line.near ? place : Math.floor(place);
     const values = this.shown.map(its => its.hasLive ? `${live(its)} live, ${held(its)} held` :
       `${held(its)} by NVML`);
-    const rest = this.value(this.rest, "held", slot);
-    values.push(`${size(this.sum(slot))} ${rest > 0 ? `and ${size(rest)} of others ` : ""}of ` +
-      `${size(data.capacity)} at ${time(slot * data.width)}`);
+    const rest = this.value(this.rest, "held", place);
+    values.push(`${size(this.sum(place))} ${rest > 0 ? `and ${size(rest)} of others ` : ""}of ` +
+      `${size(data.capacity)} at ${time(at * data.width)}`);
     values.forEach((value, i) => this.words[i].textContent = value);
   }
 }

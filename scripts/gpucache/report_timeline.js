@@ -16,7 +16,8 @@ class Timeline {
     this.num = Math.max(this.num, Math.ceil(data.span / data.width));
     this.coarse = {starts: data.slots, columns: data.slots.map((_, i) => i)};
     this.near = this.withNear();
-    Object.assign(this, {by: "owner", lo: 0, hi: this.num, a: data.a, b: data.b, peak: data.peak});
+    Object.assign(this, {by: "owner", lo: 0, hi: this.num, a: data.a, b: data.b, peak: data.peak,
+      told: [data.peak]});
     this.svg = find("#timeline svg");
     this.nvmlSlots = sums(data.nvml_slots || []);
     this.nvml = sums(data.nvml || []);
@@ -137,6 +138,8 @@ class Timeline {
       (this.hi - this.lo) * data.width < 1.01 * LEAST_NS;
     if (!find("#as-table").hidden)
       this.showTable(layers);
+    const [column, place] = this.told;  // a column of another level may be there now
+    this.read(place === undefined ? column : this.columnAt(place), place);
   }
 
   axes() {
@@ -290,26 +293,27 @@ class Timeline {
   }
 
   // What NVML said that the process had beyond what it held; undefined: it had not said.
-  beyond(slot) {
-    const place = this.nvmlSlots.findLastIndex(its => its <= slot);
-    return place < 0 || this.nvml[place] < 0 ? undefined : this.nvml[place];
+  beyond(place) {
+    const i = this.nvmlSlots.findLastIndex(its => its <= place);
+    return i < 0 || this.nvml[i] < 0 ? undefined : this.nvml[i];
   }
 
-  // The text beside the picture: a column. place: of the pointer, in its time.
-  read(column, place = data.starts[column]) {
+  // The text beside the picture, and the lanes' figures: a column, and the place of its highest
+  // moment or, if it is given, that of the pointer.
+  read(column, pointer) {
+    this.told = [column, pointer];
+    const place = pointer === undefined ? data.at[column] / data.width : pointer;
     const row = (mark, name, bytes, more, kind = "") => make("div", {class: kind}, mark,
       make("span", {}, name, ...more ? [make("small", {title: more}, more)] : []),
       make("span", {class: "n", style: "flex:none"}, size(bytes)));
     const total = this.columns[column], away = data.away[column];
     const held = Math.max(total, data.reserved[column]);
-    const slot = this.level() === this.near ? place : Math.floor(place);
-    const beyond = this.beyond(slot);
-    const others = this.lanes && beyond === undefined ?
-      this.lanes.others(slot) : undefined;
-    const free = this.lanes ? this.lanes.free(slot) : undefined;
+    const beyond = this.beyond(place);
+    const others = this.lanes && beyond === undefined ? this.lanes.others(place) : undefined;
+    const free = this.lanes ? this.lanes.free(place) : undefined;
     const words = data.at[column] === data.at[this.peak] ? ", the peak" : "";
     if (this.lanes)
-      this.lanes.read(slot);
+      this.lanes.read(place);
     const largest = layer => (layer.all || []).reduce((x, y) =>
       y.held[column] > x.held[column] ? y : x, layer.all ? layer.all[0] : null);
     const rows = this.layers().filter(layer => layer.of(column)).map(layer => {
@@ -373,12 +377,11 @@ class Timeline {
       this.by = its.dataset.by;
       ways.forEach(each => each.setAttribute("aria-pressed", each === its));
       find("#by").textContent = this.by === "site" ? "call site" : "library";
+      this.told = [this.peak];
       this.draw();
-      this.read(this.peak);
     }));
     new ResizeObserver(() => find(".picture").clientWidth !== this.width && this.draw())
       .observe(find(".picture"));
     this.draw();
-    this.read(this.peak);
   }
 }

@@ -17,6 +17,7 @@ from gpucache import detail, usage
 
 MIB, S = 1 << 20, 10**9
 FIRST, HOUR = 0x7f0000000000, 3600 * S
+BESIDE_NS = 1800 * S + 3 * S // 10  # a peak that is on no edge of a column
 OOM = "ALLOC_FAILED", 2, 1 << 30
 
 
@@ -190,14 +191,22 @@ class Zoomed(Opened):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        path, other = (os.path.join(cls.folder, name) for name in ("hour", "other"))
-        for name, at_ns in (path, 1800 * S), (other, 1800 * S + 8000):
-            events = short_peak(at_ns)
-            parts = [events[first:first + 3000] for first in range(0, len(events), 3000)]
-            gct.write(name + ".gct", parts[0], HOUR, more_threads=parts[1:], boot_id=b"b" * 16)
-        for out, *paths in (path, path), (path + "-two", path, other):
-            done = tool("report", *(name + ".gct" for name in paths), "-o", out + ".html")
-            assert done.status == 0, done.err
+        for name, at_ns in (("hour", 1800 * S), ("own", BESIDE_NS), ("other", BESIDE_NS + 8000)):
+            cls.write(name, short_peak(at_ns))
+        cls.report("hour", "hour")
+        cls.report("two", "own", "other")
+
+    @classmethod
+    def write(cls, name, events, span_ns=HOUR, **options):
+        parts = [events[first:first + 3000] for first in range(0, len(events), 3000)]
+        gct.write(os.path.join(cls.folder, name + ".gct"), parts[0], span_ns,
+                  more_threads=parts[1:], boot_id=b"b" * 16, **options)
+
+    @classmethod
+    def report(cls, out, *names):
+        paths = [os.path.join(cls.folder, name + ".gct") for name in names]
+        done = tool("report", *paths, "-o", os.path.join(cls.folder, out + ".html"))
+        assert done.status == 0, done.err
 
     def at(self, part):
         """The place of this part of the shown time."""
@@ -235,21 +244,63 @@ class Zoomed(Opened):
         self.click("#all")
         self.assertIn("450 MiB", self.read(0.5))
 
+    def told(self):
+        """(what is live beside the picture, [the figures of each lane]) of one moment."""
+        text, lanes = self.browser.run(
+            "[document.querySelector('.reading').innerText, [...document.querySelectorAll("
+            "'#lanes text')].map(its => its.textContent)]")
+        live = text.replace("\n", " ").partition("live, as asked for ")[2].split(" held")[0]
+        return live, [words for words in lanes if " live, " in words or " of 16 GiB at " in words]
+
+    def lives(self):
+        live, lanes = self.told()
+        return [live, *(words.partition(" live")[0] for words in lanes[:-1])]
+
+    def press_closer(self, times):
+        """With no pointer."""
+        for _ in range(times):
+            self.browser.run("document.querySelector('#closer').click()")
+
     def test_the_lanes_have_each_change_too(self):
         """Of each process near its own peak, which is 8 us later in the other one."""
-        page = self.open("hour-two")
-        lanes = "[...document.querySelectorAll('#lanes text')].map(its => its.textContent)"
-        heights = "[...document.querySelectorAll('#lanes path')].map(its => new Set(" \
-            "its.getAttribute('d').replace(/L[^L]*Z$/, '').match(/ [0-9.]+/g)).size)"
-        for times, places in (0, ((0, 450, 350),)), \
-                (8, ((-10, 0, 0), (-3, 50, 0), (0.5, 450, 100), (2, 350, 0), (10, 350, 350))):
-            self.closer(times)
-            for at_us, own, other in places:
-                self.read(0.5 + at_us / 36)
-                told = [words for words in page.run(lanes) if " live, " in words]
-                self.assertEqual([words.partition(" live")[0] for words in told],
-                                 [f"{live} MiB" if live else "0 B" for live in (own, other)], at_us)
-        self.assertGreater(min(page.run(heights)[1:4:2]), 2)
+        page = self.open("two")
+        self.closer(8)
+        for at_us, own, other in (-10, 0, 0), (-3, 50, 0), (0.5, 350, 0), (5, 350, 50), \
+                (10, 350, 350):
+            self.read(0.5 + at_us / 36)
+            expected = [f"{live} MiB" if live else "0 B" for live in (own, own, other)]
+            self.assertEqual(self.lives(), expected, at_us)
+        steps = page.run("[...document.querySelectorAll('#lanes path')].map(its => new Set(its."
+                         "getAttribute('d').replace(/L[^L]*Z$/, '').match(/ [0-9.]+/g)).size)")
+        self.assertGreater(min(steps[1:4:2]), 2)
+
+    def test_the_lanes_tell_the_moment_of_the_text(self):
+        """The other one's own peak is in the same column, and later."""
+        coarse, fine = ["350 MiB"] * 3, ["350 MiB", "350 MiB", "0 B"]
+        self.browser.mouse("Moved", 5, 5)
+        page = self.open("two")
+        self.assertEqual(self.lives(), coarse)
+        for _ in range(8):
+            self.press_closer(1)
+            self.assertEqual(self.lives(), fine)
+        self.read(0.1)
+        self.assertEqual(self.lives(), ["0 B"] * 3)
+        self.browser.mouse("Moved", 5, 5)
+        self.assertEqual(self.lives(), fine)
+        page.run("document.querySelector('#all').click()")
+        self.assertEqual(self.lives(), coarse)
+        page.run("document.querySelector('[data-name=b]').focus()")
+        page.key("ArrowLeft")
+        self.assertEqual(self.lives(), ["100 MiB"] * 3)
+        page.key("ArrowRight")
+        self.assertEqual(self.lives(), coarse)
+        self.press_closer(1)
+        self.assertEqual(self.lives(), fine)
+        page.run("document.querySelector('#all').click()")
+        self.read(0.51)  # the pointer stays there
+        self.assertEqual(self.lives(), ["100 MiB"] * 3)
+        self.press_closer(1)
+        self.assertEqual(self.lives(), ["0 B"] * 3)
 
     def test_it_is_there_in_both_themes_and_all_widths(self):
         for theme, width in (("light", 1400), ("dark", 800), ("dark", 390)):
