@@ -20,6 +20,14 @@ def _near_of_lane(its):
             "live": steps([column.live for column in its.columns]), "end": its.end_ns}
 
 
+def _ends_of_lane(its):
+    """its: a together.Process. behind: what it holds, and has live, after its trace."""
+    used = its.usage
+    behind = [0, 0] if its.trace.ended else \
+        [max(used.reserved, used.live) - used.away.bytes, used.live]
+    return {"begin": used.lead_ns, "end": used.span_ns, "behind": behind}
+
+
 def lanes(report, own_near, others, told):
     """The processes of the GPU, and the GPU. own_near: [detail.Near] of the report's process.
     others: outside.Others. told: what the page says of marks."""
@@ -36,7 +44,7 @@ def lanes(report, own_near, others, told):
         stretches = own_near if its is report else its.usage.stretches() if lane else ()
         rows.append({"name": f"PID {its.trace.pid} {its.trace.program}", "slots": steps(slots),
                      "held": steps(held), "live": steps(live), "marks": told(its.usage.marks),
-                     "near": [*map(_near_of_lane, stretches)]})
+                     "near": [*map(_near_of_lane, stretches)], **_ends_of_lane(its)})
     for its, lane in zip(others, found[len(processes):]):
         slots, held, _ = map(list, zip(*lane))
         rows.append({"name": together.name_of(its), "slots": steps(slots), "held": steps(held)})

@@ -12,7 +12,7 @@ class Lanes {
     this.svg = find("#lanes");
     this.lanes = data.lanes.map((its, number) => {
       const [starts, held, live] = [its.slots, its.held, its.live || []].map(sums);
-      const coarse = {starts, held, live}, fine = this.withNear(coarse, its.near || []);
+      const coarse = {starts, held, live}, fine = this.withNear(coarse, its);
       return {name: its.name, number, hasLive: Boolean(its.live), coarse, fine,
         most: held.reduce((x, y) => Math.max(x, y), 1), marks: its.marks || []};
     });
@@ -30,19 +30,28 @@ class Lanes {
       (this.mostRest ? `; others at most ${size(this.mostRest)}` : ""));
   }
 
-  // The steps with finer ones where they are.
-  withNear(coarse, near) {
-    const rows = [], row = (its, i, start) => rows.push([start, its.held[i], its.live[i]]);
-    const parts = near.map(its => ({starts: sums(its.starts).map(ns => ns / data.width),
-      held: sums(its.held), live: sums(its.live), end: its.end / data.width}));
-    coarse.starts.forEach((slot, i) => parts.some(its => slot >= its.starts[0] && slot < its.end) ||
-      row(coarse, i, slot));
-    for (const its of parts) {
-      its.starts.forEach((start, i) => row(its, i, start));
-      row(coarse, this.line.indexOf(coarse.starts, its.end), its.end);
+  // The steps with finer ones where they are, and none of the process before its trace begins. From
+  // the end of the trace on it has what it had then or, if it has left, nothing.
+  withNear(coarse, its) {
+    if (!its.near)
+      return coarse;
+    const parts = its.near.map(part => ({starts: sums(part.starts).map(ns => ns / data.width),
+      held: sums(part.held), live: sums(part.live), end: part.end / data.width}));
+    const begin = its.begin / data.width, end = its.end / data.width;
+    const rows = [], row = (from, i, start) => start < end &&
+      rows.push([start, from.held[i], from.live[i]]);
+    coarse.starts.forEach((slot, i) => {
+      const start = slot === Math.floor(begin) ? begin : slot;
+      if (!parts.some(part => start >= part.starts[0] && start < part.end))
+        row(coarse, i, start);
+    });
+    for (const part of parts) {
+      part.starts.forEach((start, i) => row(part, i, start));
+      row(coarse, this.line.indexOf(coarse.starts, part.end), part.end);
     }
     rows.sort((x, y) => x[0] - y[0]);
-    const [starts, held, live] = [0, 1, 2].map(i => rows.map(its => its[i]));
+    rows.push([end, ...its.behind]);
+    const [starts, held, live] = [0, 1, 2].map(i => rows.map(each => each[i]));
     return {starts, held, live};
   }
 

@@ -264,7 +264,9 @@ class Zoomed(Opened):
     def test_the_lanes_have_each_change_too(self):
         """Of each process near its own peak, which is 8 us later in the other one."""
         page = self.open("two")
-        self.closer(8)
+        self.closer(4)
+        self.assertAlmostEqual(self.heights()[3], 46 * 350 / 1024, delta=0.2)  # within a pixel
+        self.closer(4)
         for at_us, own, other in (-10, 0, 0), (-3, 50, 0), (0.5, 350, 0), (5, 350, 50), \
                 (10, 350, 350):
             self.read(0.5 + at_us / 36)
@@ -301,6 +303,73 @@ class Zoomed(Opened):
         self.assertEqual(self.lives(), ["100 MiB"] * 3)
         self.press_closer(1)
         self.assertEqual(self.lives(), ["0 B"] * 3)
+
+    def heights(self):
+        """Of each lane's areas, and of those of the sum, in pixels."""
+        return self.browser.run("[...document.querySelectorAll('#lanes path')]"
+                                ".map(its => its.getBoundingClientRect().height)")
+
+    def of_all(self, at_ms):
+        """The lanes' figures, so long after BESIDE_NS; 360 ms are shown."""
+        self.read(0.5 + at_ms / 360)
+        return [words.partition(" at ")[0] for words in self.told()[1]]
+
+    def test_a_process_that_leaves_has_nothing_from_then_on(self):
+        """Near its own peak, and elsewhere. What is known at last of one that just stops stays."""
+        end_ns = BESIDE_NS - 10**7
+        end = [(end_ns, "END", 0, 0)]
+        near = [(0, *gct.GPU[1:]), (0, "SEGMENT", FIRST, 5 << 30),
+                (BESIDE_NS - 10**8, "ALLOC", FIRST, 4 << 30),
+                (BESIDE_NS - 9 * 10**7, "FREE", FIRST, 0)]
+        far = [(0, *gct.GPU[1:]), (0, "SEGMENT", FIRST, 2 << 30),
+               (100 * S, "ALLOC", FIRST, 2 << 30), (101 * S, "FREE", FIRST, 0),
+               (1000 * S, "ALLOC", FIRST, 1 << 29), (1700 * S, "ALLOC", FIRST + (1 << 29), 1 << 29)]
+        self.write("leaves", near + end, end_ns)
+        self.write("stops", near, end_ns)
+        self.write("leaves-far", far + end, end_ns)
+        self.report("ends", "own", "leaves", "stops", "leaves-far")
+        self.open("ends")
+        self.closer(4)
+        there, gone = "1 GiB live, 2 GiB held", "0 B live, 0 B held"
+        idle, busy = "0 B live, 5 GiB held", "4 GiB live, 5 GiB held"
+        before = "0 B live, 1 GiB held"
+        for at_ms, *lanes in ((-150, before, idle, idle, there, "13 GiB of 16 GiB"),
+                              (-95, before, busy, busy, there, "13 GiB of 16 GiB"),
+                              (-50, before, idle, idle, there, "13 GiB of 16 GiB"),
+                              (-5, before, gone, idle, gone, "6 GiB of 16 GiB"),
+                              (0, "350 MiB live, 1 GiB held", gone, idle, gone, "6 GiB of 16 GiB"),
+                              (150, before, gone, idle, gone, "6 GiB of 16 GiB")):
+            self.assertEqual(self.of_all(at_ms), lanes, at_ms)
+        heights = self.heights()
+        for height, part in zip(heights, (1, 350 / 1024, 1, 0.8, 1, 0.8, 1, 0.5)):
+            self.assertAlmostEqual(height, 46 * part, delta=0.2)
+
+    def test_a_process_that_begins_has_nothing_before(self):
+        lead_ns = BESIDE_NS + 10**7
+        self.write("begins", [(lead_ns, *gct.GPU[1:]), (lead_ns, "SEGMENT", FIRST, 5 << 30),
+                              (lead_ns, "ALLOC", FIRST, 4 << 30)], HOUR, start_ns=lead_ns)
+        self.report("begins", "own", "begins")
+        self.open("begins")
+        self.closer(4)
+        for at_ms, *lanes in ((-150, "0 B live, 0 B held", "1 GiB of 16 GiB"),
+                              (0, "0 B live, 0 B held", "1 GiB of 16 GiB"),
+                              (9, "0 B live, 0 B held", "1 GiB of 16 GiB"),
+                              (11, "4 GiB live, 5 GiB held", "6 GiB of 16 GiB"),
+                              (150, "4 GiB live, 5 GiB held", "6 GiB of 16 GiB")):
+            self.assertEqual(self.of_all(at_ms)[1:], lanes, at_ms)
+
+    def test_behind_finer_steps_are_those_of_the_columns(self):
+        """From their end on, which is within a column."""
+        self.open("two")
+        self.closer(1)
+        self.browser.drag(self.at(0.74), self.at(0.76))  # they end at 1891 s
+        seen = set()
+        for number in range(40):
+            self.read((number + 0.5) / 40)
+            text, own, _ = self.lives()
+            self.assertEqual(own, text, number)
+            seen.add(own)
+        self.assertEqual(seen, {"0 B", "100 MiB"})
 
     def test_it_is_there_in_both_themes_and_all_widths(self):
         for theme, width in (("light", 1400), ("dark", 800), ("dark", 390)):
