@@ -230,14 +230,38 @@ class OutOfMemory(Traces):
         self.assertRegex(program.end(), self.LINE + r".* \S*ffi\S* 1.9 MiB" + self.OLDER)
         self.assertEqual(usage.Usage(self.read(program.path)[0]).live, 2_000_000)
 
-    def test_records_that_were_lost_are_told(self):
-        """Without host memory for a ring."""
-        program = self.program("take a 1000000")
+    def test_another_name_makes_nothing_older(self):
+        """The rings go on."""
+        program, path = self.program("take a 1000000"), self.file("another.gct")
+        self.await_page(program)
+        self.assertEqual(self.tool("set", program.pid, f"TRACE={path}").returncode, 0)
+        program.do("take b 20000000000")
+        self.assertRegex(program.end(), self.LINE + rf"{path} says who holds what: \S*ffi\S* "
+                                                    r"0.9 MiB\n$")
+
+    @staticmethod
+    def lose(program):
+        """Records, without host memory for a ring."""
         with open(f"/proc/{program.pid}/statm", encoding="ascii") as its:
             pages = int(its.read().split()[0])
         resource.prlimit(program.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), -1))
         program.do("churn 4000")  # 1.5 chunks of a ring
         resource.prlimit(program.pid, resource.RLIMIT_AS, (-1, -1))
+
+    def test_both_gaps_are_told(self):
+        program = Program(self, "take a 1000000")
+        self.await_page(program)
+        self.assertEqual(self.tool("set", program.pid, f"TRACE={program.path}",
+                                   "TRACE_ON=oom").returncode, 0)
+        program.do("take b 2000000")
+        self.lose(program)
+        program.do("take c 20000000000")
+        self.assertRegex(program.end(), self.OLDER.removesuffix(r"\n$") + r"; \d{4,} records were "
+                                        r"lost, so holders may be missing\n$")
+
+    def test_records_that_were_lost_are_told(self):
+        program = self.program("take a 1000000")
+        self.lose(program)
         program.do("take b 20000000000")
         lost = self.read(program.path)[0].num_lost
         self.assertGreater(lost, 1000)
