@@ -317,9 +317,13 @@ void move_settle(void)
     store_settle(&store);
 }
 
-void move_undo(void)
+void move_let_go(void)
 {
     held_end(false, NULL);
+}
+
+void move_forget(void)
+{
     if (retain_is_on())
         retain_undo();
     else if (store.bytes)

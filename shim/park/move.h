@@ -18,12 +18,13 @@
 bool move_prepare(const struct park_wish *w, bool joins, bool ahead, bool (*goes_on)(void),
                   struct park_receipt *r);
 /* The pools hold their chunks, and what they need is copied. goes_on: asked between two steps.
- * False, with r->why: nothing changed, but for what move_undo takes back. */
+ * False, with r->why: nothing changed, but for what move_let_go and move_forget take back. */
 bool move_out(const struct park_wish *w, bool (*goes_on)(void), struct park_receipt *r);
-/* One of the two follows: the held memory goes back to the driver, or the chunks are let go and
- * what was copied is forgotten. */
+/* One of the two follows: the held memory goes back to the driver, or the chunks are let go. */
 void move_release(struct park_receipt *r);
-void move_undo(void);
+void move_let_go(void);
+/* After move_let_go: forgets what was copied. */
+void move_forget(void);
 /* Chunks are away: gives host memory back that was made ready and not needed. */
 void move_settle(void);
 

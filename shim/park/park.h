@@ -37,7 +37,8 @@
  *  4. What others know is not unmapped: a chunk with an exposed block is not held, and what exposes
  *     a block is a use.
  *  5. Until gate_leave a park has changed nothing but host memory, and what hasher.h has. Each
- * fault before it lets go of the chunks, frees what was copied in this park, and opens the gate.
+ *     fault before it lets go of the chunks and opens the gate. Only then it frees what was copied
+ *     in this park, for which no use waits.
  *  6. Until the gate opens a wake drops no row of the store. Each fault in it sends the chunks of
  *     this try away again.
  *  7. A context that ends while the park thread works in it: context_ends_begin cancels a park that

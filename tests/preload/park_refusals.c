@@ -5,6 +5,9 @@
  */
 #include "tests/preload/park_world.h"
 
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
 ACT(work_that_runs_refuses)
 {
     begin(1);
@@ -136,4 +139,41 @@ ACT(a_use_cancels_the_copies)
     /* In that variant they all take longer than the sleep. */
     EXPECT(!asker_page() || !getenv("SIM_REALTIME") || asker_figure("park_refusals") > 0);
     return failures;
+}
+
+/* The kernel takes its time for much host memory that goes back. No use waits for that. */
+
+static atomic_bool unmaps_slowly;
+
+int munmap(void *addr, size_t size_bytes)
+{
+    if (size_bytes >= 64 * MIB && atomic_load(&unmaps_slowly))
+        scene_sleep_ms(1500);
+    return (int)syscall(SYS_munmap, addr, size_bytes);
+}
+
+ACT(a_use_that_cancels_waits_for_no_host_memory)
+{
+    int code = 0;
+    uint64_t longest_ns = 0, big[4];
+    begin(1);
+    NEW_BLOCKS(big, 4, 32 * MIB);
+    for (int i = 0; i < 4; i++)
+        REQUIRE(gpu_fill(big[i], 8 * MIB, 11, NULL));
+    REQUIRE(gpu_sync());
+    atomic_store(&unmaps_slowly, true);
+    for (int i = 1; i < 3; i++) {
+        atomic_store(&answered, false);
+        pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
+        do {
+            scene_sleep_ms(5u << i);
+            uint64_t start_ns = scene_now_ns();
+            REQUIRE(gpu_fill(b, WORDS, 8, NULL));
+            longest_ns =
+                scene_now_ns() - start_ns > longest_ns ? scene_now_ns() - start_ns : longest_ns;
+        } while (!atomic_load(&answered));
+        REQUIRE(pthread_join(asker, NULL));
+    }
+    EXPECT(longest_ns < 1000 * MS_NS);
+    return wrong_a() != 0 || scene_wrong_words(b, WORDS, 8, NULL);
 }
