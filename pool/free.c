@@ -48,11 +48,11 @@ static void sync_before_free(struct pool *p)
     struct fences *f = &p->fences;
     uint64_t epoch = fence_join(p, 0);
     fence_wait(p, epoch, false, UINT64_MAX);
-    for (uint64_t before = 0; before != f->complete_epoch && f->open_epoch == epoch &&
-                              fence_is_unsealed(f) && fence_is_running(f) && !f->lost;) {
+    for (uint64_t before = UINT64_MAX; before != f->complete_epoch && f->open_epoch == epoch &&
+                                       fence_is_unsealed(f) && fence_is_running(f) && !f->lost;) {
         before = f->complete_epoch; /* where waits fail, it stays */
-        fence_wait(p, fence_newest_recorded(f), true, UINT64_MAX);
-        fence_wait(p, epoch, true, UINT64_MAX);
+        fence_wait(p, fence_newest_waitable(f), false, UINT64_MAX);
+        fence_wait(p, epoch, false, UINT64_MAX);
     }
 }
 
