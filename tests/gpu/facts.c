@@ -6,6 +6,7 @@
  *               what holds of them
  *   managed     the calls that are for managed memory
  *   domains     stream and launch attributes of memory synchronisation domains
+ *   idle        whether idle memory of a stream-ordered pool serves other calls by itself
  * Numbers behind the names of calls are CUresult codes.
  */
 #include "tests/gpu/driver.h"
@@ -413,6 +414,47 @@ static void section_domains(void)
     DRIVER_CHECK(driver.cuMemFree_v2(block));
 }
 
+/* The driver's own pool has so many bytes, idle. */
+static void fill_pool(size_t size_bytes)
+{
+    uint64_t all = UINT64_MAX;
+    CUmemoryPool pool;
+    CUdeviceptr block;
+
+    DRIVER_CHECK(driver.cuDeviceGetDefaultMemPool(&pool, 0));
+    DRIVER_CHECK(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    DRIVER_CHECK(driver.cuMemAllocAsync(&block, size_bytes, NULL));
+    DRIVER_CHECK(driver.cuMemFreeAsync(block, NULL));
+    DRIVER_CHECK(driver.cuCtxSynchronize());
+}
+
+/* Of 60 % of what is free each: the pool and the call have no room beside each other. */
+static void section_idle(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr block;
+    size_t free_bytes, left_bytes, total_bytes, size_bytes;
+    CUresult rc;
+
+    DRIVER_CHECK(driver.cuMemGetInfo_v2(&free_bytes, &total_bytes));
+    size_bytes = free_bytes / 10 * 6 / (2 * MIB) * (2 * MIB);
+    fill_pool(size_bytes);
+    DRIVER_CHECK(driver.cuMemGetInfo_v2(&left_bytes, &total_bytes));
+    printf("idle in a stream-ordered pool: free memory %s; ",
+           left_bytes + size_bytes / 2 < free_bytes ? "is without it" : "has it");
+    rc = driver.cuMemAlloc_v2(&block, size_bytes);
+    printf("cuMemAlloc %d, ", (int)rc);
+    if (rc == CUDA_SUCCESS)
+        DRIVER_CHECK(driver.cuMemFree_v2(block));
+    fill_pool(size_bytes);
+    rc = driver.cuMemCreate(&handle, size_bytes, &prop, 0);
+    printf("cuMemCreate %d\n", (int)rc);
+    if (rc == CUDA_SUCCESS)
+        DRIVER_CHECK(driver.cuMemRelease(handle));
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -420,7 +462,8 @@ int main(int argc, char **argv)
         void (*body)(void);
     } sections[] = {{"attributes", section_attributes},
                     {"managed", section_managed},
-                    {"domains", section_domains}};
+                    {"domains", section_domains},
+                    {"idle", section_idle}};
 
     driver_start(0);
     find_functions();

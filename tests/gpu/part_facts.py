@@ -29,3 +29,8 @@ def facts(suite):
             for line in differences(bare.out, shim.out):
                 suite.log(f"  {section}, {backing}: {line}")
             suite.compare(f"{section}, {backing}", bare, shim)
+    # What a call gets by itself: the library trims such pools before a call fails.
+    said = suite.run([program, "idle"], suite.bare_env)
+    what, _, found = said.out.strip().partition(": ")
+    suite.row(what or "idle in a stream-ordered pool", found or f"exit {said.rc}",
+              verdict="measured" if found else "FAIL: no answer")

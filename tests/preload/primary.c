@@ -299,8 +299,8 @@ ACT(memory_of_an_ended_life_is_refused_in_the_next_one)
  * free meanwhile. Their calls may fail, but no error stays. Memory of an ended life that is written
  * in the next one is refused, or is memory of that life. In segments the driver itself gives the
  * same addresses again, so that the pool may give back what such a write still uses. In an arena a
- * thread that was held up for long may still meet one (2 of 154 runs of 300 resets, on a busy
- * machine). So one turn of three may have an error. */
+ * thread that was held up for long may still meet one (shim/context/README.md). So one turn of
+ * three may have an error. */
 
 enum { TURNS = 3, RESETS = 100, RESETS_REAL = 7, USERS = 3, USES = 20 };
 

@@ -43,7 +43,8 @@ class Text(Case):
         return re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", out, re.MULTILINE)
 
     def test_the_figures_of_a_process(self):
-        self.page(body(pool(num_ooms=2, flush_ns=1_500_000_000)))
+        self.page(body(pool(num_ooms=2, flush_ns=1_500_000_000, async_reserved_bytes=96 * MIB,
+                            async_idle_bytes=64 * MIB)))
         out = tool("metrics").out
         labels, value = self.sample(out, "gpucache_idle_bytes")[0]
         self.assertEqual(float(value), 156 * MIB)
@@ -53,6 +54,8 @@ class Text(Case):
         self.assertIn(f'gpu_uuid="{UUID}"', labels)
         for name, value in (("gpucache_flush_seconds_total", 1.5), ("gpucache_ooms_total", 2),
                             ("gpucache_signal_requests_total", 3),
+                            ("gpucache_async_reserved_bytes", 96 * MIB),
+                            ("gpucache_async_idle_bytes", 64 * MIB),
                             ("gpucache_gpu_total_bytes", 80 << 30),
                             ("gpucache_unreadable_pages", 0)):
             self.assertEqual([float(v) for _, v in self.sample(out, name)], [value], name)
