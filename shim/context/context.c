@@ -390,8 +390,8 @@ bool context_end_judge(const struct context_end *e, struct context *c, bool done
     asks_here -= asks;
     c->destroyers -= known && e->ctx;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);
+    device_ends_of[c->index] -= known; /* first: a handler in between frees nothing */
     atomic_fetch_sub(&c->backend.enders, known);
-    device_ends_of[c->index] -= known;
     note_failed_destruction(c);
     pthread_mutex_unlock(&lives_lock);
     return mine;
