@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What the driver and NVML say in a trace, each second or so: of the whole GPU, of the process, and
-of other processes."""
+of other processes. What NVML says is there only where the tool traced (gpucache trace PID): it asks
+NVML itself. In the process its calls would block during a checkpoint of the driver's, and start
+threads and open files in somebody's program."""
 import collections
 
 # Another process. name: "" where it was not to be known. steps: [(ns, bytes)], where they change.

@@ -10,7 +10,9 @@ the allocator, as a rule with that lock, and need not have the interpreter's. If
 one, it would wait for a thread that has it and waits for the allocator: a deadlock. A thread of the
 library's would get the allocator's lock only after the call that fails has returned, and PyTorch
 empties its cache then. PyTorch calls its observers of the end of memory without its lock: there the
-program can take the snapshot (scripts/recipes/whose-memory.md).
+program can take the snapshot (scripts/recipes/whose-memory.md). Nor does it take one at a quiet
+moment: what a snapshot has beyond a trace are call paths. PyTorch keeps them only where the program
+has switched its history on, and such a program can take it.
 
 The file is a pickle, which may name any code to run. Here it may name none: numbers, texts, lists
 and the like are all that is in a snapshot. What it says is foreign like all of a trace."""

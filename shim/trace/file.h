@@ -11,7 +11,8 @@
  *    what the recorder writes.
  * 2. No SIGBUS: the chunk's blocks are allocated before it is mapped. On a full disk the trace
  *    ends. Another process of the same user could cut the file off; then the program gets SIGBUS at
- *    its next record. That is his own act: the file has mode 0600.
+ *    its next record. That is his own act: the file has mode 0600. On NFS the blocks are the
+ *    server's, which may run out of room all the same: a trace belongs on a local disk.
  * 3. The file is made by O_EXCL: nothing is written to a file that is there, or through a link.
  *
  * One file at a time. A lock of its own, which a thread awaits for 100 ms at most: a signal handler

@@ -162,7 +162,7 @@ def torch(suite, recorder, cache, env):
 def jax(suite, recorder):
     command = frameworks.package(suite, "jax", "/dev/null", 60)
     text, owners = recorder.report("jax", recorder.record("jax", command, GROWS))
-    note(suite, "JAX", text, owners, ["xla_|lib|jax"])
+    note(suite, "JAX", text, owners, ["xla_|libjax|jaxlib|pjrt"])
 
 
 def library(suite, recorder, name, env):
