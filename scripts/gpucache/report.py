@@ -366,7 +366,7 @@ class Report:
                 "ALLOC_FAILED": ("out of memory" if mark.text == "2" else f"error {mark.text}",
                                  f"{size} were asked for by {self._name(mark.site)}"),
                 "OOM_STEP": ("the GPU was full", mark.text),
-                "LEND_ASK": ("other processes were asked", size),
+                "LEND_ASK": ("other processes were asked", f"{size}, {mark.text}"),
                 "PARK": ("parked", f"{size} went to the host"),
                 "WAKE": ("woken", f"{size} came back from the host"),
                 "LEND_GIVE": ("lent", size), "OPTION": ("option", mark.text),

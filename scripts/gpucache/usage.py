@@ -451,7 +451,10 @@ class Usage:
             self.moments.at(its.ns, MAPPED[name], self.blocks)
         if name == "ALLOC_FAILED" and its.a == OUT_OF_MEMORY:
             self._failed(its.ns)
-        self.marks.append(Mark(its.ns, name, size, its.text or str(its.a), its.site, self.live))
+        said = its.text or str(its.a)
+        if name == "LEND_ASK":
+            said = "some came" if its.b else "none came"
+        self.marks.append(Mark(its.ns, name, size, said, its.site, self.live))
 
     def _moved(self, event):
         """Memory went to the host, or all that was there came back."""

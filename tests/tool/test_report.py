@@ -17,7 +17,7 @@ from fake import TOOL, Scratch, tool, well
 
 import gct
 from gct import used_of
-from gpucache import report, report_page, site, symbols, trace, usage
+from gpucache import report, report_page, site, symbols, usage
 
 WRITER = sys.argv[2]
 MIB = 1 << 20
@@ -470,14 +470,14 @@ class Words(Scratch):
         self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
                           used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
 
-    @unittest.skipUnless("PARK" in trace.KIND, "this library does not park")
-    def test_parks_are_told_as_flushes_are(self):
+    def test_parks_and_requests_are_told_as_flushes_are(self):
         its = report.Report.__new__(report.Report)
-        its.usage = used_of((10, "PARK", 3 * MIB, 777, 0), (20, "WAKE", 2 * MIB, 888, 0))
-        its.symbols = {0: ""}
-        self.assertEqual([its.mark(mark) for mark in its.usage.marks],
-                         [("parked", "3 MiB went to the host"),
-                          ("woken", "2 MiB came back from the host")])
+        its.symbols, asked = {0: ""}, "other processes were asked"
+        its.usage = used_of((10, "PARK", 3 * MIB, 777, 0), (20, "WAKE", 2 * MIB, 888, 0),
+                            (30, "LEND_ASK", MIB, 1, 0), (40, "LEND_ASK", MIB, 0, 0))
+        self.assertEqual([its.mark(mark) for mark in its.usage.marks], [
+            ("parked", "3 MiB went to the host"), ("woken", "2 MiB came back from the host"),
+            (asked, "1 MiB, some came"), (asked, "1 MiB, none came")])
 
     def test_a_free_that_failed_is_none(self):
         used = used_of((10, "ALLOC", 512, 100), (20, "FREE", 512), (21, "FREE_FAILED", 512, 1))
