@@ -298,6 +298,24 @@ class OutOfMemory(Traces):
         self.assertRegex(told, r"1 other process \S+ GiB\.(.|\n)*Other processes: PID "
                                rf"{other.pid} ")
 
+    def test_the_three_largest_are_told_in_order(self):
+        """Of two owners in the process and two processes beside it."""
+        others = [Program(self, f"take a {gib << 30}") for gib in (4, 1)]
+        for other in others:
+            self.assertTrue(wait_for(lambda pid=other.pid: re.search(
+                r"reserved_bytes\W+[1-9]", self.tool("stat", "--json", pid).stdout)))
+        old, new = "code that is not known", r"\S*ffi\S*"
+        large, small = (rf"process {other.pid} \(python\S*\)" for other in others)
+        for mib, told in (((5120, 3072), f"{old} 5.0 GiB, {large} 4.0 GiB, {new} 3.0 GiB"),
+                          ((2048, 3072), f"{large} 4.0 GiB, {new} 3.0 GiB, {old} 2.0 GiB"),
+                          ((512, 5120), f"{new} 5.0 GiB, {large} 4.0 GiB, {small} 1.0 GiB")):
+            program = self.program(f"take a {mib[0] << 20}", GPUCACHE_SHARE="0")
+            self.await_page(program)
+            self.tool("trace", program.pid, "--seconds", "0.1", "-o", self.file(f"{mib[0]}.gct"))
+            program.do(f"take b {mib[1] << 20}", "take c 20000000000")
+            self.assertRegex(program.end(), "says who holds what: " + told + self.OLDER)
+            os.unlink(program.path)
+
     def test_a_trace_in_between(self):
         """gpucache trace: afterwards the process waits for the end of memory as before."""
         program = self.program("take a 1000000")
