@@ -14,7 +14,7 @@ import sys
 import unittest
 import unittest.mock
 
-from fake import put_text
+from fake import put_text, text_of, tool
 from written import WRITER, Traces
 
 from gpucache import tables, trace, usage
@@ -370,6 +370,35 @@ class Reader(Traces):
                    ("<module>", "/tmp/p.py", 19))
             for size, line in ((1000, 15), (2000, 15), (3000, 16))})
         self.assertEqual((its.num_torn, its.num_unknown), (0, 0))
+
+    def test_kinds_of_a_newer_library_are_passed_over(self):
+        """They are counted, in narrow records and in wide ones, and all others are as before."""
+        self.write("paths")
+        its, events = self.read()
+        data = bytearray(pathlib.Path(self.path).read_bytes())
+        at, known, num_new = tables.TRACE_HEADER_BYTES + 32, [], collections.Counter()
+        for event in events:
+            while True:
+                here, (step, what) = at, struct.unpack_from("=QQ", data, at)
+                kind, wide = what >> 24 & 0x7f, what >> 24 & tables.TRACE_WIDE
+                at += 32 + -(-(step >> 32) // 16) * 16 if wide else 16
+                if kind in trace.EVENTS:
+                    break
+            self.assertEqual(kind, event.kind)
+            if here % 7 or kind == KIND["CONTEXT"]:
+                known.append(event)
+            else:
+                data[here + 11] = wide | 61 if wide else 60
+                num_new[wide] += 1
+        self.assertGreater(min(num_new[0], num_new[tables.TRACE_WIDE]), 5)
+        self.put(data)
+        its, events = self.read()
+        self.assertEqual((events, its.num_unknown, its.num_torn, its.ended),
+                         (known, sum(num_new.values()), 0, True))
+        page = os.path.join(self.folder, "page.html")
+        self.assertEqual(tool("report", self.path, "-o", page).status, 0)
+        self.assertIn(f"{sum(num_new.values())} records are of kinds that this tool does not know.",
+                      text_of(page))
 
     def test_foreign_files_get_a_sentence(self):
         data = bytearray(self.fixture())
