@@ -22,6 +22,19 @@ class Faults(Traces):
         self.assertGreater(len(events), 3000)
         self.assertFalse(its.ended)
 
+    def test_on_a_full_disk_the_trace_ends_and_the_program_goes_on(self):
+        """At a later chunk. All that was written is read."""
+        said = self.write("full-disk")
+        self.assertRegex(said, rf"^\S+ \S+ GPUCACHE_TRACE: the trace {self.path} ends here: there "
+                               r"is no room for more of the file: No space left on device\n$")
+        its, events = self.read()
+        self.assertGreater(len(events), 20000)
+        self.assertEqual([e.a for e in events], [0x7f0000000000 + i * 512
+                                                 for i in range(len(events))])
+        self.assertEqual((its.num_torn, its.num_unknown, its.ended), (0, 0, False))
+        its, events = self.read(self.path + ".2")
+        self.assertEqual(([e.b for e in events], its.ended), ([222], True))
+
     def test_what_passes_ends_no_trace(self):
         """A signal that interrupts it; a moment without descriptors costs its records."""
         self.assertEqual(self.write("interrupted"), "")

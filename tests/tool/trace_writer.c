@@ -293,6 +293,8 @@ int __wrap_open64(const char *name, int flags, ...)
 
 /* As where the file is in memory and a timer interrupts it. */
 static int interruptions;
+/* As on a disk that is full: chunks that it has room for, and one more. 0: it is not full. */
+static int room;
 
 int __real_posix_fallocate64(int fd, off_t start, off_t size_bytes);
 int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes);
@@ -304,6 +306,9 @@ int __wrap_posix_fallocate64(int fd, off_t start, off_t size_bytes)
     }
     if (interruptions && interruptions--)
         return EINTR;
+    if (room == 1)
+        return ENOSPC;
+    room -= room > 0;
     int rc = __real_posix_fallocate64(fd, start, size_bytes);
     if (theft == AFTER_ALLOCATE)
         steal(fd);
@@ -359,6 +364,19 @@ static void interrupted(const char *path)
         interruptions = 3;
         alloc(FIRST + i * 512, 512, AT(interrupted));
     }
+}
+
+/* The disk has room for two chunks, and again for the trace "FILE.2". */
+static void full_disk(const char *path)
+{
+    char other[4096];
+    room = 3;
+    for (uint64_t i = 0; i < 80000; i++)
+        alloc(FIRST + i * 512, 512, AT(full_disk));
+    room = 0;
+    snprintf(other, sizeof other, "%s.2", path);
+    trace_begin(other);
+    alloc(FIRST, 222, AT(full_disk));
 }
 
 /* Two chunks and more, while the process has no descriptor left. *before: how many it may have. */
@@ -434,6 +452,7 @@ static const struct {
     {"paths-in-a-ring", paths_in_a_ring},
     {"killed", killed},
     {"interrupted", interrupted},
+    {"full-disk", full_disk},
     {"descriptors", without_descriptors},
     {"descriptors-at-last", without_descriptors_at_last},
     {"stolen", stolen_descriptors},
