@@ -98,8 +98,9 @@ class Browser:
         elif method in ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"):
             self.complaints.append(json.dumps(params)[:800])
 
-    def prefer(self, theme):
-        self.ask("Emulation.setEmulatedMedia",
+    def prefer(self, theme, media=""):
+        """media: "print", or "" for a screen."""
+        self.ask("Emulation.setEmulatedMedia", media=media,
                  features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def resize(self, width, height):

@@ -38,6 +38,21 @@ class Played(Opened):
             self.assertLessEqual(max(boxes), width)
         self.assertNotEqual(backs["light"], backs["dark"])
 
+    def test_on_paper_it_is_light_and_has_no_keys(self):
+        """Whatever theme is preferred, or was chosen by the key."""
+        back = "getComputedStyle(document.body).backgroundColor"
+        keys = "[...document.querySelectorAll('button.chip')].filter(" \
+               "its => its.checkVisibility()).length"
+        light = self.open().run(back)
+        for theme, is_chosen in itertools.product(("light", "dark"), (False, True)):
+            page = self.open(theme=theme)
+            if is_chosen:
+                self.click("#theme")
+            self.assertGreater(page.run(keys), 5)
+            self.assertEqual(page.run(back) == light, (theme == "light") != is_chosen)
+            page.prefer(theme, "print")
+            self.assertEqual((page.run(keys), page.run(back)), (0, light), (theme, is_chosen))
+
     def test_markers_move_and_the_table_follows(self):
         page = self.open()
         self.assertIn("spike", self.words("#changes tbody"))
