@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A process is stopped, or killed, in each state of its gate, and asked again meanwhile."""
+"""A process is stopped, killed, or exits, in each state of its gate, and asked again meanwhile."""
 import os
 import signal
 
@@ -66,6 +66,37 @@ class States(Base):
                     self.wait_for(lambda: not os.path.exists(p.path), "its page is left")
                     self.assertEqual(os.listdir(self.pages), [os.path.basename(other.path)])
                     other.talker.finish()
+
+    def exit_in(self, state, function, calls_exit, folder):
+        """The program calls exit(), or main() returns, while a park or a wake is under way: in
+        calls of that function, of which each takes 60 ms."""
+        nothing = self.free_mib()
+        p = self.start("make 16 20", SIM_REALTIME="1", **{"SIM_COST_" + function: "60000000"})
+        if state == "waking":
+            self.park(p, f"park to={folder}")
+        before = int(p.do("calls " + function))
+        ask = p.page.put_ask("wake" if state == "waking" else f"park to={folder}")
+        p.page.ring()
+        self.wait_for(lambda: int(p.do("calls " + function)) > before, "it is never called")
+        self.assertFalse(self.is_answered(p, ask))
+        if calls_exit:
+            p.talker.send("exit")
+        else:
+            p.talker.process.stdin.close()
+        self.assertEqual(p.talker.process.wait(60), 0)
+        self.wait_for(lambda: self.free_mib() >= nothing, "device memory is left")
+        if folder != "host":
+            self.assertEqual(os.listdir(folder), [])
+        self.assertEqual(os.listdir(self.pages), [])
+
+    def test_an_exit_in_any_state_leaves_nothing(self):
+        for state, function in (("closing", "cuMemcpyDtoHAsync_v2"), ("leaving", "cuMemRelease"),
+                                ("waking", "cuMemCreate"), ("waking", "cuMemcpyHtoDAsync_v2")):
+            for calls_exit in False, True:
+                for folder in "host", self.scratch():
+                    with self.subTest(state, function=function, calls_exit=calls_exit,
+                                      folder=folder):
+                        self.exit_in(state, function, calls_exit, folder)
 
     def test_a_request_that_meets_another_one_comes_after_it(self):
         for state, words, parks, wakes in (
