@@ -100,8 +100,8 @@ class Reading(Case):
             with unittest.mock.patch("builtins.open", side_effect=error):
                 self.assertFalse(process.has_ended(os.getpid()))
         with unittest.mock.patch("builtins.open", side_effect=FileNotFoundError()):
-            for words in ("stat", os.getpid()), ("flush", os.getpid()):
-                self.says(tool(*words), 1,
+            for verb in "stat", "flush", "park", "wake":
+                self.says(tool(verb, os.getpid()), 1,
                           f"PID {os.getpid()}: it may not be looked at: permission denied")
         for pid in 0, -1, 4194303, 1 << 40:
             self.assertTrue(process.has_ended(pid), pid)
