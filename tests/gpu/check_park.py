@@ -4,8 +4,10 @@ simulated driver stands in for theirs; some are wrong on purpose. check_park.py 
 import os
 import sys
 import tempfile
+import types
 
 sys.dont_write_bytecode = True
+import parked  # noqa: E402
 import part_beside  # noqa: E402
 import part_cycle  # noqa: E402
 import part_frames  # noqa: E402
@@ -155,8 +157,18 @@ def report_is_judged():
         ["met", "met", "not told apart", "MISSED"]
 
 
+def targets_are_judged():
+    """Of a GPU; times of a simulated one mean nothing."""
+    gpu, simulated = types.SimpleNamespace(simulate=None), types.SimpleNamespace(simulate="build")
+    return [parked.on_target(gpu, seconds, 0.5) for seconds in (0.5, 0.51)] == \
+        ["; target 0.5 s, met", "; target 0.5 s, MISSED"] and \
+        parked.on_target(gpu, 2, 1.8, "out") == "; target out 1.8 s, MISSED" and \
+        parked.on_target(gpu, 2, None) == parked.on_target(simulated, 2, 1) == ""
+
+
 def main():
     failed = judged(report_is_judged(), "owners and lost events")
+    failed += judged(targets_are_judged(), "targets of a park")
     part_beside.HANGS_S = 10
     with tempfile.TemporaryDirectory() as folder:
         stand_in(folder, STAND_IN)

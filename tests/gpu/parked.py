@@ -193,8 +193,21 @@ def speed(size, seconds):
     return f"{seconds:.3f} s, {size / seconds / GIB:.1f} GiB/s"
 
 
+def p99(seconds):
+    return sorted(seconds)[len(seconds) * 99 // 100]
+
+
+def on_target(suite, seconds, target, what=""):
+    """What a verdict says of it; nothing where no target is, or where the GPU is simulated: there,
+    sizes are others, and times mean nothing."""
+    if target is None or suite.simulate:
+        return ""
+    return (f"; target {what + ' ' if what else ''}{target:g} s, "
+            f"{'met' if seconds <= target else 'MISSED'}")
+
+
 def spread(seconds):
     """Median, p99 and most of some times, in ms."""
     times = sorted(value * 1e3 for value in seconds)
-    return (f"{statistics.median(times):.1f} ms, p99 {times[len(times) * 99 // 100]:.1f} ms, most "
+    return (f"{statistics.median(times):.1f} ms, p99 {p99(times):.1f} ms, most "
             f"{times[-1]:.1f} ms")

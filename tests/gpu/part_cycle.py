@@ -10,11 +10,16 @@ import time
 import part_flush
 import part_frameworks as frameworks
 import suite as base
-from parked import GIB, MIB, Parked, ending, program, speed, spread
+from parked import GIB, MIB, Parked, ending, on_target, p99, program, speed, spread
 from trainer import CACHE_OFF
 
+# Targets, for the sizes that a GPU is given
 CANCEL_S = 0.003    # what a launch may wait that ends a park
 UNCHANGED_S = 0.05  # a park of what has not changed since the last one
+CHANGED_S = 0.5     # and of what has changed, all of it
+FIRST_S = 0.9, 0.6  # the first park of 16 GiB, and back
+MUCH_S = 3.3, 2.2   # a park of 60 GiB to the host, and back
+LAUNCH_S = 0.05     # the first launch after a park of 64 MiB, p99
 
 def holder(suite, folder, **options):
     return Parked(suite, folder, [program(suite)], "started", **options)
@@ -36,8 +41,9 @@ def large(suite, folder, observer, size):
         time.sleep(0.01)
     name = f"{size / GIB:g} GiB"
     suite.row(f"{name} out", "", speed(parked, out), verdict=f"measured: {asked:.3f} s for the "
-                                                             "asker")
-    suite.row(f"{name} back, at a launch", "", speed(parked, back), verdict="measured")
+              f"asker{on_target(suite, out, FIRST_S[0])}")
+    suite.row(f"{name} back, at a launch", "", speed(parked, back),
+              verdict=f"measured{on_target(suite, back, FIRST_S[1])}")
     suite.row(f"{name} seen as free", base.mebibytes(seen - full), base.mebibytes(parked),
               verdict="ok" if seen >= before - 64 * MIB else "FAIL: memory stays")
     suite.row(f"{name} host memory before, parked, after", "",
@@ -48,9 +54,9 @@ def large(suite, folder, observer, size):
     p.end()
 
 
-def places(suite, folder, size, rounds, where):
+def places(suite, folder, size, rounds, where, targets=(None, None)):
     """What a park's time is made of once the machine has given the host memory: until there is room
-    for the bytes, and behind the gate until they are copied."""
+    for the bytes, and behind the gate until they are copied. targets: out and back, medians."""
     for place in where:
         p = holder(suite, folder)
         p.do(f"fill {size // MIB}")
@@ -64,10 +70,13 @@ def places(suite, folder, size, rounds, where):
             took.append([reply[name] / 1e9 for name in ("ns", "room_ns", "copy_ns")])
             backs.append(int(p.do("touch")) / 1e9)
         for name, times in zip(("out", "of it, room", "of it, copies"), zip(*took[1:])):
+            target = targets[0] if name == "out" else None
             suite.row(f"{size / GIB:g} GiB to {place}: {name}", "", spread(times),
-                      verdict=f"measured: {rounds} times, and once before")
+                      verdict=f"measured: {rounds} times, and once before"
+                              f"{on_target(suite, statistics.median(times), target)}")
         suite.row(f"{size / GIB:g} GiB to {place}: back", "",
-                  spread(backs[1:]) if backs[1:] else "", verdict=refused or "measured")
+                  spread(backs[1:]) if backs[1:] else "", verdict=refused or "measured" + (
+                      on_target(suite, statistics.median(backs[1:]), targets[1])))
         wrong = p.do("check")
         suite.row(f"{size / GIB:g} GiB to {place}: contents",
                   verdict="ok" if wrong == "sound" else f"FAIL: {wrong}")
@@ -84,7 +93,7 @@ def small(suite, folder, rounds):
         waits.append(int(p.do("touch")) / 1e9)
     wrong = p.do("check")
     suite.row("64 MiB: first launch after a park", "", spread(waits),
-              verdict=f"measured: {rounds} times")
+              verdict=f"measured: {rounds} times{on_target(suite, p99(waits), LAUNCH_S)}")
     suite.row("64 MiB contents", verdict="ok" if wrong == "sound" else f"FAIL: {wrong}")
     p.end()
 
@@ -151,9 +160,11 @@ def retained(suite, folder, size):
                           for n in ("parked_bytes", "copied_bytes"))
         out = reply["ns"] / 1e9
         back = int(p.do("touch")) / 1e9
+        target = CHANGED_S if name == "again, all changed" else None
         suite.row(f"{size / GIB:g} GiB retained, {name}: out, back", "",
                   f"{speed(parked, out)}; {back:.3f} s; {copied / MIB:.0f} MiB copied",
-                  verdict="ok" if least <= copied <= most else "FAIL: wrong amount")
+                  verdict=f"ok{on_target(suite, out, target)}" if least <= copied <= most else
+                  "FAIL: wrong amount")
         if name == "again, nothing changed":
             outs = [out]
             while len(outs) < rounds:
@@ -186,7 +197,7 @@ def park(suite):
                ("host", "/dev/shm", suite.build))
         much = GIB // 16 if suite.simulate else 60 * GIB
         if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 1.2 * much:
-            places(suite, folder, much, 2, ("host",))
+            places(suite, folder, much, 2, ("host",), MUCH_S)
         else:
             suite.row(f"{much / GIB:g} GiB to host", verdict="skip: the host has less memory free")
         small(suite, folder, rounds or 500)

@@ -18,7 +18,8 @@ import part_flush
 import part_frameworks as frameworks
 import stuck
 import suite as base
-from parked import GIB, MIB, Ended, Parked, Talker, ending, one_gpu, parked_bytes, program
+from parked import (GIB, MIB, Ended, Parked, Talker, ending, on_target, one_gpu, parked_bytes,
+                    program)
 
 LEFT_BYTES = 8 * MIB        # the driver's figures jump by so much
 STEP_S, START_S = 25, 45    # bounds
@@ -26,6 +27,7 @@ TELL_S = 12                 # a step that takes so long is told with the stacks
 WAITS_S, EXIT_S = 1.5, 30   # it waits for room by then; an exit has ended by then
 LEAVES_S = 4                # an exit with a short GPUCACHE_PARK_WAIT has ended by then
 PART_S = 165                # no case begins later
+MUCH_S = 1.8, 1.3           # targets of 24 GiB: out, and back with the check
 NEEDS = "(570)", "MIG", "MPS"
 TRAINED = "PyTorch, out before each step"
 # In a process of its own, because a driver may not return. NVML may list no process, or others.
@@ -195,19 +197,23 @@ def alone(suite, name, shared, mib):
         sound(suite, f"{name}: contents", p.do("check"))
 
 
-def away_and_back(suite, name, p, observer, before, back):
-    """Out, and back by `back`; before: what was free without the process."""
+def away_and_back(suite, name, p, observer, before, back, targets=(None, None)):
+    """Out, and back by `back`; before: what was free without the process. targets: out and back, in
+    seconds."""
     listed = used_bytes(suite, p.process.pid)
     reply = leave(p)
     seen = observer.settled(before - LEFT_BYTES)
     left = used_bytes(suite, p.process.pid) if listed else None
     begun = time.monotonic()
     wrong = back(p)
+    out_s, back_s = reply["ns"] / 1e9, time.monotonic() - begun
     suite.row(f"{name}: {parked_bytes(reply) / GIB:.1f} GiB out; back, and checked", "",
-              f"{reply['ns'] / 1e9:.2f} s; {time.monotonic() - begun:.2f} s",
+              f"{out_s:.2f} s; {back_s:.2f} s",
               verdict=f"measured: {reply['room_ns'] / 1e9:.2f} s for room, "
                       f"{reply['copy_ns'] / 1e9:.2f} s for copies; the checkpoint freed "
-                      f"{reply['whole_bytes'] // MIB} MiB more")
+                      f"{reply['whole_bytes'] // MIB} MiB more"
+                      f"{on_target(suite, out_s, targets[0], 'out')}"
+                      f"{on_target(suite, back_s, targets[1], 'back')}")
     suite.row(f"{name}: left on the GPU", base.mebibytes(listed or 0),
               base.mebibytes(max(left or 0, before - seen)),
               verdict="FAIL: memory stays" if left or seen < before - LEFT_BYTES else "ok")
@@ -240,7 +246,7 @@ def large(suite, start, observer):
     before = observer.settled()
     with ending(start()) as (p, ):
         for name in "much memory", "much memory, again":
-            away_and_back(suite, name, p, observer, before, lambda p: p.do("check"))
+            away_and_back(suite, name, p, observer, before, lambda p: p.do("check"), MUCH_S)
 
 
 def exits(suite, start):
