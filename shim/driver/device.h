@@ -12,8 +12,8 @@
  *    So one of the two sees the other. A reset and a destruction set `gone` first, so no further
  *    free of a list begins (chunk.c).
  * 3. An ender that finds the context over sets `gone` before it lowers `enders`. So a free that
- *    waited finds the context alive, or `gone`. Then the segment stays in the pool: it goes with
- * the context, or later if that lives on.
+ *    waited finds the context alive, or `gone`. Then the segment stays in the pool. It goes with
+ *    its context, or by a later flush if that lives on.
  * 4. A free may wait for GPU work, as the driver does in a call that ends a context, and that work
  *    for the ender. So a reset and a destruction wait for some 2 s at most, and a release, which
  *    seldom is the last one, for some 5 ms: a free of idle memory takes less than 1 ms. An ender
