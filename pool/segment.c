@@ -183,6 +183,22 @@ static struct block *add(struct zone *z, struct chunk *c, uint64_t addr, uint64_
     return NULL;
 }
 
+/* Gives back what the map cannot hold. It stays if its context may have ended, as what a pool does
+ * not take (abandon.c, step 7). */
+static void give_odd_back(struct pool *p, uint64_t addr)
+{
+    const struct backend_ops *ops = p->backend->ops;
+    if (ops->segment_free_begin && !ops->segment_free_begin(p->backend, true))
+        return;
+    state_lock(p);
+    bool may = !p->evicted && !atomic_load(&p->backend->gone);
+    state_unlock(p);
+    if (may)
+        ops->segment_free(p->backend, addr, true);
+    if (ops->segment_free_end)
+        ops->segment_free_end(p->backend);
+}
+
 enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_bytes, int *code)
 {
     uint64_t bytes = segment_new_bytes(max_u64(size_bytes, GRANULE_BYTES)), addr = 0;
@@ -217,7 +233,7 @@ enum grow_result segment_grow(struct pool *p, struct zone *z, uint64_t size_byte
     /* The map needs whole granules; every driver so far aligns allocations of this size to them. */
     bool odd = !failed && (addr % GRANULE_BYTES || !map_ensure(addr, bytes));
     if (odd)
-        p->backend->ops->segment_free(p->backend, addr, true);
+        give_odd_back(p, addr);
     else if (!failed)
         find_evict(addr, bytes);
     state_lock(p);

@@ -426,17 +426,17 @@ class Page:
         yield f"Not seen: {unseen}what tensors of a framework with a cache of its own lie in a " \
               "block."
         if used.num_unknown_frees:
-            yield f"{text.count(used.num_unknown_frees)} frees were of memory from before the " \
-                  "trace, or not the library's."
+            yield "Frees of memory from before the trace, or not the library's: " \
+                  f"{text.count(used.num_unknown_frees)}."
         if not its.ended:
             yield "The trace was cut off: the process was killed, or it still runs."
-        for number, words in ((its.num_lost, "records were lost"),
-                              (its.num_torn, "parts of the file are torn and were left out"),
-                              (its.num_unknown, "records are of kinds that this tool does not "
-                               "know"), (len(used.marks) - len(self.marks),
-                                         "marks more are not in the picture")):
+        for number, words in ((its.num_lost, "Records that were lost"),
+                              (its.num_torn, "Parts of the file that are torn and were left out"),
+                              (its.num_unknown, "Records of kinds that this tool does not know"),
+                              (len(used.marks) - len(self.marks),
+                               "Marks more, not in the picture")):
             if number:
-                yield f"{text.count(number)} {words}."
+                yield f"{words}: {text.count(number)}."
 
     def write(self, out):
         script = "\n" + "".join(map(_asset, ("report_lanes.js", "report_timeline.js",

@@ -90,8 +90,8 @@ static const char *say_gaps(void)
         text_add(&t, "of memory older than %s s no holder is known",
                  text_fixed(clock_now_ns() - since_ns, SEC_NS, 1).text);
     if (num_lost)
-        text_add(&t, "%s%" PRIu64 " records were lost, so holders may be missing",
-                 since_ns ? "; " : "", num_lost);
+        text_add(&t, "%s%" PRIu64 " record%s lost, so holders may be missing", since_ns ? "; " : "",
+                 num_lost, num_lost == 1 ? " was" : "s were");
     return out;
 }
 

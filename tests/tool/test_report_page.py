@@ -57,7 +57,7 @@ class Figures(Pages):
         for words in ("peaked at <b>322 MiB</b>", "in the other order the peak is 141 MiB",
                       f"{text.size(its.usage.mean_idle())} idle", "1 call site grows",
                       "41 blocks, 140 MiB", "natively some 35 ms for 401 pairs",
-                      '<td class="">cudaMallocAsync</td>', "400 frees were of memory from before"):
+                      '<td class="">cudaMallocAsync</td>', "library&#x27;s: 400."):
             self.assertIn(words, page)
 
     def test_what_is_parked_is_not_on_the_device(self):

@@ -397,8 +397,8 @@ class Reader(Traces):
                          (known, sum(num_new.values()), 0, True))
         page = os.path.join(self.folder, "page.html")
         self.assertEqual(tool("report", self.path, "-o", page).status, 0)
-        self.assertIn(f"{sum(num_new.values())} records are of kinds that this tool does not know.",
-                      text_of(page))
+        self.assertIn("Records of kinds that this tool does not know: "
+                      f"{sum(num_new.values())}.", text_of(page))
 
     def test_foreign_files_get_a_sentence(self):
         data = bytearray(self.fixture())

@@ -402,3 +402,42 @@ RIG_TEST(a_segment_stays_whose_free_may_not_begin, expect_segments(state))
     EXPECT_EQ(num_ended, 3, "each of them");
     r->model->backend.ops = before;
 }
+
+static const struct backend_ops *ops_before;
+static uint64_t last_alloc;
+
+static int alloc_noted(struct backend *b, uint64_t size_bytes, uint64_t *addr)
+{
+    int code = ops_before->segment_alloc(b, size_bytes, addr);
+    last_alloc = *addr;
+    return code;
+}
+
+RIG_TEST(an_odd_segment_stays_whose_free_may_not_begin, *state)
+{
+    struct backend_ops ops = *(ops_before = r->model->backend.ops);
+    ops.segment_alloc = alloc_noted;
+    ops.segment_free_begin = begin_free;
+    ops.segment_free_end = end_free;
+    r->model->backend.ops = &ops;
+    r->model->odd_segments = true;
+    r->config.backing = BACKING_SEGMENT;
+    rig_start(r);
+    num_vain = 2;
+    num_waited = num_ended = 0;
+    EXPECT(!rig_alloc(r, MIB(3)), "the map wants whole granules");
+    EXPECT_EQ(model_used_bytes(r->model), MIB(4), "it goes with its context");
+    EXPECT_EQ(num_waited, 1, "after a while in which it might have begun");
+    EXPECT_EQ(num_ended, 0, "what did not begin does not end");
+    ops.segment_free(&r->model->backend, last_alloc, true);
+    num_vain = 0;
+    EXPECT(!rig_alloc(r, MIB(3)), "the next one is no use either");
+    EXPECT_EQ(model_used_bytes(r->model), 0, "but goes back");
+    EXPECT_EQ(num_ended, 1, "and that ends");
+    atomic_store(&r->model->backend.gone, true);
+    EXPECT(!rig_alloc(r, MIB(3)), "nor is one of a context that has ended");
+    EXPECT_EQ(model_used_bytes(r->model), MIB(4), "which is not freed");
+    EXPECT_EQ(num_ended, 2, "though that began");
+    ops.segment_free(&r->model->backend, last_alloc, true);
+    r->model->backend.ops = ops_before;
+}
