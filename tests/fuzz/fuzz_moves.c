@@ -66,6 +66,7 @@ static void come_beside(struct rig *its)
         return;
     const struct model *m = its->model;
     int code = r->code;
+    uint64_t used_before = m->used_bytes;
     inside = true;
     uint8_t a = next();
     uint64_t room = m->backend.total_bytes - m->used_bytes - m->other_bytes;
@@ -87,6 +88,7 @@ static void come_beside(struct rig *its)
     }
     inside = false;
     r->code = code;
+    r->beside_bytes += m->used_bytes - used_before;
 }
 
 static void others(struct model *m, enum model_row row)

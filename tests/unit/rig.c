@@ -82,9 +82,11 @@ uint64_t rig_alloc(struct rig *r, uint64_t size_bytes)
     if (pool_lookup(addr + size_bytes - 1, &block) != POOL_OK || block.addr != addr)
         blame(r, "the last byte belongs to the block");
     r->model->may_be_away = pool_away_bytes(r->pool) > 0;
-    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES)
-        if (r->model->may_be_away && model_is_there(r->model, at) == pool_is_away(at))
+    for (uint64_t at = addr; at < addr + size_bytes; at += MODEL_GRANULE_BYTES) {
+        bool there = model_is_there(r->model, at), both = there && r->wakes;
+        if (r->model->may_be_away && there == pool_is_away(at) && !both)
             blame(r, "what is handed out is there, or away");
+    }
     model_check_handed_out(r->model, addr, size_bytes, r->several_streams ? -1 : (int)r->single);
     add_block(r, addr, size_bytes);
     return addr;

@@ -49,6 +49,8 @@ struct rig {
     struct rig_saved *saved; /* what was copied of what is away, by address */
     size_t saved_count, saved_room;
     void (*park_hook)(struct rig *r); /* called while the pool's walk has dropped its lock */
+    bool wakes;                       /* what comes back is away until all of it is there */
+    uint64_t beside_bytes;            /* device memory that it took and did not give back, in all */
     FILE *log;                        /* each step as a line; NULL: none */
 };
 

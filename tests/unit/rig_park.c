@@ -170,13 +170,16 @@ int rig_wake(struct rig *r)
         return 0;
     r->model->late_allowed = true;
     uint64_t needs = pool_wake_bytes(r->pool), used = model_used_bytes(r->model);
-    uint64_t given_back = rig_stats(r).num_device_free;
+    uint64_t given_back = rig_stats(r).num_device_free, beside = r->beside_bytes;
+    r->wakes = true;
     int code = pool_wake_begin(r->pool);
+    r->wakes = false;
     r->model->late_allowed = allowed;
     if (r->log)
         fprintf(r->log, "wake: code %d\n", code);
     /* What a limit lets go of meanwhile goes back besides. */
-    uint64_t most = used + (code ? 0 : needs), after = model_used_bytes(r->model);
+    uint64_t most = used + (code ? 0 : needs) + r->beside_bytes - beside;
+    uint64_t after = model_used_bytes(r->model);
     if (after > most || (after < most && rig_stats(r).num_device_free == given_back))
         blame(r, "a wake takes the device memory that it says it needs, or none");
     if (code)
