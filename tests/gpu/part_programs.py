@@ -256,7 +256,7 @@ def program_of(test, suite):
     env, preloaded = suite.library_path(suite.bare_env), {"--before": [], "--beside": []}
     for option, value in zip(words[:split], words[1:split]):
         name, _, text = value.partition("=")
-        if option in ("--env", "--preload-env"):
+        if option in ("--env", "--preload-env") or option == "--sim-env" and suite.simulate:
             if name.startswith("SIM_") and not suite.simulate:
                 return []
             env[name] = text

@@ -270,6 +270,7 @@ OPTIONS = {
     "--needs": None,         # a library: skip where the loader cannot preload it
     "--sanitizer": None,     # a runtime that has to be preloaded first
     "--env": [],             # NAME=VALUE of both runs
+    "--sim-env": [],         # .. of both, which only the simulated driver knows
     "--preload-env": [],     # .. of the preloaded run
     "--against": None,       # the bare run's program, for another build of it
     "--bites": None,         # a test of a test: the pair has to differ, with this text in it
@@ -301,6 +302,7 @@ def parse(arguments):
         program=list(words), **{name[2:].replace("-", "_"): value for name, value in found.items()})
     if not options.program:
         sys.exit("no -- PROGRAM")
+    options.env += options.sim_env
     options.at_most = options.at_most and int(options.at_most)
     for figures in options.figure, options.figure_at_most:
         figures[:] = [text.split("=") for text in figures]
