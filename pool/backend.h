@@ -77,6 +77,9 @@ struct backend_ops {
     /* After a refused record: the host waits until a fence may be recorded. False: not within that
      * time, or never, because the calling thread itself is in the way. */
     bool (*fence_await)(struct backend *b, uint64_t timeout_ns);
+    /* The host waits for all work that was submitted to the context so far, as in the driver's own
+     * free. Not where a capture is open, or the context may be ending. Needs no fence. */
+    void (*drain)(struct backend *b);
 
     /* Bytes that the driver reports as free on the device, and in all. */
     int (*mem_info)(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -41,19 +41,18 @@ static void free_object(struct pool *p, struct slab *s, unsigned slot)
 }
 
 /* Waits as cudaFree does, for programs that rely on it. To be called before the free, while the
- * block is still live. Where no further fence can be made, one comes free with the work of an older
- * one. */
+ * block is still live. There may be no fence to wait for: no event can be had, another thread has
+ * the record of the epoch under way, or work followed meanwhile. Then the driver waits, at once: so
+ * not for work that was submitted after this call. */
 static void sync_before_free(struct pool *p)
 {
     struct fences *f = &p->fences;
     uint64_t epoch = fence_join(p, 0);
-    fence_wait(p, epoch, false, UINT64_MAX);
-    for (uint64_t before = UINT64_MAX; before != f->complete_epoch && f->open_epoch == epoch &&
-                                       fence_is_unsealed(f) && fence_is_running(f) && !f->lost;) {
-        before = f->complete_epoch; /* where waits fail, it stays */
-        fence_wait(p, fence_newest_waitable(f), false, UINT64_MAX);
-        fence_wait(p, epoch, false, UINT64_MAX);
-    }
+    if (fence_wait(p, epoch, false, UINT64_MAX) || f->complete_epoch >= epoch || f->lost)
+        return;
+    state_unlock(p);
+    p->backend->ops->drain(p->backend);
+    state_lock(p);
 }
 
 enum pool_status pool_free_slowly(uint64_t addr)

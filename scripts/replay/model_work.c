@@ -427,6 +427,15 @@ static bool row_fence_await(struct backend *b, uint64_t timeout_ns)
     return may;
 }
 
+/* The driver's own free waits for all of it, too. */
+static void row_drain(struct backend *b)
+{
+    struct model *m = enter(b);
+    if (!m->broken && !m->captures && !model_wait_all(m) && !m->late_allowed)
+        model_blame(m, "a free waits for a kernel that never ends");
+    leave(m, 0);
+}
+
 const struct backend_ops model_fence_rows = {
     .fence_create = row_fence_create,
     .fence_destroy = row_fence_destroy,
@@ -435,4 +444,5 @@ const struct backend_ops model_fence_rows = {
     .fence_order = row_fence_order,
     .fence_wait = row_fence_wait,
     .fence_await = row_fence_await,
+    .drain = row_drain,
 };

@@ -306,6 +306,7 @@ static const struct backend_ops rows = {
     .fence_order = row_fence_order,
     .fence_wait = row_fence_wait,
     .fence_await = device_fence_await,
+    .drain = device_fence_drain_all,
     .mem_info = row_mem_info,
     .ask_others = row_ask_others,
     .ask_in_background = row_ask_in_background,

@@ -318,3 +318,13 @@ bool device_fence_await(struct backend *b, uint64_t timeout_ns)
     (void)b;
     return capture_await(timeout_ns);
 }
+
+void device_fence_drain_all(struct backend *b)
+{
+    struct device_backend *d = device_self(b);
+    struct call_scope scope;
+    if (!visit_begin(&scope, d))
+        return;
+    device_fence_drain(d->ctx);
+    visit_end(&scope, d);
+}

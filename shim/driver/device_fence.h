@@ -44,5 +44,6 @@ enum fence_state device_fence_query(struct backend *b, uint64_t fence);
 int device_fence_order(struct backend *b, uint64_t fence);
 int device_fence_wait(struct backend *b, uint64_t fence, uint64_t timeout_ns);
 bool device_fence_await(struct backend *b, uint64_t timeout_ns);
+void device_fence_drain_all(struct backend *b);
 
 #endif

@@ -172,6 +172,64 @@ ACT(frees_wait_for_work_without_events)
     return early;
 }
 
+ACT(each_free_waits_where_events_run_out)
+{
+    int early = 0;
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_SYNC_FREE", "on", 1));
+    REQUIRE(setenv("SIM_FAIL", "cuEventCreate:2+:2", 1));
+    scene_start(1, 60);
+    context = CURRENT_CONTEXT();
+    CUstream streams[] = {NEW_STREAM(false), NEW_STREAM(false)};
+    NEW_BLOCKS(blocks, FREEING, 4 * MIB);
+    for (int i = 0; i < FREEING; i++) {
+        uint32_t *word = scene_hold(streams[i & 1]);
+        pthread_t thread = NEW_THREAD(free_one, &blocks[i]);
+        scene_sleep_ms(100);
+        early += atomic_load(&num_back) > i;
+        scene_let_go(word);
+        REQUIRE(pthread_join(thread, NULL));
+    }
+    printf("%d frees did not wait\n", early);
+    return early;
+}
+
+/* Another thread has an event in the making, or the record of the fence under way. */
+ACT(frees_wait_beside_each_others_records)
+{
+    pthread_t threads[FREEING];
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_SYNC_FREE", "on", 1));
+    scene_start(1, 60);
+    bool holds = scene_simulated() && scene_preloaded();
+    context = CURRENT_CONTEXT();
+    CUstream held = NEW_STREAM(false);
+    NEW_BLOCKS(blocks, FREEING, 4 * MIB);
+    uint32_t *word = scene_hold(held);
+    for (int i = 2; i < FREEING; i++) {
+        threads[i] = NEW_THREAD(free_one, &blocks[i]);
+        scene_sleep_ms(50); /* they take the events that there are */
+    }
+    if (holds)
+        REQUIRE(SIM(simHold)("cuEventCreate"));
+    for (int i = 0; i < 2; i++)
+        threads[i] = NEW_THREAD(free_one, &blocks[i]);
+    if (holds) {
+        scene_await_held(2);
+        REQUIRE(SIM(simHold)("cuCtxRecordEvent"));
+        SIM(simLetGo)("cuEventCreate");
+    }
+    scene_sleep_ms(300);
+    int early = atomic_load(&num_back);
+    if (holds)
+        SIM(simLetGo)("cuCtxRecordEvent");
+    scene_let_go(word);
+    for (int i = 0; i < FREEING; i++)
+        REQUIRE(pthread_join(threads[i], NULL));
+    printf("%d frees did not wait\n", early);
+    return early;
+}
+
 /* It does not where the driver takes no more calls, or the thread's own capture is in the way. */
 
 ACT(a_free_in_a_capture_without_events_ends)

@@ -368,4 +368,24 @@ RIG_TEST(sync_free_waits_as_the_drivers_own_free_does, EXPECT_WITH(state, config
     EXPECT_EQ(model_now(r->model) - before, MS(20), "until all work of the context is complete");
 }
 
+/* The driver makes no event at first, or none after the first one. */
+TEST(sync_free_waits_without_events)
+{
+    for (unsigned nth = 1; nth < 3; nth++) {
+        struct rig *r = rig_create(RIG_BYTES);
+        uint64_t addrs[4];
+        r->config.sync_free = true;
+        rig_start(r);
+        rig_alloc_all(r, addrs, 4, MIB(4));
+        model_fail_many(r->model, MODEL_ROW_fence_create, nth, 100, MODEL_NOMEM);
+        for (int i = 0; i < 4; i++) {
+            rig_launch(r, (unsigned)i & 1, MS(20), 0);
+            uint64_t before = model_now(r->model);
+            rig_free(r, addrs[i]);
+            EXPECT_EQ(model_now(r->model) - before, MS(20), "each of them, for all work");
+        }
+        EXPECT_ENDS(r);
+    }
+}
+
 PLAY_TESTS
