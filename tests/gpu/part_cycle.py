@@ -188,6 +188,25 @@ def retained(suite, folder, size):
     p.end()
 
 
+def device_graph(suite, folder):
+    """A park beside a graph that a kernel launched."""
+    if not suite.nvcc:
+        suite.row("a graph that a kernel launches", verdict="skip: no nvcc")
+        return
+    p = Parked(suite, folder, [suite.compile_cuda("park_device_graph", "-rdc=true", "-lcudadevrt")])
+    for how in "child", "sibling", "tail":
+        said = p.do(how)
+        code, reply, _ = p.ask("park wait=100")
+        refused = code == p.tables.PAGE_REPLY_REFUSED and reply.get("why") == "GPU work still runs"
+        wrong = p.do("check")
+        p.park()
+        wrong = [words for words in (wrong, p.do("check")) if words != "sound"]
+        suite.row(f"a graph that a kernel launches, {how}", verdict=f"FAIL: {said}, {code}, {reply}"
+                  if said != "launched" or not refused else
+                  f"FAIL: {wrong[0]} wrong words" if wrong else "ok: refused while it runs")
+    p.end()
+
+
 def park(suite):
     rounds = 5 if suite.simulate else 20 if suite.quick else 0
     with ending(part_flush.Observer(suite)) as (observer,), \
@@ -203,6 +222,7 @@ def park(suite):
         small(suite, folder, rounds or 500)
         cancelled(suite, folder, GIB // 8 if suite.simulate else 16 * GIB, 20)
         retained(suite, folder, GIB // 8 if suite.simulate else 16 * GIB)
+        device_graph(suite, folder)
         cycles(suite, folder, GIB // 16 if rounds else GIB, rounds or 1000)
 
 

@@ -15,7 +15,7 @@ import suite as base
 
 # Programs that fill the device or look at how full it is see their neighbours.
 ALONE = re.compile("oom|capacity|leak|mem_?info|flush|observe|hostile|reset|primary|contexts|"
-                   "timing")
+                   "timing|does_not_wake")
 
 
 def nvcc(suite):

@@ -273,13 +273,13 @@ class Suite:
         self.must(command, f"compiling {name}")
         return out
 
-    def compile_cuda(self, name):
+    def compile_cuda(self, name, *flags):
         """The program NAME.cu of this folder, by nvcc; returns its path."""
         if not self.nvcc:
             raise Skip("no nvcc")
         out = os.path.join(self.build, name)
         self.must([self.nvcc, "-O2", "-std=c++17", "-arch=native", "-I", ROOT, "-o", out,
-                   os.path.join(HERE, f"{name}.cu")], f"compiling {name}")
+                   os.path.join(HERE, f"{name}.cu"), *flags], f"compiling {name}")
         return out
 
     # Running

@@ -358,8 +358,11 @@ ACT(many_threads_wake_once)
 static void *download_until_cancelled(void *unused)
 {
     REQUIRE(cuCtxSetCurrent(context));
-    while (here)
+    while (here) {
         REQUIRE(gpu_get(here, a, BYTES));
+        if (!scene_simulated()) /* that one's copies are cancellation points */
+            pthread_testcancel();
+    }
     return NULL;
 }
 
