@@ -193,7 +193,8 @@ static void start_deadline(struct lend_attempt *attempt)
     attempt->deadline_ns = control_after(clock_now_ns(), in_force()->share_ns);
 }
 
-static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt)
+/* True: the request may find memory now. *came: a neighbour gave some. */
+static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt, bool *came)
 {
     int count = 0;
     bool some = attempt->deadline_ns;
@@ -203,10 +204,11 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *a
         count = DEVICES_MAX;
     else if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
-    for (CUdevice device = 0; device < count && device < DEVICES_MAX; device++)
-        if ((device_bit(device) & devices) &&
-            ask_device(device, bytes, attempt->deadline_ns, &some))
-            return true;
+    for (CUdevice device = 0; device < count && device < DEVICES_MAX && !*came; device++)
+        *came = (device_bit(device) & devices) &&
+                ask_device(device, bytes, attempt->deadline_ns, &some);
+    if (*came)
+        return true;
     /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
     attempt->last_try = true;
     if (some)
@@ -219,8 +221,8 @@ bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt)
     if (!devices || !lend_is_on() || attempt->last_try)
         return false;
     int saved_errno = errno, cancel = cancel_forbid();
-    bool again = ask_devices(devices, bytes, attempt);
-    TRACE(LEND_ASK, .a = bytes, .b = again);
+    bool came = false, again = ask_devices(devices, bytes, attempt, &came);
+    TRACE(LEND_ASK, .a = bytes, .b = came);
     cancel_allow(cancel);
     errno = saved_errno;
     return again;
