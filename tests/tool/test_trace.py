@@ -181,6 +181,21 @@ class Recorder(Traces):
         self.assertEqual([e.b for e in self.read()[1]], [111])
         self.assertEqual([e.b for e in self.read(self.path + ".2")[1]], [222])
 
+    def test_where_the_kernel_does_not_trust_the_processors_clock(self):
+        """As with kvm-clock. Other processors than x86-64 have a clock that is always good."""
+        least, most = map(int, self.write("other-clock").split())
+        its, events = self.read(self.path + ".2")
+        self.assertEqual((its.num_lost, its.num_torn, its.ended), (0, 0, True))
+        self.assertIn(its.clock, ("clock_gettime", "cntvct"))
+        if its.clock == "clock_gettime":  # and in its unit, at the begin and at the end
+            for ticks, ns in its._start, its._last:
+                self.assertAlmostEqual(ticks, ns, delta=1e8)
+        taken = [e for e in events if e.kind == KIND["ALLOC_FAST"]]
+        self.assertEqual([e.a for e in taken], [FIRST + i * 512 for i in range(400)])
+        self.assertEqual(len({e.tid for e in taken}), 2)
+        first, second = (e.ns for e in events if e.kind == KIND["FREE"])
+        self.assertTrue(0.9 * least <= second - first <= 1.1 * most, (least, second - first, most))
+
     def test_a_thread_ends_by_a_cancellation_outside_the_recorder_only(self):
         """It waits for a lock of the recorder, or begins a trace. What comes after it goes on."""
         self.write("cancelled")

@@ -457,6 +457,7 @@ static const struct {
     {"descriptors-at-last", without_descriptors_at_last},
     {"stolen", stolen_descriptors},
     {"again", again},
+    {"other-clock", other_clock},
     {"rings", rings},
     {"rings-late", rings_late},
     {"dumps", dumps},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What the scenes of trace_writer.c and trace_writer_dumps.c record, and with which functions.
+ * What the scenes of trace_writer.c, trace_writer_dumps.c and trace_writer_clock.c record, and with
+ * which functions.
  */
 #ifndef TESTS_TOOL_TRACE_WRITER_H
 #define TESTS_TOOL_TRACE_WRITER_H
@@ -52,5 +53,8 @@ void killed_in_a_dump(const char *path);
 void handed_on_in_a_dump(const char *path);
 void failed_dumps(const char *path);
 void dump_whose_name_is_taken(const char *path);
+
+/* The trace with the other clock is "PATH.2". */
+void other_clock(const char *path);
 
 #endif
