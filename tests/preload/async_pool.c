@@ -447,26 +447,33 @@ static void await_idle(CUmemoryPool pool, uint64_t most)
         scene_sleep_ms(5);
 }
 
-ACT(limits_count_it)
+/* So much may stay idle with the option, which is in force from the start. */
+static int play_limit(const char *option, const char *value, uint64_t most)
 {
     if (scene_preloaded())
-        REQUIRE(setenv("GPUCACHE_MAX_IDLE", "8M", 1));
+        REQUIRE(setenv(option, value, 1));
     start();
     fill(standard, 64 * MIB);
-    await_idle(standard, 8 * MIB);
+    await_idle(standard, most);
     printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
     return 0;
 }
 
+ACT(limits_count_it)
+{
+    return play_limit("GPUCACHE_MAX_IDLE", "8M", 8 * MIB);
+}
+
+/* No device has so much, so all that is idle is missing. A warning says that. */
+ACT(what_is_missing_of_free_memory_goes)
+{
+    REQUIRE(setenv("GPUCACHE_LOG", "error", 1));
+    return play_limit("GPUCACHE_MIN_FREE", "1024G", 0);
+}
+
 ACT(what_is_idle_for_long_goes)
 {
-    if (scene_preloaded())
-        REQUIRE(setenv("GPUCACHE_IDLE_TIMEOUT", "200ms", 1));
-    start();
-    fill(standard, 64 * MIB);
-    await_idle(standard, 0);
-    printf("idle %d MiB\n", (int)(idle_bytes(standard) / MIB));
-    return 0;
+    return play_limit("GPUCACHE_IDLE_TIMEOUT", "200ms", 0);
 }
 
 /* ---- graphs: what they keep is simulated alone */
