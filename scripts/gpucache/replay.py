@@ -148,15 +148,25 @@ class Replay:
             self.process.communicate()
 
 
+def thrifty(outcomes):
+    """The setting that would have held the least on average, of those that serve all requests.
+    None: there is none, or nothing is known to compare it with."""
+    others = [its for its in outcomes[1:] if its.serves_all() and its.words != LEAST]
+    return min(others, key=lambda its: its.mean, default=None) if outcomes[0].is_known() else None
+
+
+def is_worth(best, as_is):
+    return best.mean < (1 - WORTH) * as_is.mean
+
+
 def findings(outcomes):
     """Sentences, each with its price."""
     as_is = outcomes[0]
     if not as_is.is_known():
         return ["The trace is too long: there was no time to replay it."]
-    told, others = [], [its for its in outcomes[1:] if its.serves_all()]
-    least = next((its for its in others if its.words == LEAST), None)
-    best = min((its for its in others if its is not least), key=lambda its: its.mean, default=None)
-    if best and best.mean < (1 - WORTH) * as_is.mean:
+    told, best = [], thrifty(outcomes)
+    least = next((its for its in outcomes[1:] if its.serves_all() and its.words == LEAST), None)
+    if best and is_worth(best, as_is):
         told.append(f"{best.name()} would have held {text.size(best.mean)} on average instead of "
                     f"{text.size(as_is.mean)}; driver calls take {best.price()} instead of "
                     f"{as_is.price()}.")

@@ -245,7 +245,22 @@ class Page:
         idle = self.usage.mean_idle()
         kind = "wastes" if idle > 0.1 * self.usage.reserved_peak else "fine"
         return f'<strong class="{kind}">{text.size(idle)} idle</strong><p>on average, of ' \
-               f"{text.size(self.usage.mean_held())} held on the device</p>"
+               f"{text.size(self.usage.mean_held())} held on the device{self._idle_price()}</p>"
+
+    def _idle_price(self):
+        """What less idle memory would have cost."""
+        outcomes = self.report.replay.outcomes() if self._is_replayed() else None
+        best = replay.thrifty(outcomes) if outcomes else None
+        if not best:
+            pairs = sum(its.num_frees for its in self.usage.sites.values())
+            return f"; holding none takes some {_duration(pairs * NATIVE_PAIR_NS)} of native " \
+                   "calls" if pairs else ""
+        as_is = outcomes[0]
+        if not replay.is_worth(best, as_is):
+            return "; replayed, no setting holds much less"
+        return f"; replayed, <code>{escape(best.name())}</code> holds " \
+               f"{text.size(as_is.mean - best.mean)} less, for {_price(best.price())} in driver " \
+               f"calls instead of {_price(as_is.price())}"
 
     def _leak(self):
         grows = self.report.leaks()
@@ -365,14 +380,17 @@ class Page:
         return f'<section class="card" id="map">{made}<div class="keys"></div>' \
                '<canvas role="img"></canvas><p class="soft"></p></section>' if made else ""
 
+    def _is_replayed(self):
+        """Not a dump, of which the last part is known."""
+        return bool(self.report.replay and self.usage.peak and not self.usage.oom)
+
     def what_if(self):
-        its = self.report.replay
-        if not its or not self.usage.peak or self.usage.oom:  # of which the last part is known
+        if not self._is_replayed():
             return ""
-        outcomes = its.outcomes()
+        outcomes = self.report.replay.outcomes()
         if not outcomes:
-            return f'<section class="card" id="what-if"><p class="soft">{escape(its.why)}</p>' \
-                   "</section>"
+            why = escape(self.report.replay.why)
+            return f'<section class="card" id="what-if"><p class="soft">{why}</p></section>'
         rows = [[f"<code>{escape(each.name())}</code>", *self._outcome(each)] for each in outcomes]
         rows.insert(0, ["as recorded", *map(_micro, self.report.recorded())])
         made = _table("What other settings would have done", escape(replay.ABOUT),
@@ -447,9 +465,9 @@ class Page:
             script=script, title=escape(f"gpucache report: {self.trace.program}"),
             command=escape(self.trace.command or self.trace.program), facts=escape(self.facts()),
             headline=self.headline(), explained=escape(_micro(self.report.explained())),
-            cards=self.cards(), beside=self.beside(), tensors=self.tensors(),
-            timeline=self.timeline(),
-            tables=self.tables(), block_map=self.block_map(), what_if=self.what_if(),
+            beside=self.beside(), tensors=self.tensors(), timeline=self.timeline(),
+            tables=self.tables(), block_map=self.block_map(),
+            cards=self.cards(), what_if=self.what_if(),  # last: they wait for the replay
             hidden="" if self.columns else "hidden", at_exit=escape(self.end),
             notes="\n".join(f"<p>{escape(note)}</p>" for note in self.notes()),
             data=_json(self.data())))

@@ -16,11 +16,13 @@ from fake import lines_of, text_of, tool
 from report_pages import BAD, WRITER, Pages
 
 import gct
+import report_scene
 from gpucache import block_map, report_page, site, tables, text, together, trace, usage
 
 MIB = 1 << 20
 # Of a_step, for an event. Alone on a machine it takes less than 110, beside other tests a half
 # more: what shares a core has less cache and a slower clock. The events' square takes thousands.
+# This is no bound of seconds: shim/README.md has what ten million events take.
 STEPS_MOST = 330
 LINES_MOST = 60  # of Python, for an event: 25 to 40 are, by how late frees come
 
@@ -88,6 +90,33 @@ class Figures(Pages):
             for _, owner, shade in found["cells"]:
                 self.assertEqual(owner < 0, not shade)
         self.assertIn("<td class=\"n\">702 MiB</td>", page.partition('id="map"')[2])
+
+    def idle(self, page):
+        """(what the card says of idle memory, the rows of the replay)"""
+        card = re.search(r"Was memory wasted\?</h3>.*?<p>on average, of [^;]*; (.*?)</p>", page)[1]
+        rows = re.findall(r"<tr><td[^>]*>(.*?)</tr>", page.partition('id="what-if"')[2], re.DOTALL)
+        return card, [re.split("</td><td[^>]*>", row) for row in rows]
+
+    def test_idle_memory_has_its_price(self):
+        """By the setting that holds the least of those that serve all requests; if that is no less,
+        or there is none, the card says so."""
+        page = os.path.join(self.folder, "trainer.html")
+        done = tool("report", report_scene.write(self.folder)[0], "-o", page)
+        self.assertEqual(done.status, 0, done.err)
+        card, (_, as_is, *rows) = self.idle(text_of(page))
+        name, less, price, before = re.fullmatch(
+            r"replayed, (.*) holds (\S+) GiB less, for (.*) in driver calls instead of (.*)",
+            card).groups()
+        held = {row[0]: float(row[1].removesuffix(" GiB")) for row in rows}
+        self.assertEqual(name, min(held, key=held.get))
+        self.assertEqual([price, before], [row[3] for row in (*rows, as_is)
+                                           if row[0] in (name, as_is[0])])
+        self.assertAlmostEqual(float(less), float(as_is[1].removesuffix(" GiB")) - held[name],
+                               delta=0.15)
+        self.assertEqual(self.idle(self.page("parked")[0])[0],
+                         "replayed, no setting holds much less")
+        self.assertEqual(self.idle(self.page("program")[0])[0],
+                         "holding none takes some 35 ms of native calls")
 
     def test_many_call_sites(self):
         page, data, its = self.page("large:40000")
