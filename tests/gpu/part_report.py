@@ -2,6 +2,7 @@
 """Traces of real programs, and what gpucache report says of them: which libraries asked for memory,
 and what a program with faults that are known does wrong. What the recorder costs a training. The
 pages go to the folder that TEST_PAGES names."""
+import collections
 import concurrent.futures
 import json
 import os
@@ -68,8 +69,8 @@ class Recorder:
         return path
 
     def report(self, label, *traces):
-        """Makes the page and returns the text and the libraries that had memory. The page is of
-        all traces, the rest of the first."""
+        """Makes the page and returns the text, and the libraries that had memory: {name: the most
+        bytes}. The page is of all traces, the rest of the first."""
         made = {kind: self.path(label, kind) for kind in ("txt", "json", "html")}
 
         def make(kind):
@@ -83,8 +84,10 @@ class Recorder:
         with open(made["txt"], encoding="utf-8") as file:
             text = file.read()
         rows = frameworks.read_json(made["json"]).get("traceEvents", [])
-        owners = {owner for row in rows if row["name"] == "live by library"
-                  for owner, size in row["args"].items() if size}
+        owners = collections.Counter()
+        for row in rows:
+            if row["name"] == "live by library":
+                owners |= collections.Counter(row["args"])
         return text, owners
 
     def copy_pages(self):
@@ -165,12 +168,30 @@ def jax(suite, recorder):
     note(suite, "JAX", text, owners, ["xla_|libjax|jaxlib|pjrt"])
 
 
-def library(suite, recorder, name, env):
+def library(suite, recorder, name, env, kind=""):
+    """Returns the libraries that had memory. kind: of a second row for the library."""
     if suite.simulate:
         raise base.Skip("NVIDIA's libraries need a real GPU")
     command = [part_libraries.build_c(suite, name), "/dev/null"]
-    text, owners = recorder.report(name, recorder.record(name, command, env))
-    note(suite, f"a program on {name}", text, owners, [f"lib{name}.so", f"lib_{name}"])
+    label = f"{name}-{kind}" if kind else name
+    text, owners = recorder.report(label, recorder.record(label, command, env))
+    note(suite, f"a program on {label.replace('-', ', ')}", text, owners,
+         [f"lib{name}.so", f"lib_{name}"])
+    return owners
+
+
+def nccl(suite, recorder):
+    """The same program twice, one after the other: they need the memory of one. By default NCCL
+    has its memory by cuMemCreate where it can, beside the pool. Then it may make fewer buffers, but
+    what it makes is its own in the report."""
+    env = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0")}
+    both = (library(suite, recorder, "nccl", {**env, "NCCL_CUMEM_ENABLE": "0"}),
+            library(suite, recorder, "nccl", env, "cuMem"))
+    most = [sum(size for owner, size in owners.items() if owner.startswith("libnccl.so"))
+            for owners in both]
+    suite.row("memory of libnccl, cudaMalloc and cuMem", f"{most[0] / MIB:.1f} MiB",
+              f"{most[1] / MIB:.1f} MiB", "", "ok" if 4 * most[1] >= most[0] else
+              "FAIL: most of cuMem is not there")
 
 
 def lend(suite, recorder):
@@ -364,14 +385,13 @@ def cost(suite, recorder, cache, env, ways, pairs, steps):
 
 def report(suite):
     recorder = Recorder(suite)
-    nccl = {"NCCL_NVLS_ENABLE": os.environ.get("NCCL_NVLS_ENABLE", "0"), "NCCL_CUMEM_ENABLE": "0"}
     frameworks.side_by_side(suite, {
         "a program with faults": lambda: faults(suite, recorder),
         "PyTorch, cache on": lambda: torch(suite, recorder, "on", {}),
         "PyTorch, cache off": lambda: torch(suite, recorder, "off", CACHE_OFF),
         "JAX": lambda: jax(suite, recorder),
         "a program on cublas": lambda: library(suite, recorder, "cublas", {}),
-        "a program on nccl": lambda: library(suite, recorder, "nccl", nccl),
+        "a program on nccl": lambda: nccl(suite, recorder),
         "a process that is parked": lambda: parked(suite, recorder)})
     frameworks.guarded(suite, "two processes that lend", lambda: lend(suite, recorder))
     frameworks.guarded(suite, "an event of a pair", lambda: pairs(suite, recorder))
