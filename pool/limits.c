@@ -60,10 +60,10 @@ static void ask_for(struct pool *p, uint64_t short_bytes)
     state_lock(p);
 }
 
-uint64_t pool_tick(struct pool *p)
+uint64_t pool_tick(struct pool *p, uint64_t *expired_bytes)
 {
     const struct pool_config *c = &p->config;
-    uint64_t back = 0;
+    uint64_t back = 0, expired = 0;
     state_enter(p);
     if (!p->abandoned && p->stats.reserved_bytes) {
         p->now_ns = p->backend->ops->now_ns(p->backend);
@@ -80,10 +80,13 @@ uint64_t pool_tick(struct pool *p)
             ask_for(p, short_bytes - back);
         /* Chunks have no stamp from the time before. */
         if (c->idle_timeout_ns && p->now_ns - p->stamped_since_ns > c->idle_timeout_ns)
-            back += release_idle(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
+            expired = release_idle(p, UINT64_MAX, p->now_ns - c->idle_timeout_ns);
+        back += expired;
         p->stats.flushed_bytes += back;
     }
     limits_set_tick(p);
     state_leave(p);
+    if (expired_bytes)
+        *expired_bytes += expired;
     return back;
 }

@@ -181,8 +181,9 @@ uint64_t pool_behind_work_bytes(struct pool *p);
 enum pool_release { POOL_RELEASE_IDLE, POOL_RELEASE_PENDING, POOL_RELEASE_STEPS };
 bool pool_release(struct pool *p, enum pool_release step);
 /* Does what limits and timeouts ask for now. To be called every pool_tick_ns() (0: no need), which
- * may have changed after it. */
-uint64_t pool_tick(struct pool *p);
+ * may have changed after it. Returns the bytes that went back; adds to *expired_bytes (NULL: not
+ * asked) those of them that IDLE_TIMEOUT asked for. */
+uint64_t pool_tick(struct pool *p, uint64_t *expired_bytes);
 uint64_t pool_tick_ns(const struct pool *p);
 /* How often these limits need a look where there is no pool; 0: never. */
 uint64_t pool_config_tick_ns(const struct pool_config *config);

@@ -61,7 +61,7 @@ static void pass_until(struct run *r, uint64_t to_ns)
         if (i >= TICKS_MOST && to_ns - r->next_tick_ns > tick_ns)
             r->next_tick_ns = to_ns - tick_ns;
         pass(r, r->next_tick_ns);
-        pool_tick(r->on.pool);
+        pool_tick(r->on.pool, NULL);
         tick_ns = pool_tick_ns(r->on.pool);
         r->next_tick_ns = r->ns + tick_ns;
     }

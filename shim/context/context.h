@@ -226,7 +226,9 @@ bool context_release(uint64_t devices, enum pool_release step);
  * (pool_set_config). */
 void context_set_config(struct context *c);
 void context_set_configs(void);
-uint64_t context_tick(void);
+/* Does what limits and timeouts ask for now, of all devices. Returns the bytes that went back;
+ * *expired_bytes: those of them that IDLE_TIMEOUT asked for. */
+uint64_t context_tick(uint64_t *expired_bytes);
 /* The shortest of the ticks that the limits of all pools, the driver's too, ask for; 0: none. */
 uint64_t context_tick_ns(void);
 uint64_t context_idle_bytes(int device);

@@ -328,7 +328,7 @@ static void find_limits(CUdevice device, struct pool_config *out)
 }
 
 /* The limits hold for idle memory of both kinds together. Ours is kept first. */
-static uint64_t tick_async(CUdevice device)
+static uint64_t tick_async(CUdevice device, uint64_t *expired_bytes)
 {
     struct pool_config config;
     uint64_t back = 0, own = context_idle_bytes(device);
@@ -339,22 +339,24 @@ static uint64_t tick_async(CUdevice device)
     uint64_t short_bytes = device_shortage(device, config.min_free_bytes);
     if (short_bytes > own)
         back += async_pool_trim(device, 0, short_bytes - own);
-    if (config.idle_timeout_ns)
-        back += async_pool_expire(device, config.idle_timeout_ns);
-    return back;
+    uint64_t expired =
+        config.idle_timeout_ns ? async_pool_expire(device, config.idle_timeout_ns) : 0;
+    *expired_bytes += expired;
+    return back + expired;
 }
 
-uint64_t context_tick(void)
+uint64_t context_tick(uint64_t *expired_bytes)
 {
     uint64_t back = 0;
+    *expired_bytes = 0;
     if (!own_visit_begin())
         return 0;
     if (async_pool_any())
         FOR_EACH_DEVICE(i, context_async_devices())
-            back += tick_async(i);
+            back += tick_async(i, expired_bytes);
     FOR_EACH_CONTEXT(c)
         if (pool_tick_ns(c->pool))
-            back += pool_tick(c->pool);
+            back += pool_tick(c->pool, expired_bytes);
     own_visit_end();
     return back;
 }

@@ -23,6 +23,7 @@
 #include "shim/process/state.h"
 #include "shim/process/text.h"
 #include "shim/stats/counters.h"
+#include "shim/trace/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -257,10 +258,23 @@ static uint64_t run_file(uint64_t now_ns)
     return control_after(now_ns, FILE_POLL_NS);
 }
 
+/* Each tick that gave something back. The last flush that a page tells stays the one that somebody
+ * asked for. */
+static uint64_t keep_to_limits(void)
+{
+    uint64_t start_ns = clock_now_ns(), expired, back = context_tick(&expired);
+    uint64_t took_ns = clock_now_ns() - start_ns;
+    if (back > expired)
+        TRACE(FLUSH, .a = back - expired, .b = took_ns, .text = "limit");
+    if (expired)
+        TRACE(FLUSH, .a = expired, .b = took_ns, .text = "timer");
+    return back;
+}
+
 static uint64_t run_limits(uint64_t now_ns)
 {
     static uint64_t asked_ns; /* the control thread's */
-    if (context_tick() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {
+    if (keep_to_limits() && now_ns - asked_ns >= ASK_AT_TICKS_NS) {
         asked_ns = now_ns;
         following.ticks = true;
         following.question = max_u64(following.question, flush_ask_frameworks());

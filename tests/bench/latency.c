@@ -39,7 +39,7 @@ static void window(const struct scene *scene, uint64_t scale)
     fill(bytes / MIB(64), MIB(64));
     give_every(0, 2);
     work(0);
-    pool_tick(run.pool);
+    pool_tick(run.pool, NULL);
     model_advance(run.model, 2 * SECOND_NS);
     give_every(1, 2);
     work(0);

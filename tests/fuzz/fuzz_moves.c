@@ -200,7 +200,7 @@ static void step(void)
         if (op & 0x80)
             step_limits(next());
         else if (op & 0x40)
-            pool_tick(r->pool);
+            pool_tick(r->pool, NULL);
         else if (op & 0x20)
             r->model->other_bytes = r->model->backend.total_bytes / 8 * (op >> 4 & 1);
         else if (r->count)

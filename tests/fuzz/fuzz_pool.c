@@ -233,7 +233,7 @@ static const char *step(struct rig *r, struct input *in)
         rig_trim(r, (uint64_t)(op >> 6) * MIB(16), op & 0x10);
         return NULL;
     case 12:
-        pool_tick(r->pool);
+        pool_tick(r->pool, NULL);
         return NULL;
     case 13:
         step_fail(r, in);

@@ -69,6 +69,32 @@ class Tracing(Traces):
                         {"SEGMENT", "SEGMENT_FREE"} <= set(kinds), kinds)
         self.assertEqual(usage.Usage(its).live, 0)
 
+    def test_what_limits_give_back_is_there(self):
+        """With what asked for it, each time that something went back, and as a flag of the page."""
+        for number, (options, reasons) in enumerate((
+                ({"GPUCACHE_MAX_IDLE": "64M"}, {"limit"}),
+                ({"GPUCACHE_MIN_FREE": "900M", "SIM_CAPACITY": "1G"}, {"limit"}),
+                ({"GPUCACHE_IDLE_TIMEOUT": "200ms"}, {"timer"}),
+                ({"GPUCACHE_MAX_IDLE": "64M", "GPUCACHE_IDLE_TIMEOUT": "500ms"},
+                 {"limit", "timer"}))):
+            with self.subTest(**options):
+                path = self.file(f"{number}.gct")
+                program = self.program("take a 300000000", "take b 30000000",
+                                       GPUCACHE_TRACE=path, **options)
+                time.sleep(0.3)  # nothing goes back, and nothing says that it does
+                program.do("give a", "give b")
+                self.assertTrue(wait_for(lambda at=path, all=reasons: {
+                    e.text for e in self.of_kind("FLUSH", self.read(at)[1])} >= all))
+                program.end()
+                told = self.of_kind("FLUSH", self.read(path)[1])
+                self.assertEqual({e.text for e in told}, reasons)
+                self.assertTrue(all(e.a for e in told))
+                self.assertEqual(sum(e.a for e in told),
+                                 program.figures()["pools"][0]["flushed_bytes"])
+                page = self.page_of(path)
+                for reason in reasons:
+                    self.assertRegex(page, rf'"flush: \d+ MiB went back \({reason}\)"')
+
     def test_the_options_in_force_are_there(self):
         """Those that are not the defaults when it begins, and each change."""
         program = self.program(GPUCACHE_MAX_IDLE="3G", GPUCACHE_SHARE="2s", GPUCACHE_PARK="off")
@@ -220,11 +246,7 @@ class Tracing(Traces):
 
     def test_parks_and_loans_are_flags_of_the_page(self):
         """Of the process of the page, and in the lane of the other."""
-        name = f"tracing-{os.getpid()}"
-        shared = f"/dev/shm/simulated-gpu-{name}"
-        os.close(os.open(shared, os.O_CREAT | os.O_RDWR, 0o600))
-        self.addCleanup(os.unlink, shared)
-        env = {"SIM_SHARED": name, "SIM_CAPACITY": "1G", "SIM_DEVICES": "1",
+        env = {"SIM_SHARED": self.shared_gpu(), "SIM_CAPACITY": "1G", "SIM_DEVICES": "1",
                "GPUCACHE_SHARE": "10s"}
         lender = self.program(**env)
         lender.do("take a 400000000", "take b 300000000", "give b")

@@ -158,6 +158,14 @@ class Traces(Scratch):
     def program(self, *lines, **options):
         return Program(self, *lines, **{"GPUCACHE_TRACE": self.file("t.gct"), **options})
 
+    def shared_gpu(self):
+        """The name of a simulated GPU that several processes share (SIM_SHARED)."""
+        name = f"traced-{os.getpid()}-{self.id().rpartition('.')[2]}"
+        path = f"/dev/shm/simulated-gpu-{name}"
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        self.addCleanup(os.unlink, path)
+        return name
+
     def await_page(self, program):
         """Until the tool finds the program's page, which comes soon after the first allocation."""
         self.assertTrue(wait_for(lambda: not self.tool("stat", program.pid).returncode), "no page")

@@ -20,7 +20,7 @@ static inline void trim(struct rig *r)
 
 static inline void tick(struct rig *r)
 {
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
 }
 
 static inline void alloc_small(struct rig *r)

@@ -358,7 +358,7 @@ static void *use_until_its_end(void *arg)
         pool_submit(p, requests % 3);
     }
     pool_stats(p, &stats);
-    pool_tick(p);
+    pool_tick(p, NULL);
     pool_for_each_range(p, ignore, NULL);
     return NULL;
 }

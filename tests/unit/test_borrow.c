@@ -128,11 +128,11 @@ RIG_TEST(a_shortage_that_stays_is_told_without_a_wait, *state)
     start(r, MIB(400), MIB(16));
     rig_alloc(r, MIB(20));
     rig_free(r, rig_alloc(r, MIB(8)));
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
     EXPECT_EQ(others.calls_in_background, 1, "112 MiB are free");
     EXPECT_EQ(others.asked_bytes, MIB(200) - MIB(512 - 400 - 20), "after the own idle memory");
     r->model->other_bytes = MIB(100);
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
     EXPECT_EQ(others.calls_in_background, 1, "enough is free");
     EXPECT_EQ(others.calls, 0, "and nobody waits");
 }

@@ -98,7 +98,7 @@ static void make(unsigned call)
     else if (call == TRIM)
         rig_trim(rig, 0, false);
     else if (call == TICK)
-        pool_tick(rig->pool);
+        pool_tick(rig->pool, NULL);
     else
         pool_release(rig->pool, POOL_RELEASE_PENDING);
 }

@@ -22,12 +22,12 @@ RIG_TEST(a_lower_limit_on_idle_memory_is_kept_from_the_next_tick_on, expect_aren
 {
     fill(r, 10);
     EXPECT_EQ(pool_tick_ns(r->pool), 0, "no limit");
-    EXPECT_EQ(pool_tick(r->pool), 0, "everything is kept");
+    EXPECT_EQ(pool_tick(r->pool, NULL), 0, "everything is kept");
     r->config.max_idle_bytes = MIB(16);
     set(r);
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(80), "nothing goes back on the thread that sets it");
     EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "there is something to look at now");
-    EXPECT_EQ(pool_tick(r->pool), MIB(64), "what is over the limit");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(64), "what is over the limit");
     r->config.max_idle_bytes = UINT64_MAX;
     set(r);
     EXPECT_EQ(pool_tick_ns(r->pool), 0, "nothing any more");
@@ -41,7 +41,7 @@ RIG_TEST(memory_left_to_others_can_change, expect_arena(state))
     r->config.min_free_bytes = MIB(400);
     set(r);
     EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "a tick");
-    EXPECT_EQ(pool_tick(r->pool), MIB(48), "352 of 512 MiB were free");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(48), "352 of 512 MiB were free");
 }
 
 RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle,
@@ -52,15 +52,15 @@ RIG_TEST(a_limit_below_what_is_live_is_reached_as_memory_becomes_idle,
     r->config.max_reserved_bytes = MIB(40);
     set(r);
     EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "until the limit is reached");
-    EXPECT_EQ(pool_tick(r->pool), 0, "live memory stays");
+    EXPECT_EQ(pool_tick(r->pool, NULL), 0, "live memory stays");
     EXPECT_EQ(rig_alloc(r, MIB(2)), 0, "and there is none for more");
     EXPECT_EQ(r->status, POOL_LIMIT, "as if the device were full");
     rig_free_every(r, a, 0, 3, 1);
-    EXPECT_EQ(pool_tick(r->pool), MIB(24), "what is free is over the limit");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(24), "what is free is over the limit");
     EXPECT_EQ(pool_tick_ns(r->pool), MS(100), "56 MiB are");
     EXPECT_SOUND(r);
     rig_free_every(r, a, 3, 8, 1);
-    EXPECT_EQ(pool_tick(r->pool), MIB(16), "no more than that");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(16), "no more than that");
     EXPECT_EQ(rig_stats(r).reserved_bytes, MIB(40), "the limit");
     EXPECT_EQ(pool_tick_ns(r->pool), 0, "it holds by itself now");
     EXPECT(rig_alloc(r, MIB(8)), "idle memory serves");
@@ -79,14 +79,14 @@ RIG_TEST(a_timeout_counts_from_the_moment_that_it_is_set, expect_arena(state))
     r->config.idle_timeout_ns = MS(1000);
     set(r);
     EXPECT_EQ(pool_tick_ns(r->pool), MS(125), "an eighth");
-    EXPECT_EQ(pool_tick(r->pool), 0, "no use before was noted: it may have been just now");
+    EXPECT_EQ(pool_tick(r->pool, NULL), 0, "no use before was noted: it may have been just now");
     model_advance(r->model, MS(900));
     a = rig_freed(r, MIB(8));
-    EXPECT_EQ(pool_tick(r->pool), 0, "not yet");
+    EXPECT_EQ(pool_tick(r->pool, NULL), 0, "not yet");
     model_advance(r->model, MS(200));
-    EXPECT_EQ(pool_tick(r->pool), MIB(6), "unused for a second; 8 MiB were in use");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(6), "unused for a second; 8 MiB were in use");
     model_advance(r->model, MS(1000));
-    EXPECT_EQ(pool_tick(r->pool), MIB(8), "then these");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(8), "then these");
 }
 
 RIG_TEST(a_shorter_timeout_counts_from_the_last_use,
@@ -94,11 +94,11 @@ RIG_TEST(a_shorter_timeout_counts_from_the_last_use,
 {
     EXPECT_EQ(pool_tick_ns(r->pool), MS(7500), "an eighth of the time");
     fill(r, 2);
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
     model_advance(r->model, MS(5000));
     r->config.idle_timeout_ns = MS(1000);
     set(r);
-    EXPECT_EQ(pool_tick(r->pool), MIB(16), "unused for five seconds");
+    EXPECT_EQ(pool_tick(r->pool, NULL), MIB(16), "unused for five seconds");
 }
 
 RIG_TEST(memory_in_use_now_and_then_stays, EXPECT_WITH(state, config.idle_timeout_ns, MS(1000)))
@@ -106,7 +106,7 @@ RIG_TEST(memory_in_use_now_and_then_stays, EXPECT_WITH(state, config.idle_timeou
     rig_freed(r, MIB(8));
     for (int i = 0; i < 20; i++) {
         model_advance(r->model, MS(500));
-        EXPECT_EQ(pool_tick(r->pool), 0, "a steady loop does not thrash");
+        EXPECT_EQ(pool_tick(r->pool, NULL), 0, "a steady loop does not thrash");
         rig_free(r, rig_alloc(r, MIB(8)));
     }
     EXPECT_EQ(rig_stats(r).num_device_alloc, 1, "taken once");

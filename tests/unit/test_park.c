@@ -211,11 +211,11 @@ static void press(struct rig *r)
     config.idle_timeout_ns = 1;
     pool_set_config(r->pool, &config);
     model_advance(r->model, MS(1000));
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
     model_advance(r->model, MS(1000));
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
     pool_set_config(r->pool, &r->config);
-    pool_tick(r->pool);
+    pool_tick(r->pool, NULL);
 }
 
 /* Held or away, idle or not: nothing of it is released, moved or taken. */

@@ -88,7 +88,7 @@ static void *ask_and_trim(void *arg)
     while (!atomic_load(&parks_are_over)) {
         const struct pool_trim trim = {0};
         pool_trim(p, &trim);
-        pool_tick(p);
+        pool_tick(p, NULL);
         pool_stats(p, &s);
         if (pool_list_live(p, &range, 1) && pool_is_away(range.addr))
             pool_lookup(range.addr, &block);

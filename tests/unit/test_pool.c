@@ -252,7 +252,7 @@ BACKINGS_TEST(an_abandoned_pool_passes_everything_on)
     EXPECT(!rig_alloc(r, MIB(4)) && r->status == POOL_PASS, "large requests");
     EXPECT(!rig_alloc(r, 100) && r->status == POOL_PASS, "small requests");
     EXPECT_EQ(pool_trim(r->pool, &(struct pool_trim){0}), 0, "nothing to trim");
-    EXPECT_EQ(pool_tick(r->pool), 0, "nothing to look at");
+    EXPECT_EQ(pool_tick(r->pool, NULL), 0, "nothing to look at");
     pool_submit(r->pool, 1);
     pool_leave_single_stream(r->pool);
     EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "nothing is reserved");

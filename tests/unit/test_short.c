@@ -103,7 +103,7 @@ static void run(struct rig *r)
         for (uint32_t i = 0; i < r->count; i++)
             rig_free(r, r->blocks[i].addr);
         calls_in_step = 0;
-        pool_tick(r->pool);
+        pool_tick(r->pool, NULL);
         if (round == 1)
             rig_launch(r, 1, MS(1), 0);
         model_advance(r->model, MS(5));

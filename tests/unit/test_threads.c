@@ -150,7 +150,7 @@ static void *work(void *arg)
         else if (what < 98)
             pool_trim(r->pool, &(struct pool_trim){.keep_bytes = MIB(8)});
         else
-            pool_tick(r->pool);
+            pool_tick(r->pool, NULL);
     }
     return NULL;
 }
@@ -236,7 +236,7 @@ static void *change_config(void *arg)
         pthread_mutex_lock(&besides);
         pool_set_config(r->pool, &c);
         if (pool_tick_ns(r->pool))
-            pool_tick(r->pool);
+            pool_tick(r->pool, NULL);
         pthread_mutex_unlock(&besides);
         usleep(300);
     }
