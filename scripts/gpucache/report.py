@@ -10,7 +10,7 @@ import textwrap
 from gpucache import (frame, options, output, outside, replay, report_json, report_page,
                       report_perfetto, snapshot, symbols, tensors, text, together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
-from gpucache.site import TILL_IDLE, select_marks
+from gpucache.site import LIMIT, TILL_IDLE, select_marks
 from gpucache.trace import NAME
 
 BINARY = ("pytorch",)
@@ -133,8 +133,11 @@ class Report:
     def _out_of_memory(self):
         used, oom = self.usage, self.usage.oom
         others = sum(size for _, _, size in used.neighbours)
-        said = f"Out of memory: {self._name(oom.site)} asked for {text.size(oom.b)}, while " \
-               f"{text.size(oom.a)} of the GPU were free and this process had " \
+        said = "Out of memory" if used.limit is None else "At the limit"
+        said += f": {self._name(oom.site)} asked for {text.size(oom.b)}, "
+        if used.limit is not None:
+            said += f"which {LIMIT} of {text.size(used.limit)} refused, "
+        said += f"while {text.size(oom.a)} of the GPU were free and this process had " \
                f"{text.size(used.live)} live"
         number = len(used.neighbours)
         return said + (f", {text.count(number)} other process{'es' * (number > 1)} "
@@ -362,6 +365,9 @@ class Report:
 
     def mark(self, mark):
         size = text.size(mark.bytes)
+        if mark.limit is not None:
+            return ("limit", f"{size} were asked for by {self._name(mark.site)}, and "
+                             f"{LIMIT} of {text.size(mark.limit)} refused it")
         return {"FLUSH": ("flush", f"{size} went back ({mark.text})"),
                 "ALLOC_FAILED": ("out of memory" if mark.text == "2" else f"error {mark.text}",
                                  f"{size} were asked for by {self._name(mark.site)}"),

@@ -19,12 +19,14 @@ IDLE = KIND["GPU"], KIND["PROCESS"]  # each second, also of a program that does 
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def. live: bytes, then.
-Mark = collections.namedtuple("Mark", "ns kind bytes text site live")
+# limit: of ALLOC_FAILED the bytes of GPUCACHE_MAX_RESERVED, if that refused it.
+Mark = collections.namedtuple("Mark", "ns kind bytes text site live limit", defaults=(None, ))
 # ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
 # of blocks that the driver served, then; away: bytes of it that are parked, on the host.
 Column = collections.namedtuple("Column", "ns held live reserved away", defaults=(0,))
 
 
+LIMIT = "GPUCACHE_MAX_RESERVED"
 DETAILS = ("OOM_STEP", "EXPOSED", "IPC_OPEN")  # of which there may be very many
 
 
@@ -36,6 +38,24 @@ def select_marks(marks, most):
     details = [mark for mark in marks if mark.kind in DETAILS][-most:]
     room = most - len(failed)
     return sorted([*failed, *(others[-room:] if room else []), *details], key=lambda mark: mark.ns)
+
+
+def mark_of(event, name, live):
+    """name: of the event's kind."""
+    if name != "ALLOC_FAILED":
+        said = event.text or str(event.a)
+        if name == "LEND_ASK":
+            said = "some came" if event.b else "none came"
+        return Mark(event.ns, name, event.a, said, event.site, live)
+    refused_by, _, size = event.text.partition("=")
+    limit = int(size) if refused_by == LIMIT and size.isascii() and size.isdecimal() else None
+    return Mark(event.ns, name, event.b, str(event.a), event.site, live, limit)
+
+
+def limit_then(marks, size):
+    """Bytes of the limit that refused the latest request of this size; None: none did."""
+    return next((mark.limit for mark in reversed(marks)
+                 if (mark.kind, mark.bytes) == ("ALLOC_FAILED", size)), None)
 
 
 class Site:

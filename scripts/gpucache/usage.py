@@ -7,8 +7,8 @@ import gc
 import itertools
 
 from gpucache import beside, block_map, detail, outside
-from gpucache.site import (AfterPeak, Away, Block, Column, Floors, Largest, Levels, Mark, Owners,
-                           Site)
+from gpucache.site import (AfterPeak, Away, Block, Column, Floors, Largest, Levels, Owners, Site,
+                           limit_then, mark_of)
 from gpucache.trace import KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
@@ -44,6 +44,7 @@ class Usage:
         self.options = {}       # in force at the start, and not the defaults; {}: not told
         self.outside = outside.Outside()
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
+        self.limit = None       # bytes of GPUCACHE_MAX_RESERVED, if that refused what oom asked for
         self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
         self.peak = self.peak_ns = 0
         self.reserved_peak = self.pool_peak = 0  # pool: without what is beside it
@@ -401,6 +402,7 @@ class Usage:
 
     def _out_of_memory(self, event):
         self.oom = event
+        self.limit = limit_then(self.marks, event.b)
         self._failed(event.ns)
 
     def _failed(self, ns):
@@ -446,15 +448,13 @@ class Usage:
 
     def _mark(self, its):
         name = {number: name for name, number in KIND.items()}[its.kind]
-        size = its.b if name == "ALLOC_FAILED" else its.a
+        mark = mark_of(its, name, self.live)
+        self.marks.append(mark)
         if name in MAPPED and (name != "ALLOC_FAILED" or its.a == OUT_OF_MEMORY):
-            self.moments.at(its.ns, MAPPED[name], self.blocks)
+            self.moments.at(its.ns, MAPPED[name] if mark.limit is None else "the limit",
+                            self.blocks)
         if name == "ALLOC_FAILED" and its.a == OUT_OF_MEMORY:
             self._failed(its.ns)
-        said = its.text or str(its.a)
-        if name == "LEND_ASK":
-            said = "some came" if its.b else "none came"
-        self.marks.append(Mark(its.ns, name, size, said, its.site, self.live))
 
     def _moved(self, event):
         """Memory went to the host, or all that was there came back."""

@@ -42,6 +42,7 @@ static SHIM_COLD bool prepare_alloc(const struct context *c, size_t *size_bytes)
 
 enum served {
     SERVED,        /* *rc is the program's answer */
+    SERVED_LIMIT,  /* the same: an error, because of GPUCACHE_MAX_RESERVED */
     SERVED_NOT,    /* not for the pool: the driver is asked */
     SERVED_IN_VAIN /* the pool has tried all else; *rc is the driver's error for its last call */
 };
@@ -65,7 +66,7 @@ static SHIM_COLD enum served finish_alloc(struct context *c, uint64_t addr, size
     case POOL_NOMEM:
     case POOL_LIMIT:
         *rc = (CUresult)code;
-        return status == POOL_NOMEM ? SERVED_IN_VAIN : SERVED;
+        return status == POOL_NOMEM ? SERVED_IN_VAIN : SERVED_LIMIT;
     case POOL_PASS:
     case POOL_FOREIGN:
     case POOL_INVALID:
@@ -161,14 +162,17 @@ static SHIM_COLD enum served alloc_in_pool(struct context *c, CUdeviceptr *dptr,
     return served;
 }
 
-static SHIM_COLD CUresult alloc_untraced(CUdeviceptr *dptr, size_t bytesize)
+static SHIM_COLD CUresult alloc_untraced(CUdeviceptr *dptr, size_t bytesize, enum served *served)
 {
     CUresult rc;
+    *served = SERVED_NOT;
     if (!dptr || !bytesize)
         return real.cuMemAlloc_v2(dptr, bytesize);
     struct context *c = current_context();
     struct own_call call = {.dptr = dptr, .width = bytesize};
-    if (c && c->pool && alloc_in_pool(c, dptr, bytesize, &call, &rc) != SERVED_NOT)
+    if (c && c->pool)
+        *served = alloc_in_pool(c, dptr, bytesize, &call, &rc);
+    if (*served != SERVED_NOT)
         return rc;
     return pass_alloc(c, dptr, bytesize);
 }
@@ -181,13 +185,13 @@ static SHIM_COLD uint64_t begin_traced(size_t size_bytes)
 }
 
 /* Records an allocation that took the slow way. caller: the code that asked. */
-static SHIM_COLD void note_alloc(CUresult rc, const CUdeviceptr *dptr, size_t size_bytes,
-                                 uint64_t begin_ns, const void *caller)
+static SHIM_COLD void note_alloc(CUresult rc, enum served served, const CUdeviceptr *dptr,
+                                 size_t size_bytes, uint64_t begin_ns, const void *caller)
 {
     uint32_t took_ns = trace_aux(clock_now_ns() - begin_ns);
     trace_steps_end(rc == CUDA_SUCCESS);
     if (rc != CUDA_SUCCESS)
-        oom_note(rc, size_bytes, caller, took_ns);
+        oom_note(rc, size_bytes, caller, took_ns, served == SERVED_LIMIT);
     else if (pool_owns(*dptr))
         TRACE_CALL(ALLOC, .a = *dptr, .b = size_bytes, .aux = took_ns, .caller = caller);
     else
@@ -200,8 +204,9 @@ static __attribute__((noinline)) CUresult alloc_traced(CUdeviceptr *dptr, size_t
     uint64_t addr = likely(dptr) ? take_traced(bytesize) : 0;
     if (unlikely(!addr)) {
         uint64_t begin_ns = begin_traced(bytesize);
-        CUresult rc = alloc_untraced(dptr, bytesize);
-        note_alloc(rc, dptr, bytesize, begin_ns, trace_asker ? trace_asker : caller);
+        enum served served;
+        CUresult rc = alloc_untraced(dptr, bytesize, &served);
+        note_alloc(rc, served, dptr, bytesize, begin_ns, trace_asker ? trace_asker : caller);
         return rc;
     }
     *dptr = addr;
@@ -214,9 +219,10 @@ static __attribute__((noinline)) CUresult alloc_slowly(CUdeviceptr *dptr, size_t
 {
     if (state_detours() & STATE_DETOUR_TRACE)
         return alloc_traced(dptr, bytesize, caller);
-    CUresult rc = alloc_untraced(dptr, bytesize);
+    enum served served;
+    CUresult rc = alloc_untraced(dptr, bytesize, &served);
     if (trace_is_on()) /* since this call: it started the library */
-        note_alloc(rc, dptr, bytesize, clock_now_ns(), trace_asker ? trace_asker : caller);
+        note_alloc(rc, served, dptr, bytesize, clock_now_ns(), trace_asker ? trace_asker : caller);
     return rc;
 }
 
@@ -260,20 +266,21 @@ static bool find_row_bytes(struct context *c, size_t width, size_t *row)
 }
 
 static CUresult alloc_pitch(CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
-                            unsigned element_size)
+                            unsigned element_size, enum served *served)
 {
     CUresult rc;
     size_t row = 0, bytes;
+    *served = SERVED_NOT;
     bool sane = dptr && pitch && width && height && width < SIZE_MAX / 2 &&
                 (element_size == 4 || element_size == 8 || element_size == 16);
     struct context *c = sane ? current_context() : NULL;
     if (c && c->pool && find_row_bytes(c, width, &row) &&
         !__builtin_mul_overflow(row, height, &bytes)) {
         struct own_call call = {dptr, pitch, width, height, element_size, CUDA_SUCCESS};
-        enum served served = alloc_in_pool(c, dptr, bytes, &call, &rc);
-        if (served == SERVED && rc == CUDA_SUCCESS)
+        *served = alloc_in_pool(c, dptr, bytes, &call, &rc);
+        if (*served == SERVED && rc == CUDA_SUCCESS)
             *pitch = row;
-        if (served != SERVED_NOT)
+        if (*served != SERVED_NOT)
             return rc;
     }
     rc = retry_cuMemAllocPitch_v2(dptr, pitch, width, height, element_size);
@@ -286,10 +293,11 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width, size
                             unsigned element_size)
 {
     uint64_t begin_ns = trace_is_on() ? begin_traced(width * height) : 0;
-    CUresult rc = alloc_pitch(dptr, pitch, width, height, element_size);
+    enum served served;
+    CUresult rc = alloc_pitch(dptr, pitch, width, height, element_size, &served);
     if (unlikely(begin_ns))
-        note_alloc(rc, dptr, rc == CUDA_SUCCESS ? *pitch * height : width * height, begin_ns,
-                   __builtin_return_address(0));
+        note_alloc(rc, served, dptr, rc == CUDA_SUCCESS ? *pitch * height : width * height,
+                   begin_ns, __builtin_return_address(0));
     return rc;
 }
 
@@ -316,7 +324,7 @@ static __attribute__((noinline)) bool runtime_malloc_traced(void **p, size_t siz
             return false; /* the runtime asks the driver, whose wrapper records it */
         }
         CUdeviceptr at = (CUdeviceptr)(uintptr_t)*p;
-        note_alloc(CUDA_SUCCESS, &at, size_bytes, begin_ns, caller);
+        note_alloc(CUDA_SUCCESS, SERVED, &at, size_bytes, begin_ns, caller);
         return true;
     }
     *p = (void *)(uintptr_t)addr;

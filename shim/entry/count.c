@@ -142,7 +142,7 @@ static uint64_t array3d_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
                          .aux = KIND_OF_##counter, .caller = __builtin_return_address(0));         \
         } else if (COUNTER_##counter != COUNTER_HOST && rc == CUDA_ERROR_OUT_OF_MEMORY &&          \
                    trace_is_on()) {                                                                \
-            oom_note(rc, BYTES_OF_##symbol, __builtin_return_address(0), 0);                       \
+            oom_note(rc, BYTES_OF_##symbol, __builtin_return_address(0), 0, false);                \
         }                                                                                          \
         return rc;                                                                                 \
     }

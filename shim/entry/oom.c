@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HOLDERS_SHOWN = 3, NEIGHBOURS = 16 };
+enum { HOLDERS_SHOWN = 3, NEIGHBOURS = 16, LIMIT_BYTES = 64 };
 
 static _Atomic uint64_t next_ns; /* no file before */
 
@@ -105,7 +105,18 @@ static void note_around(const struct around *a, uint64_t size_bytes, const void 
               .text = a->neighbours[i].name, .aux = trace_aux((uint64_t)a->device));
 }
 
-static void write_file(uint64_t size_bytes, const void *caller)
+/* Of the current context's device. */
+static uint64_t max_reserved_bytes(void)
+{
+    struct pool_config config = {.max_reserved_bytes = UINT64_MAX};
+    const struct context *c = current_context();
+    if (c)
+        in_force_pool_config(c->device, c->backend.base.total_bytes, &config);
+    return config.max_reserved_bytes;
+}
+
+static __attribute__((noinline)) void write_file(uint64_t size_bytes, const void *caller,
+                                                 const char *refused_by)
 {
     struct trace_dump_told told;
     char largest[400] = "not known";
@@ -125,14 +136,15 @@ static void write_file(uint64_t size_bytes, const void *caller)
         text_add(&t, "%s%s", *gaps ? "; " : "", gaps);
     }
     if (begun && trace_dump_end(&told))
-        log_warn("out of memory: %s were asked for, %s of the GPU are free; %s says who holds "
+        log_warn("out of memory: %s were asked for%s, %s of the GPU are free; %s says who holds "
                  "what: %s",
-                 size_of(size_bytes).text, size_of(a.free_bytes).text, told.name, largest);
+                 size_of(size_bytes).text, refused_by, size_of(a.free_bytes).text, told.name,
+                 largest);
     else if (told.why[0])
-        log_warn("out of memory: %s were asked for, %s of the GPU are free; who holds what: %s; "
+        log_warn("out of memory: %s were asked for%s, %s of the GPU are free; who holds what: %s; "
                  "there is no record in %s: %s",
-                 size_of(size_bytes).text, size_of(a.free_bytes).text, largest, told.name,
-                 told.why);
+                 size_of(size_bytes).text, refused_by, size_of(a.free_bytes).text, largest,
+                 told.name, told.why);
 }
 
 /* One thread in each second. */
@@ -142,14 +154,21 @@ static bool is_due(uint64_t now_ns)
     return now_ns >= due_ns && atomic_compare_exchange_strong(&next_ns, &due_ns, now_ns + SEC_NS);
 }
 
-void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns)
+void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns, bool by_limit)
 {
     int saved_errno = errno, cancel = cancel_forbid();
+    char limit[LIMIT_BYTES] = "", refused_by[2 * LIMIT_BYTES] = "";
+    if (by_limit) {
+        uint64_t bytes = max_reserved_bytes();
+        snprintf(limit, sizeof limit, "GPUCACHE_MAX_RESERVED=%" PRIu64, bytes);
+        snprintf(refused_by, sizeof refused_by,
+                 "; the limit GPUCACHE_MAX_RESERVED of %s refused it", size_of(bytes).text);
+    }
     TRACE_CALL(ALLOC_FAILED, .a = (uint64_t)rc, .b = size_bytes, .aux = trace_aux(took_ns),
-               .caller = caller);
+               .caller = caller, .text = by_limit ? limit : NULL);
     if (rc == CUDA_ERROR_OUT_OF_MEMORY && trace_is_ring(atomic_load(&trace_now)) &&
         trace_dump_is_left() && is_due(clock_now_ns()))
-        write_file(size_bytes, caller);
+        write_file(size_bytes, caller, refused_by);
     cancel_allow(cancel);
     errno = saved_errno;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause
  *
- * What is written when an allocation fails for good (GPUCACHE_TRACE_ON=oom): a dump of the trace's
- * rings with all live blocks and what other processes hold, and one line of the log.
+ * What is written when an allocation fails for good (GPUCACHE_TRACE_ON=oom), because the GPU is
+ * full or GPUCACHE_MAX_RESERVED refused it: a dump of the trace's rings with all live blocks and
+ * what other processes hold, and one line of the log.
  *
  * 1. The failing thread does it after the driver's last answer, with no lock, and gets that answer
  *    as it is. It asks the driver how much memory is free before the dump begins.
@@ -15,10 +16,12 @@
 #include "shim/driver/hooks.h"
 #include "shim/trace/trace.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
-/* The program's allocation failed; the driver's code is rc. Only while a trace is on. Keeps errno.
- * No cancellation point. */
-void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns);
+/* The program's allocation failed; the code is rc. by_limit: GPUCACHE_MAX_RESERVED refused it, and
+ * else the driver. Only while a trace is on. Keeps errno. No cancellation point. */
+void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns,
+              bool by_limit);
 
 #endif

@@ -168,7 +168,7 @@ void trace_note_beside(enum trace_kind kind, const struct trace_event *event, ui
 {
 }
 
-void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns)
+void oom_note(CUresult rc, uint64_t size_bytes, const void *caller, uint64_t took_ns, bool by_limit)
 {
 }
 

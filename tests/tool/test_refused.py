@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Who refused an allocation, a limit or the driver, on the simulated driver."""
+import json
+import re
+import time
+
+from traced import BEGIN, FIRST, KIND, Traces
+
+from gpucache import site, trace, usage
+
+GIB = 1 << 30
+LIMIT = f"GPUCACHE_MAX_RESERVED={GIB}"
+
+
+class Limit(Traces):
+    """GPUCACHE_MAX_RESERVED refuses what the GPU has room for."""
+
+    def failed(self, path):
+        """[(code, bytes, what refused it)]"""
+        return [(e.a, e.b, e.text) for e in self.read(path)[1] if e.kind == KIND["ALLOC_FAILED"]]
+
+    def expect_limit(self, path, first):
+        """In the report, its page and its data. first: a headline, or its beginning."""
+        told = self.tool("report", path).stdout
+        self.assertRegex(told, r"\n.* limit +5 GiB were asked for by .*, and GPUCACHE_MAX_RESERVED "
+                               r"of 1 GiB refused it\n")
+        page = self.page_of(path)
+        marks = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["marks"]
+        self.assertEqual([mark[2].partition(":")[0] for mark in marks if mark[1] == "oom"],
+                         ["limit"])
+        self.assertIn(f"<h1>{first}", page)
+        for said in told, page:
+            self.assertNotRegex(said, "(?i)out of memory|the GPU was full")
+
+    def test_the_line_and_its_record_name_it(self):
+        """A later failure, of the driver's, is none of the limit's."""
+        program = self.program("take a 536870912", GPUCACHE_TRACE_ON="oom",
+                               GPUCACHE_MAX_RESERVED="1G")
+        self.await_page(program)
+        program.do("take b 5368709120")
+        self.assertEqual(self.failed(program.path), [(2, 5 * GIB, LIMIT)])
+        self.assertEqual(usage.Usage(self.read(program.path)[0]).limit, GIB)
+        self.expect_limit(program.path, "At the limit")
+        self.assertRegex(self.tool("report", program.path).stdout,
+                         r"At the limit: \S*ffi\S* asked for 5 GiB, which GPUCACHE_MAX_RESERVED "
+                         r"of 1 GiB refused, while 15.\d GiB of the GPU were free and this process "
+                         r"had 512 MiB live\.\n")
+        self.assertIs(json.loads(self.tool("report", "--json", program.path).stdout)["traces"][0]
+                      ["out_of_memory"], False)
+        self.assertEqual(self.tool("set", program.pid, "MAX_RESERVED=none").returncode, 0)
+        time.sleep(1.1)
+        program.do("take c 21474836480")
+        said = program.end().splitlines(keepends=True)
+        self.assertRegex(said[0], r"^gpucache: warning: out of memory: 5.0 GiB were asked for; "
+                                  r"the limit GPUCACHE_MAX_RESERVED of 1.0 GiB refused it, 15.\d "
+                                  rf"GiB of the GPU are free; {program.path} says who holds "
+                                  r"what: \S*ffi\S* 512.0 MiB\n$")
+        self.assertRegex(said[1], r"out of memory: 20.0 GiB were asked for, 15.\d GiB of the GPU "
+                                  "are free; ")
+        self.assertEqual(len(said), 2)
+        self.assertEqual(self.failed(program.path + ".2")[-1], (2, 20 * GIB, ""))
+        self.assertIn("Out of memory: ", self.tool("report", program.path + ".2").stdout)
+
+    def test_a_trace_of_all_the_time_names_it(self):
+        program = self.program("take a 536870912", "take b 5368709120", GPUCACHE_MAX_RESERVED="1G")
+        self.assertEqual(program.end(), "")
+        self.assertEqual(self.failed(program.path), [(2, 5 * GIB, LIMIT)])
+        self.expect_limit(program.path, "Live memory peaked")
+
+    def test_the_first_call_of_a_process_and_each_way_to_ask(self):
+        """By the runtime, by the driver, and in rows."""
+        first = FIRST.replace("3, 5, 1 << 20", "3 << 10,")
+        _, path = self.run_python(first, "first.gct", GPUCACHE_MAX_RESERVED="1G")
+        self.assertEqual(self.failed(path), [(2, 3 * GIB, LIMIT)])
+        _, path = self.run_python(BEGIN + """
+block, pitch = u64(), size()
+assert cuda.cuMemAlloc_v2(ctypes.byref(block), size(3 << 30)) == 2
+assert cuda.cuMemAllocPitch_v2(ctypes.byref(block), ctypes.byref(pitch), size(1 << 16),
+                               size(1 << 16), 4) == 2
+assert cuda.cuMemAllocAsync(ctypes.byref(block), size(1 << 40), None) == 2 # has no limit
+""", "each.gct", GPUCACHE_MAX_RESERVED="1G")
+        self.assertEqual(self.failed(path), [(2, 3 * GIB, LIMIT), (2, 1 << 32, LIMIT),
+                                             (2, 1 << 40, "")])
+
+    def test_no_other_text_is_a_limit(self):
+        """Nor the text that other failures have, which is none, as in older files."""
+        for words in ("", "GPUCACHE_MAX_RESERVED", "GPUCACHE_MAX_RESERVED=", "MAX_RESERVED=1",
+                      "GPUCACHE_MAX_RESERVED=-1", "GPUCACHE_MAX_RESERVED=\u0661"):
+            event = trace.Event(1, KIND["ALLOC_FAILED"], 2, GIB, 0, 0, 0, 0, words)
+            its = site.mark_of(event, "ALLOC_FAILED", 0)
+            self.assertEqual((its.limit, its.text, its.bytes), (None, "2", GIB), words)
