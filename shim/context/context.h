@@ -232,6 +232,8 @@ uint64_t context_tick(uint64_t *expired_bytes);
 /* The shortest of the ticks that the limits of all pools, the driver's too, ask for; 0: none. */
 uint64_t context_tick_ns(void);
 uint64_t context_idle_bytes(int device);
+/* Device memory of the pools and of the driver's own pools (shim/driver/async_pool.h). */
+uint64_t context_held_bytes(CUdevice device);
 /* See pool_away_bytes. device -1: of all. Takes no lock. */
 uint64_t context_away_bytes(int device);
 /* See pool_behind_work_bytes. */

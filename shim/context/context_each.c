@@ -401,6 +401,20 @@ uint64_t context_away_bytes(int device)
     return bytes;
 }
 
+uint64_t context_held_bytes(CUdevice device)
+{
+    struct pool_stats stats;
+    struct async_stats async;
+    async_pool_stats(device, &async);
+    uint64_t bytes = async.async_reserved_bytes;
+    FOR_EACH_CONTEXT(c)
+        if (c->device == device && c->pool) {
+            pool_stats(c->pool, &stats);
+            bytes += stats.reserved_bytes - min_u64(stats.away_bytes, stats.reserved_bytes);
+        }
+    return bytes;
+}
+
 uint64_t context_behind_work_bytes(int device)
 {
     uint64_t bytes = 0;

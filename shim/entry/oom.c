@@ -4,6 +4,7 @@
  */
 #include "shim/entry/oom.h"
 
+#include "pool/bits.h"
 #include "shim/context/context.h"
 #include "shim/control/tracing.h"
 #include "shim/entry/current.h"
@@ -23,29 +24,33 @@
 
 enum { HOLDERS_SHOWN = 3, NEIGHBOURS = 16, LIMIT_BYTES = 64 };
 
+/* Less that nobody is known to hold is not told: figures are of several moments. */
+#define LITTLE_BYTES (UINT64_C(64) << 20)
+
 static _Atomic uint64_t next_ns; /* no file before */
 
 /* What is known outside the process, asked for before the dump. */
 struct around {
-    int device;          /* -1: no context is current */
-    uint64_t free_bytes; /* 0 also where the driver does not say */
+    int device;                       /* -1: no context is current */
+    uint64_t free_bytes, total_bytes; /* 0 also where the driver does not say */
+    uint64_t held_bytes;              /* context_held_bytes */
     size_t num_neighbours;
     struct neighbour_held neighbours[NEIGHBOURS];
 };
 
 static void look_around(struct around *a)
 {
-    uint64_t total_bytes;
     struct context *c = current_context();
     *a = (struct around){.device = c ? c->device : -1};
     if (!c)
         return;
     struct backend *b = &c->backend.base;
     if (context_pin(c)) {
-        if (b->ops->mem_info(b, &a->free_bytes, &total_bytes))
-            a->free_bytes = 0;
+        if (b->ops->mem_info(b, &a->free_bytes, &a->total_bytes))
+            a->free_bytes = a->total_bytes = 0;
         context_unpin(c);
     }
+    a->held_bytes = context_held_bytes(c->device);
     a->num_neighbours = lend_list(&c->uuid, a->neighbours, NEIGHBOURS);
 }
 
@@ -77,6 +82,26 @@ static __attribute__((noinline)) void add_largest(struct text *t, const struct a
             n++;
         }
     }
+}
+
+/* What is neither free nor held by one of whom the process knows. What the driver serves is known
+ * for all devices together, so it may be more. */
+static uint64_t unknown_bytes(const struct around *a)
+{
+    uint64_t known = a->free_bytes + a->held_bytes + trace_dump_of_driver();
+    for (size_t i = 0; i < a->num_neighbours; i++)
+        known += a->neighbours[i].bytes;
+    return a->total_bytes - min_u64(known, a->total_bytes);
+}
+
+static __attribute__((noinline)) void add_unknown(struct text *t, const struct around *a)
+{
+    uint64_t bytes = unknown_bytes(a);
+    if (bytes > LITTLE_BYTES)
+        text_add(t,
+                 "; %s are none of these: CUDA contexts, other memory, processes without the "
+                 "library",
+                 size_of(bytes).text);
 }
 
 /* Why the holders may not be all; "": they are. Static; who dumps is alone. */
@@ -119,7 +144,7 @@ static __attribute__((noinline)) void write_file(uint64_t size_bytes, const void
                                                  const char *refused_by)
 {
     struct trace_dump_told told;
-    char largest[400] = "not known";
+    char largest[500] = "not known";
     struct text t = {largest, sizeof largest, 0};
     struct around a;
     look_around(&a);
@@ -133,6 +158,7 @@ static __attribute__((noinline)) void write_file(uint64_t size_bytes, const void
         const char *gaps = say_gaps();
         note_around(&a, size_bytes, caller, gaps);
         add_largest(&t, &a);
+        add_unknown(&t, &a);
         text_add(&t, "%s%s", *gaps ? "; " : "", gaps);
     }
     if (begun && trace_dump_end(&told))

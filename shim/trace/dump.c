@@ -5,6 +5,7 @@
 #include "shim/trace/dump.h"
 
 #include "shim/process/clock.h"
+#include "shim/stats/counters.h"
 #include "shim/trace/beside.h"
 #include "shim/trace/fast.h"
 #include "shim/trace/file.h"
@@ -44,6 +45,7 @@ static struct {
 } sites[SITES];
 static struct trace_holder holders[HOLDERS];
 static size_t num_holders;
+static uint64_t of_driver_bytes;
 
 void trace_dump_set_path(const char *name)
 {
@@ -159,6 +161,8 @@ static void take_beside(const struct trace_beside *r)
     bool comes = r->kind == TRACE_PASSED;
     if (r->is_held)
         count_caller(r->more, r->b);
+    if (r->is_held && r->group != COUNTER_ASYNC)
+        of_driver_bytes += r->b;
     if (r->ticks < start_ticks)
         trace_note(
             (enum trace_kind)r->kind,
@@ -215,6 +219,7 @@ static bool begin_dump(void)
     memset(grown, 0, sizeof grown);
     memset(sites, 0, sizeof sites);
     num_holders = 0;
+    of_driver_bytes = 0;
     find_start();
     begin_header();
     free(writer.paths);
@@ -302,6 +307,7 @@ static void tell_driver_blocks(void)
         if (!o->live || o->kind != TRACE_ALLOC_DRIVER)
             continue;
         count_caller(o->caller, o->size_bytes);
+        of_driver_bytes += o->size_bytes;
         if (o->seen != dump_number)
             note_owner(TRACE_ALLOC_DRIVER, o);
     }
@@ -346,6 +352,11 @@ void trace_dump_now(void)
         rest += sites[i].bytes;
     add_holder("code that is not known", rest);
     writer.still_ns = 0;
+}
+
+uint64_t trace_dump_of_driver(void)
+{
+    return of_driver_bytes;
 }
 
 size_t trace_dump_holders(struct trace_holder *out, size_t most)

@@ -51,6 +51,9 @@ struct trace_holder {
     uint64_t bytes;
 };
 size_t trace_dump_holders(struct trace_holder *out, size_t most);
+/* Live bytes of blocks that the driver served, and of memory beside the pool that is in none of the
+ * driver's own pools (shim/trace/beside.h), of all devices. After trace_dump_now. */
+uint64_t trace_dump_of_driver(void);
 /* False: there is no file, or it could not be written and is gone; told->why has a sentence. */
 bool trace_dump_end(struct trace_dump_told *told);
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Who refused an allocation, a limit or the driver, on the simulated driver."""
+"""Who refused an allocation, a limit or the driver, and what nobody is known to hold then, on the
+simulated driver."""
 import json
 import re
 import time
 
-from traced import BEGIN, FIRST, KIND, Traces
+from fake import wait_for
+from traced import BEGIN, FIRST, KIND, TELL, Program, Traces
 
 from gpucache import site, trace, usage
 
@@ -89,3 +91,52 @@ assert cuda.cuMemAllocAsync(ctypes.byref(block), size(1 << 40), None) == 2 # has
             event = trace.Event(1, KIND["ALLOC_FAILED"], 2, GIB, 0, 0, 0, 0, words)
             its = site.mark_of(event, "ALLOC_FAILED", 0)
             self.assertEqual((its.limit, its.text, its.bytes), (None, "2", GIB), words)
+
+
+class NobodyKnown(Traces):
+    """GPUCACHE_TRACE_ON=oom: memory that is neither free nor held by whom the line can name."""
+    SAID = ("; 5.0 GiB are none of these: CUDA contexts, other memory, processes without the "
+            "library")
+
+    def shared(self, bytes_of_another):
+        """The options of processes that share a GPU, on which one without the library has so
+        much."""
+        env = {"SIM_SHARED": self.shared_gpu(), "SIM_DEVICES": "1", "SIM_CAPACITY": "16G",
+               "GPUCACHE_SHARE": "0"}
+        Program(self, f"take a {bytes_of_another}", **{**env, "LD_PRELOAD": ""})
+        return env
+
+    def line(self, script, **options):
+        """What it says of holders."""
+        said, _ = self.run_python(TELL + BEGIN + script + """
+assert cuda.cuMemAlloc_v2(ctypes.byref(u64()), size(20 << 30)) == 2
+""", "t.gct", GPUCACHE_TRACE_ON="oom", **options)
+        return re.findall(r"who holds what: (.*)\n", said)[0]
+
+    def test_a_process_without_the_library(self):
+        """Beside the program's own memory of each kind, which is not told twice, and beside a
+        process with the library."""
+        env = self.shared(5 * GIB)
+        other = Program(self, "take a 2147483648", **env)
+        self.await_page(other)
+        self.assertTrue(wait_for(lambda: re.search(
+            r"reserved_bytes\W+[1-9]", self.tool("stat", "--json", other.pid).stdout)))
+        self.assertRegex(self.line("""
+alloc(1 << 30)
+idle = alloc(1 << 30)
+good(cuda.cuMemFree_v2(idle))
+alloc(3 << 30)
+got(cuda.cuMemAllocAsync, size(1 << 30), None)
+create(1 << 30)
+""", GPUCACHE_MAX_BLOCK="2G", **env), r"^\S*ffi\S* 6.0 GiB, process \d+ \(python\S*\) 2.0 GiB"
+                         + self.SAID + "$")
+        told = self.tool("report", self.file("t.gct")).stdout
+        self.assertIn(" 5 GiB of the GPU are neither: CUDA contexts, ", told)
+
+    def test_a_little_is_not_told(self):
+        env = self.shared(60_000_000)
+        self.assertRegex(self.line("alloc(1 << 30)", **env), r"^\S*ffi\S* 1.0 GiB$")
+
+    def test_it_is_told_where_nobody_holds_anything(self):
+        env = self.shared(5 * GIB)
+        self.assertRegex(self.line("", **env), "^no holder is known" + self.SAID + "$")
