@@ -148,13 +148,13 @@ static enum page_reply write_receipt(const struct park_receipt *r, bool wakes, u
     return codes[r->outcome];
 }
 
-static enum page_reply refuse_park(const char *why, bool wakes, struct command_reply *reply)
+static void refuse_park(const char *why, struct command_reply *reply)
 {
     struct park_receipt r = {.outcome = PARK_IS_REFUSED};
     struct text text = {r.why, sizeof r.why, 0};
 
     text_add(&text, "%s", why);
-    return write_receipt(&r, wakes, 0, reply);
+    write_receipt(&r, false, 0, reply);
 }
 
 /* The request's turn on the park thread, and its end there. True: *out is its receipt. */
@@ -227,16 +227,19 @@ static bool begin_park(struct park_request *w, const struct command *c, struct c
     }
     w->wish.whole = whole;
     w->wish.wait_ns = wait_ms * MS_NS;
-    if (gpu &&
-        !command_device(gpu, pools, context_report(pools, REPORT_ROWS_MAX), &w->wish.device)) {
-        *code =
-            command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
+    *code = PAGE_REPLY_REFUSED;
+    const char *why = whole_lock_refusal();
+    if (why) {
+        refuse_park(why, reply);
         return false;
     }
-    *code = PAGE_REPLY_REFUSED;
+    if (gpu &&
+        !command_device(gpu, pools, context_report(pools, REPORT_ROWS_MAX), &w->wish.device)) {
+        command_error(reply, PAGE_REPLY_REFUSED, "the process has no pool on gpu %.60s", gpu);
+        return false;
+    }
     if (in_force()->park.off || capture_open()) {
-        *code = refuse_park(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off",
-                            false, reply);
+        refuse_park(capture_open() ? "a stream capture is open" : "GPUCACHE_PARK=off", reply);
         return false;
     }
     w->frameworks = frameworks;
@@ -264,6 +267,12 @@ static bool is_unused(struct park_request *w, struct command_reply *reply, enum 
         return false;
     }
     w->unused_until_ns = 0;
+    const char *why = whole_lock_refusal();
+    if (why) {
+        refuse_park(why, reply);
+        *code = PAGE_REPLY_REFUSED;
+        return false;
+    }
     flush_first(w);
     return true;
 }
@@ -319,8 +328,13 @@ enum page_reply command_wake(const struct command *c, struct command_reply *repl
         if (!command_number(c, "drop", 1, &drops, reply))
             return PAGE_REPLY_BAD;
         w->drops = drops;
+        const char *locked = whole_lock_refusal();
+        if (locked) {
+            r.outcome = PARK_IS_REFUSED;
+            snprintf(r.why, sizeof r.why, "%s", locked);
+        }
         /* It may be parked in a moment. */
-        if (!park_is_parked() && !park_is_busy() && !(drops && park_retained_bytes()))
+        if (locked || (!park_is_parked() && !park_is_busy() && !(drops && park_retained_bytes())))
             return write_receipt(&r, true, 0, reply);
     }
     if (!w->number)

@@ -118,6 +118,25 @@ static void query_state(void *arg)
     q->rc = STEP(real, GetState, &q->state);
 }
 
+static const char LOCKED[] = "another process has locked it";
+
+/* It counts as a call scope, and is none: the calls that begin one may end a process that is
+ * checkpointed. */
+const char *whole_lock_refusal(void)
+{
+    CUprocessState now = CU_PROCESS_STATE_RUNNING;
+
+    call_scope_depth++;
+    atomic_fetch_add(&call_scope_count, 1);
+    if (!atomic_load(&call_scope_barred) && hooks_present(HOOK_cuCheckpointProcessLock) &&
+        real.cuCheckpointProcessGetState &&
+        real.cuCheckpointProcessGetState(getpid(), &now) != CUDA_SUCCESS)
+        now = CU_PROCESS_STATE_RUNNING;
+    atomic_fetch_sub(&call_scope_count, 1);
+    call_scope_depth--;
+    return now == CU_PROCESS_STATE_RUNNING ? NULL : LOCKED;
+}
+
 static const char *refusal_of_driver(char why[PARK_WHY_BYTES])
 {
     struct question q;
@@ -133,7 +152,7 @@ static const char *refusal_of_driver(char why[PARK_WHY_BYTES])
         snprintf(why, PARK_WHY_BYTES, "the driver makes no checkpoints here: error %d", (int)q.rc);
         return why;
     }
-    return q.state == CU_PROCESS_STATE_RUNNING ? NULL : "another process has locked it";
+    return q.state == CU_PROCESS_STATE_RUNNING ? NULL : LOCKED;
 }
 
 static const char *refusal_of_memory(void)

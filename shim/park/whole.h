@@ -55,6 +55,9 @@
  *     warning, requests are answered, and an exit waits no longer. Calls that wait get an error
  *     each GPUCACHE_PARK_WAIT, but not before 20 s. The park thread stays in the call. If that
  *     returns, all goes on.
+ * 11. While another process has locked this one each call of the driver's blocks until the unlock,
+ *     but for the question about the state. The control thread would be in such a call, and the
+ *     asker would learn nothing. So a request to park or to wake begins with that question.
  *
  * On the park thread, but for the questions.
  */
@@ -73,6 +76,9 @@ extern atomic_bool whole_shares __attribute__((visibility("hidden")));
 
 /* Step 3. NULL: it may go. Else one sentence, in `why` or static. The gate is open or PARKED. */
 const char *whole_refusal(char why[PARK_WHY_BYTES]);
+/* Step 11. NULL: no other process has locked this one; or the driver is closed, or the process
+ * leaves. Else one sentence. Calls nothing that blocks then. On the control thread. */
+const char *whole_lock_refusal(void);
 /* In LEAVING. True: the process is off the GPU, and r->whole_bytes is what that freed. False, with
  * r->why: step 5. */
 bool whole_close(struct park_receipt *r);

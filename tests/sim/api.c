@@ -94,8 +94,13 @@ static void end_if_checkpointed(const char *symbol, bool touches)
         fprintf(stderr, "sim: %s in a checkpointed process\n", symbol);
         abort();
     }
-    if (strcmp(how, "segv") == 0 && touches)
+    if (strcmp(how, "segv") == 0 && touches) {
+        sigset_t fault; /* the kernel sends it although the thread blocks it */
+        sigemptyset(&fault);
+        sigaddset(&fault, SIGSEGV);
+        pthread_sigmask(SIG_UNBLOCK, &fault, NULL);
         raise(SIGSEGV);
+    }
 }
 
 /* At exit the driver ends before the threads do. It gives nothing back, because threads may still
