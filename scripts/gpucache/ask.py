@@ -28,7 +28,7 @@ RECORDER = 1 << 40
 # Another asker may write the same number to the doorbell; who waits rings again.
 RING_EVERY_S = 0.05
 # The thread at a doorbell rests a millisecond after each ring. Where no ring finds it for so long,
-# a process that /proc does not show has ended or is stopped.
+# a process that /proc does not show has ended or is stopped, and another may run another program.
 SILENCE_S = 2.0
 WATCH_NS = 5 * 10**9
 
@@ -245,10 +245,13 @@ class Line:
             if silence_s > SILENCE_S:
                 raise Fault("nobody listens at its page: it has ended, or is stopped")
             return
-        if process.has_ended(pid):
+        if process.has_ended(pid) or \
+                process.start_ticks(pid) not in (None, self.page.start_ticks):
             raise Fault("it has ended")
         if process.state(pid) in ("T", "t"):
             raise Fault("it is stopped: ask again when it goes on")
+        if silence_s > SILENCE_S and not self.page.is_of(pid):
+            raise Fault("it runs another program by now")
 
     def _reply(self, start):
         size = min(self._get(tables.PAGE_SLOT, "reply_bytes", start),

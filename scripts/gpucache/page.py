@@ -169,6 +169,12 @@ class Page:
         """Is it of another boot: of another machine that shares the folder, as a rule?"""
         return self.boot_id() not in (b"", process.boot_id())
 
+    def is_of(self, pid):
+        """Does the program that made the page still run in this process? A program that replaced it
+        (exec) has its number and its start, and not its page."""
+        names = process.mapped(pid, PAGE_NAMES)
+        return names is None or self.name in names
+
     def open(self, flags=os.O_RDONLY):
         return self.folder.open(self.name, flags)
 
@@ -359,13 +365,6 @@ def _places_of(pid, uid):
     return candidates
 
 
-def is_of(page, pid):
-    """Does the program that made the page still run in this process? A program that replaced it
-    (exec) has its number and its start, and not its page."""
-    names = process.mapped(pid, PAGE_NAMES)
-    return names is None or page.name in names
-
-
 def need_right(all_users):
     """Faults if somebody who is not root wants the pages of all users."""
     if all_users and os.geteuid() != 0:
@@ -432,7 +431,7 @@ def find(pid):
                 page = Page(folder, name, pid)
                 if (page.inner_pid, page.start_ticks) == identity[1:] and \
                         identity[0] in (None, page.namespace):
-                    page.pid = pid if is_of(page, pid) else None
+                    page.pid = pid if page.is_of(pid) else None
                     return page, complaints
         return None, complaints
     found = []

@@ -10,6 +10,7 @@ LIMITS = ("MAX_RESERVED", "MAX_IDLE", "MIN_FREE", "IDLE_TIMEOUT")
 FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_calls_saved",
                                                   "saved_ns"]
 PATIENCE_S = 0.3
+ENDS_S = 0.1
 POOLS_MAX = 128  # of one process: CONTEXTS_MAX of the library
 LONGEST = 100  # letters of a word that a page says, where it stands in a table
 
@@ -291,11 +292,24 @@ def running(all_users=False, gpus=None, clean=False):
     return found, complaints
 
 
+def _ends_now(pid):
+    """The memory of a process that ends goes first: what /proc says of it is then cut off, or
+    empty. The end follows."""
+    end = time.monotonic() + ENDS_S
+    while not process.has_ended(pid):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
 def why_no_page(pid):
     """The sentence about a process that has no page."""
     if process.has_ended(pid):
         return "no such process"
     loaded = process.has_library(pid)
+    if not loaded and _ends_now(pid):
+        return "it has ended"
     if loaded is None:
         return NOT_SHOWN
     if not loaded:
@@ -303,8 +317,8 @@ def why_no_page(pid):
     folder = process.environ(pid, "GPUCACHE_DIR") or ""
     if folder.lower() == "none":
         return "it has no page of live state: it was started with GPUCACHE_DIR=none"
-    return "it has no page of live state: it has allocated no device memory yet, could make no " \
-           f"file in {folder or 'the usual folders'}, or has an older library"
+    return "it has no page of live state: it has allocated no device memory yet, is about to " \
+           f"end, could make no file in {folder or 'the usual folders'}, or has an older library"
 
 
 def one(pid, gpus=None, fresh=True):

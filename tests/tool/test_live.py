@@ -54,9 +54,9 @@ def two_sizes(count):
 class Program(programs.Talker):
     """A process under the library."""
 
-    def __init__(self, case, *options, prefix=(), **env):
+    def __init__(self, case, *options, prefix=(), more=MORE, **env):
         super().__init__(
-            [*prefix, sys.executable, TOOL, "run", *options, "--", *programs.python(MORE)],
+            [*prefix, sys.executable, TOOL, "run", *options, "--", *programs.python(more)],
             {**os.environ, "LD_LIBRARY_PATH": FOLDERS, "SIM_DEVICES": "2", **env}, stderr=None)
         case.addCleanup(self.end)
         case.addCleanup(self.finish)
@@ -207,8 +207,8 @@ class Live(Case):
         program = Program(self, GPUCACHE_DIR="/proc/none", GPUCACHE_LOG="off")
         program.do("alloc(64)")
         self.says(tool("stat", program.pid), 1, f"PID {program.pid}: it has no page of live state: "
-                  "it has allocated no device memory yet, could make no file in /proc/none, or has "
-                  "an older library")
+                  "it has allocated no device memory yet, is about to end, could make no file in "
+                  "/proc/none, or has an older library")
         self.assertEqual(program.finish()[0], 0)
 
     def test_a_process_with_a_folder_of_its_own_is_found_by_its_pid(self):
