@@ -17,12 +17,12 @@ MIB = 1 << 20
 
 
 class Process:
-    """A process under the library, and its page."""
+    """A process under the library, and its page. prefix: a command that runs the program."""
 
-    def __init__(self, test, gpu, pages, **options):
+    def __init__(self, test, gpu, pages, prefix=(), **options):
         env = programs.environ(LIBRARY, FOLDERS, SIM_SHARED=gpu, GPUCACHE_DIR=pages,
                                **{"SIM_DEVICES": "1", **options})
-        self.talker = programs.Talker([PARKER], env, stderr=None)
+        self.talker = programs.Talker([*prefix, PARKER], env, stderr=None)
         test.addCleanup(self.talker.end)
         self.pid = self.talker.pid
         self.do("make 1 1", "drop")

@@ -4,10 +4,23 @@
 import contextlib
 import os
 import resource
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
+import unittest
 
 from parking import DONE, MIB, REFUSED, T, Base
+
+# Runs a program that has no right of root's to the files of others.
+PLAIN = (sys.executable, "-c", """
+import ctypes, os, sys
+PR_CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2
+for right in DAC_OVERRIDE, DAC_READ_SEARCH:
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, right, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+""")
 
 
 class Folder(Base):
@@ -93,6 +106,39 @@ class Folder(Base):
             self.assertIn("belongs to another user", reply["why"])
         self.assertEqual(p.do("check"), "right")
         self.assertEqual(p.state()["counters"]["num_wakes"], 0)
+
+    def test_a_folder_that_the_process_may_not_reach_or_fill_is_refused(self):
+        p = self.start("make 8 20", prefix=PLAIN)
+        inside = os.path.join(self.folder, "inside")
+        os.mkdir(inside)
+        try:
+            for folder, mode, words in ((self.folder, 0o000, f"{inside} is out of reach"),
+                                        (inside, 0o500, f"the process may not write to {inside}")):
+                if os.geteuid() == 0:
+                    os.chown(self.folder, 12345, 12345)
+                os.chmod(folder, mode)
+                _, reply = self.park(p, f"park to={inside}", REFUSED)
+                self.assertEqual(reply["why"], words)
+                self.assertNotIn("to", reply)
+                self.assertEqual(p.park_fields()["away_bytes"], 0)
+                self.assertEqual(p.do("check"), "right")
+                os.chmod(folder, 0o755)
+        finally:
+            os.chmod(self.folder, 0o755)
+        self.park(p, f"park to={inside}")
+        self.assertEqual(p.do("check"), "right")
+        self.assertEqual(os.listdir(inside), [])
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare") and not subprocess.run(
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/mnt"],
+        stderr=subprocess.DEVNULL).returncode, "no mount namespaces here")
+    def test_a_folder_on_a_read_only_mount_is_refused(self):
+        p = self.start("make 8 20", prefix=(
+            "unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro tmpfs "$0" && exec "$@"',
+            self.folder))
+        _, reply = self.park(p, f"park to={self.folder}", REFUSED)
+        self.assertEqual(reply["why"], f"the process may not write to {self.folder}")
+        self.assertEqual(p.do("check"), "right")
 
     def test_too_little_room_changes_nothing(self):
         """A limit on the size of a file, in place of a full disk."""
