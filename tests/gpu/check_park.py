@@ -4,6 +4,7 @@ simulated driver stands in for theirs; some are wrong on purpose. check_park.py 
 import os
 import sys
 import tempfile
+import threading
 import types
 
 sys.dont_write_bytecode = True
@@ -157,6 +158,34 @@ def report_is_judged():
         ["met", "met", "not told apart", "MISSED"]
 
 
+class Late(parked.Parked):
+    """A process that is said to be parked half a second before it is."""
+
+    def park(self):
+        self.parking = threading.Timer(0.5, super().park)
+        self.parking.start()
+        return parked.MIB, 0.1, 0.1
+
+    def do(self, line, seconds=90):
+        if line == "touch":
+            self.parking.join()
+        return super().do(line, seconds)
+
+
+def early_replies_are_noticed(build, folder):
+    """Only the memory of the one that speaks too early is not there at its reply."""
+    suite = base.Suite(folder, True, build, False)
+    suite.build_library()
+    verdicts = []
+    for kind in parked.Parked, Late:
+        part_cycle.Parked = kind
+        part_cycle.large(suite, folder, parked.GIB // 8)
+        verdicts.append([row.verdict for row in suite.rows if row.verdict.startswith("FAIL")])
+        suite.rows.clear()
+    part_cycle.Parked = parked.Parked
+    return verdicts == [[], ["FAIL: memory stays"]]
+
+
 def targets_are_judged():
     """Of a GPU; times of a simulated one mean nothing."""
     gpu, simulated = types.SimpleNamespace(simulate=None), types.SimpleNamespace(simulate="build")
@@ -172,6 +201,7 @@ def main():
     part_beside.HANGS_S = 10
     with tempfile.TemporaryDirectory() as folder:
         stand_in(folder, STAND_IN)
+        failed += judged(early_replies_are_noticed(sys.argv[1], folder), "early replies")
         failed += judged(cost_is_judged(sys.argv[1], folder), "what the recorder costs")
         for part, cases in CASES.items():
             for wrong, expected in cases.items():
