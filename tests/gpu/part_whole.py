@@ -46,6 +46,14 @@ for step, args in ("Lock", limit_ms), ("Checkpoint", None), ("Restore", None), (
     code = getattr(cuda, "cuCheckpointProcess" + step)(int(sys.argv[1]), args)
     print(step, code, time.monotonic() - start)"""
 
+# Makes such a step for each line of its input.
+STEPS = """import ctypes, sys
+cuda, limit_ms = ctypes.CDLL("libcuda.so.1"), (ctypes.c_uint64 * 8)(10000)
+print("ready", cuda.cuInit(0), flush=True)
+for line in sys.stdin:
+    step = getattr(cuda, "cuCheckpointProcess" + line.strip())
+    print(step(int(sys.argv[1]), limit_ms if line.strip() == "Lock" else None), flush=True)"""
+
 
 class Late(Exception):
     """A step passed its bound. The process is killed."""
@@ -323,6 +331,30 @@ def first_calls(suite, start, end):
     sound(suite, "first calls: contents", wrong)
 
 
+def locked(suite, start, env):
+    """Another process locks it, and takes a checkpoint. Requests say so at once, and harm nothing."""
+    with ending(start()) as listed:
+        p = listed[0]
+        listed.append(Talker([sys.executable, "-c", STEPS, str(p.process.pid)], env))
+        for steps in ("Lock", "Unlock"), ("Lock", "Checkpoint", "Restore", "Unlock"):
+            for number, step in enumerate(steps):
+                code = listed[1].do(step)
+                if code != "0":
+                    raise base.Skip(f"{step} answers {code}")
+                if number >= len(steps) // 2:
+                    continue
+                for words in "park", "park whole=1", "wake":
+                    code, reply, seconds = p.ask(words)
+                    said = reply.get("why", reply)
+                    right = code == p.tables.PAGE_REPLY_REFUSED and "locked" in said
+                    suite.row(f"{step}ed by another process: {words}", "", base.seconds(seconds),
+                              verdict=f"ok: {said}" if right else f"FAIL: {code}, {said}")
+        code, reply, _ = p.ask("park")
+        suite.row("unlocked: park", verdict="ok" if code == p.tables.PAGE_REPLY_DONE else
+                  f"FAIL: {code}, {reply}")
+        sound(suite, "unlocked: contents", p.do("check"))
+
+
 def hog(suite, observer):
     """A process, without the library, that takes what a restore needs. It has a context, too."""
     taken = observer.settled() - GIB * 3 // 2
@@ -408,6 +440,7 @@ def whole(suite):
         stack.callback(observer.end)
         case("64 MiB", smallest, start, observer)
         case("two at once", two, start)
+        case("a process that is locked", locked, start, dict(suite.bare_env, **options))
         case("an exit while it is out", exits, start)
         case("much memory", large, lambda: start(mib=size // MIB), observer)
         case("the driver alone, much memory", alone, f"the driver alone, {size / GIB:g} GiB",
