@@ -332,7 +332,7 @@ def first_calls(suite, start, end):
 
 
 def locked(suite, start, env):
-    """Another process locks it, and takes a checkpoint. Requests say so at once, and harm nothing."""
+    """Another process locks it, and takes a checkpoint. Requests say so at once."""
     with ending(start()) as listed:
         p = listed[0]
         listed.append(Talker([sys.executable, "-c", STEPS, str(p.process.pid)], env))
