@@ -343,15 +343,15 @@ void move_needs(uint64_t needs_bytes[])
 }
 
 /* One range that is live now: the bytes of it that the store has. */
-static bool restore_range(void *arg, uint64_t addr, uint64_t size_bytes)
+static bool restore_range(void *reads, uint64_t addr, uint64_t size_bytes)
 {
     const struct store_row *row;
     uint64_t end = addr + size_bytes;
 
-    (void)arg;
     while (addr < end && (row = store_find(&store, addr, end)) != NULL) {
         uint64_t from = max_u64(addr, row->addr), to = min_u64(end, row->addr + row->size_bytes);
 
+        *(bool *)reads = true;
         if ((!retain_is_on() || retain_is_away(row)) &&
             !batch_add(from, to - from, row->offset + (from - row->addr)))
             return false;
@@ -360,7 +360,8 @@ static bool restore_range(void *arg, uint64_t addr, uint64_t size_bytes)
     return true;
 }
 
-static int copy_all_back(void)
+/* *reads: the program has memory whose bytes the store has. */
+static int copy_all_back(bool *reads)
 {
     char why[PARK_WHY_BYTES];
 
@@ -368,7 +369,7 @@ static int copy_all_back(void)
     for (size_t i = 0; i < held.count; i++) {
         copy_near(held.contexts[i]->device);
         copy_open(atomic_load(&held.contexts[i]->ctx));
-        bool done = pool_park_each(held.contexts[i]->pool, restore_range, NULL) && batch_run();
+        bool done = pool_park_each(held.contexts[i]->pool, restore_range, reads) && batch_run();
         copy_close();
         batch_clear();
         if (!done && !held_is_lost(held.contexts[i], (int)batch_code()))
@@ -380,10 +381,11 @@ static int copy_all_back(void)
 int move_back(void)
 {
     int code = held_map();
+    bool reads = false;
 
     if (!code)
-        code = copy_all_back();
-    if (!code && !store_is_whole(&store))
+        code = copy_all_back(&reads);
+    if (!code && reads && !store_is_whole(&store)) /* what nobody needs may be lost */
         code = CUDA_ERROR_OPERATING_SYSTEM;
     if (code) {
         held_end(true, NULL); /* step 6 */

@@ -18,6 +18,7 @@
  *   cut FOLDER       the nameless files of the folder that are mapped here, now or as soon as there
  *                    is one, are as if cut off,
  *   mend, forget     .. and no more; or they are gone by now
+ *   lose             the disk loses bytes of files: the kernel tells it once
  *   work THREADS     threads begin to fill, copy and check blocks of their own
  *   rest             they end; "right", or how many words were wrong
  *   queries          of an event and a stream, and waits for them
@@ -36,6 +37,7 @@
 #include "tests/preload/scene.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 enum {
     BLOCKS_MAX = 4096,
@@ -236,6 +238,17 @@ static void mend(bool keeps)
     }
 }
 
+static atomic_bool loses;
+
+/* In place of the C library's. */
+int msync(void *at, size_t size_bytes, int flags)
+{
+    if (!atomic_exchange(&loses, false))
+        return (int)syscall(SYS_msync, at, size_bytes, flags);
+    errno = EIO;
+    return -1;
+}
+
 static pthread_t threads[THREADS_MAX];
 static unsigned num_threads;
 static atomic_bool stops;
@@ -376,6 +389,8 @@ static bool obey(const char *line)
         mend(true);
     } else if (!strncmp(line, "forget", 6)) {
         mend(false);
+    } else if (!strncmp(line, "lose", 4)) {
+        atomic_store(&loses, true);
     } else if (!strncmp(line, "swap", 4) || !strncmp(line, "exchange", 8)) {
         swap(*line == 's');
     } else if (!strncmp(line, "queries", 7)) {

@@ -93,6 +93,25 @@ class Folder(Base):
         self.assertEqual(self.park(p, "park to=host")[1]["to"], self.folder)
         self.assertEqual(p.do("check"), "right")
 
+    def test_too_many_parts_are_refused_and_none_is_lost(self):
+        """Each park that joins has a file of its own."""
+        p = self.start("make 4 20")
+        code, parts = DONE, 0
+        while code == DONE and parts < 100:
+            code, value, reply = p.ask(f"park to={self.folder}")
+            parts += value > 0
+            p.do("take 8")  # which is here
+        self.assertEqual((code, reply.get("why")),
+                         (REFUSED, "it was parked in too many parts: wake it first"), reply)
+        self.assertGreater(parts, 40)
+        before = p.state()["pools"][0]["away_bytes"]
+        self.park(p, f"park to={self.folder}", REFUSED)
+        self.assertEqual(p.state()["pools"][0]["away_bytes"], before)
+        self.assertEqual(p.do("check"), "right")
+        self.wait_for(lambda: not self.files(p), "parts are left")
+        self.park(p, f"park to={self.folder}")
+        self.assertEqual(p.do("check"), "right")
+
     def test_a_folder_that_does_not_serve_is_refused(self):
         p = self.start("make 8 20")
         for place, why in (("tmp", "tmp is no absolute name"), ("/no/such", "/no/such is missing"),
@@ -172,6 +191,27 @@ class Folder(Base):
         p.do("mend")
         self.assertEqual(p.do("peek"), "0")
         self.assertEqual(p.do("check"), "right")
+
+    def test_bytes_that_a_disk_has_lost_are_an_error_as_long_as_they_are_needed(self):
+        """The kernel tells it once. What it gives afterwards are other bytes."""
+        for gives_up in "drop", "reset":
+            with self.subTest(gives_up):
+                p = self.start("make 8 20", GPUCACHE_PARK_WAIT="40s")
+                self.park(p, f"park to={self.folder}")
+                p.do("lose")
+                begun = time.monotonic()
+                self.assertEqual([p.do("peek"), p.do("peek")], ["304", "304"])
+                self.assertLess(time.monotonic(), begun + 40)  # it waits for nothing
+                code, _, reply = p.ask("wake")
+                self.assertEqual(code, REFUSED)
+                self.assertIn(f"what went to {self.folder} cannot be read", reply["why"])
+                self.assertTrue(p.state()["pools"][0]["away_bytes"])
+                p.do(gives_up)
+                self.wake(p)
+                self.assertEqual(self.files(p), [])
+                self.assertEqual(p.do("make 8 20", "check"), "right")
+                self.park(p, f"park to={self.folder}")
+                self.assertEqual(p.do("check"), "right")
 
     def test_a_file_that_is_cut_off_meanwhile_refuses(self):
         p = self.start("make 16 60")
