@@ -159,6 +159,7 @@ static bool take_piece(struct half *h)
 static void run_lane(struct half lane[2])
 {
     struct call_scope scope;
+    bool was_awaited = call_scope_is_awaited; /* the park thread's other calls are, too */
 
     call_scope_is_awaited = job.what.awaited;
     if (call_scope_enter(&scope, opened)) {
@@ -176,7 +177,7 @@ static void run_lane(struct half lane[2])
     } else {
         fail(CUDA_ERROR_INVALID_CONTEXT);
     }
-    call_scope_is_awaited = false;
+    call_scope_is_awaited = was_awaited;
 }
 
 /* Step 4. */

@@ -5,6 +5,8 @@
  */
 #include "tests/preload/park_world.h"
 
+#include <glob.h>
+
 /* ---- The process */
 
 ACT(forks_leave_the_bytes_alone)
@@ -113,6 +115,86 @@ ACT(a_result_is_there_at_exit)
     REQUIRE(atexit(take_result));
     park();
     return 0;
+}
+
+/* Handlers run last to first. The driver's own is there since cuInit, and the library's since the
+ * first allocation: one of the program's that came between both runs when the library has left. */
+
+static bool has_page, by_thread;
+static pthread_t user;
+static atomic_bool may_use;
+
+static bool page_is_there(void)
+{
+    char pattern[600];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/*-%d-*%s", getenv("GPUCACHE_DIR"), (int)getpid(),
+             PAGE_SUFFIX);
+    int rc = glob(pattern, GLOB_NOSORT, NULL, &found);
+    globfree(&found);
+    return rc != GLOB_NOMATCH;
+}
+
+static void *use_all(void *unused)
+{
+    while (!atomic_load(&may_use))
+        scene_sleep_ms(1);
+    REQUIRE(cuCtxSetCurrent(context));
+    take_result();
+    if (gpu_fill(b, WORDS, 9, stream) || scene_wrong_words(b, WORDS, 9, stream))
+        _exit(1);
+    return unused;
+}
+
+static void use_behind_the_library(void)
+{
+    if (has_page && page_is_there())
+        _exit(2);
+    atomic_store(&may_use, true);
+    if (by_thread ? pthread_join(user, NULL) : use_all(NULL) != NULL)
+        _exit(3);
+}
+
+/* Parked, with that handler. */
+static void begin_late(void)
+{
+    scene_start(1, 300);
+    REQUIRE(atexit(use_behind_the_library));
+    begin(1);
+    scene_watchdog(60);
+    has_page = asker_page();
+    EXPECT(!has_page || page_is_there());
+    park();
+}
+
+ACT(a_result_is_there_behind_the_librarys_exit)
+{
+    begin_late();
+    return 0;
+}
+
+ACT(a_thread_may_use_it_behind_the_librarys_exit)
+{
+    begin_late();
+    by_thread = true;
+    user = NEW_THREAD(use_all, NULL);
+    return 0;
+}
+
+/* All of two pools: what the first one has back goes away again, and comes with the next try. */
+ACT(a_wake_behind_the_librarys_exit_tries_again)
+{
+    begin_late();
+    CUcontext own = NEW_CONTEXT();
+    (void)NEW_FILLED(WORDS, 5, NULL);
+    REQUIRE(cuCtxSynchronize());
+    REQUIRE(cuCtxSetCurrent(context));
+    park();
+    if (!scene_simulated())
+        scene_skip("only the simulated driver fails");
+    if (has_page)
+        REQUIRE(SIM(simFailSpec)("cuMemcpyHtoDAsync_v2:2:1"));
+    return own == context;
 }
 
 ACT(contexts_end_while_it_is_away)
