@@ -34,6 +34,7 @@
 #include "shim/control/publish.h"
 #include "shim/driver/capture.h"
 #include "shim/option/in_force.h"
+#include "shim/park/ends.h"
 #include "shim/park/park.h"
 #include "shim/park/whole.h"
 
@@ -175,9 +176,11 @@ static bool is_over(struct park_request *w, uint64_t (*begin)(const struct park_
                  late);
         return true;
     }
-    if (!w->number && now_ns >= w->until_ns) {
-        *out = (struct park_receipt){.outcome = PARK_IS_REFUSED,
-                                     .why = "another park or wake is under way"};
+    bool leaves = ends_process_leaves(); /* then no other begins */
+    if (!w->number && (leaves || now_ns >= w->until_ns)) {
+        *out = (struct park_receipt){.outcome = PARK_IS_REFUSED};
+        snprintf(out->why, sizeof out->why, "%s",
+                 leaves ? ends_why() : "another park or wake is under way");
         return true;
     }
     reply->again_ns = now_ns + LOOK_NS;

@@ -79,3 +79,8 @@ bool ends_process_leaves(void)
 {
     return atomic_load(&leaves);
 }
+
+const char *ends_why(void)
+{
+    return ends_process_leaves() ? "the process leaves" : "a context is ending";
+}

@@ -19,6 +19,8 @@ void ends_at_exit(uint64_t end_ns);
 /* Does no context end, and does the process not leave? */
 bool ends_are_none(void);
 bool ends_process_leaves(void);
+/* Which of both it is. */
+const char *ends_why(void);
 
 /* The park thread alone. From here to ends_allow no context ends. False, and there is nothing to
  * allow: one is about to. */

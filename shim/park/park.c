@@ -98,7 +98,7 @@ static bool close_gate(const struct park_wish *w, struct park_receipt *r)
 static bool move_all(const struct park_wish *w, bool joins, struct park_receipt *r)
 {
     if (!ends_hold_off()) {
-        say_refused(r, "a context is ending");
+        say_refused(r, ends_why());
         move_let_go();
         return false;
     }
@@ -108,8 +108,8 @@ static bool move_all(const struct park_wish *w, bool joins, struct park_receipt 
     if (left && !gate_leave()) {
         say_refused(r, "the program used the GPU meanwhile");
         left = false;
-    } else if (!left && !r->why[0]) {
-        say_refused(r, "a context is ending");
+    } else if (!left && (!r->why[0] || !ends_are_none())) { /* that stopped the copies */
+        say_refused(r, ends_why());
     }
     if (left)
         move_release(r);
@@ -132,8 +132,11 @@ static bool prepare(const struct park_wish *w, bool joins, struct park_receipt *
     bool prepared = move_prepare(w, joins, !quiet_look(), may_prepare, r);
 
     r->room_ns = clock_now_ns() - start_ns;
-    if (!prepared)
+    if (!prepared) {
+        if (!ends_are_none())
+            say_refused(r, ends_why());
         return false;
+    }
     snprintf(r->to, sizeof r->to, "%s", move_place());
     atomic_store(&park_last.refusals, 0);
     return true;
@@ -158,7 +161,7 @@ static bool try_park(const struct park_wish *w, struct park_receipt *r)
         why = "it is waking";
     atomic_fetch_add(&park_last.refusals, w->reason == PARK_IDLE);
     if (why || ends_process_leaves()) {
-        say_refused(r, why ? why : "the process leaves");
+        say_refused(r, why ? why : ends_why());
         return false;
     }
     bool prepared = prepare(w, joins, r), gone = false;
@@ -369,7 +372,9 @@ static bool run_job(struct park_receipt *r)
     r->ns = clock_now_ns() - start_ns;
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;
-    if (code)
+    if (code && ends_process_leaves())
+        say_refused(r, ends_why());
+    else if (code)
         wake_say_why(code, r->why);
     return true;
 }

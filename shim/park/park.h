@@ -127,10 +127,10 @@ struct park_receipt {
     struct park_gpu gpus[PARK_GPUS_MAX];
 };
 
-/* Begins a park, or a wake, on the park thread. Returns its number; 0: another one is under way, or
- * the process leaves, so ask again. park_under_way: the number of the park that is under way; 0:
- * none, or it is a wake. park_is_over: has it ended? Then *out says how. All four on the control
- * thread, and none waits. */
+/* Begins a park, or a wake, on the park thread. Returns its number; 0: another one is under way, so
+ * ask again; or the process leaves (ends.h). park_under_way: the number of the park that is under
+ * way; 0: none, or it is a wake. park_is_over: has it ended? Then *out says how. All four on the
+ * control thread, and none waits. */
 uint64_t park_begin(const struct park_wish *wish);
 uint64_t park_begin_wake(bool drops); /* .. and retained copies are freed, if it wakes */
 uint64_t park_under_way(void);

@@ -283,7 +283,7 @@ static bool lock_and_save(struct park_receipt *r)
         return failed(r, "lock", rc);
     known_state = CU_PROCESS_STATE_LOCKED;
     if (!ends_are_none()) {
-        snprintf(r->why, sizeof r->why, "a context is ending");
+        snprintf(r->why, sizeof r->why, "%s", ends_why());
         return false;
     }
     rc = STEP(closed_real, Checkpoint, NULL);
@@ -306,7 +306,7 @@ static CUresult await_driver(void)
 bool whole_close(struct park_receipt *r)
 {
     if (!ends_hold_off()) {
-        snprintf(r->why, sizeof r->why, "a context is ending");
+        snprintf(r->why, sizeof r->why, "%s", ends_why());
         return false;
     }
     known_state = CU_PROCESS_STATE_RUNNING;

@@ -8,6 +8,10 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 ACT(work_that_runs_refuses)
 {
     begin(1);
@@ -141,6 +145,117 @@ ACT(a_use_cancels_the_copies)
     return failures;
 }
 
+/* The control thread finds no capture when the request comes, and the park thread finds one: before
+ * the gate is closed, or behind it. */
+ACT(a_capture_that_begins_beside_the_request_refuses)
+{
+    static const char *const calls[] = {"cuMemUnmap", "cuMemHostRegister_v2"};
+    int code = 0;
+    begin(1);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    for (int i = 0; i < 2; i++) {
+        TAKE_AND_GIVE(64 * MIB); /* a request to park begins with a flush */
+        if (asker_page())
+            REQUIRE(SIM(simHold)(calls[i]));
+        pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
+        scene_await_held(asker_page() != NULL);
+        REQUIRE(gpu_capture_begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        SIM(simLetGo)(calls[i]);
+        REQUIRE(pthread_join(asker, NULL));
+        expect_code(code, PAGE_REPLY_REFUSED);
+        EXPECT(!asker_page() || strstr(asker_reply(), "\"a capture is open\""));
+        expect_parked(false);
+        REQUIRE(gpu_fill(b, WORDS, 4, stream));
+        REQUIRE(gpu_graph_destroy(END_CAPTURE(stream), NULL));
+        park();
+        EXPECT(wrong_a() == 0);
+    }
+    return 0;
+}
+
+/* ---- Contexts that end */
+
+static CUcontext ending; /* NULL: the second device's primary one */
+
+static void *end_it(void *unused)
+{
+    REQUIRE(ending ? cuCtxDestroy(ending) : cuDevicePrimaryCtxRelease(1));
+    return unused;
+}
+
+/* It has no pool. A primary one of another device uses no memory that is parked. */
+static const char *make_it(int device)
+{
+    if (device == 0) {
+        ending = NEW_CONTEXT();
+        REQUIRE(cuCtxSetCurrent(context));
+        return "cuCtxDestroy_v2";
+    }
+    ending = NULL;
+    REQUIRE(cuDevicePrimaryCtxRetain(&(CUcontext){NULL}, device));
+    return "cuDevicePrimaryCtxRelease_v2";
+}
+
+static void expect_told_of_it(int code)
+{
+    expect_code(code, PAGE_REPLY_REFUSED);
+    if (asker_page() && !strstr(asker_reply(), "\"a context is ending\""))
+        printf("%s\n", asker_reply());
+    EXPECT(!asker_page() || strstr(asker_reply(), "\"a context is ending\""));
+    expect_parked(false);
+}
+
+/* Host memory is made ready before the gate is closed, and a file is not. */
+ACT(a_context_that_is_ending_refuses)
+{
+    begin(2);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    for (int device = 0; device < 2; device++) {
+        const char *call = make_it(device);
+        REQUIRE(SIM(simHold)(call));
+        pthread_t ender = NEW_THREAD(end_it, NULL);
+        scene_await_held(1);
+        expect_told_of_it(asker_ask("park wait=20"));
+        expect_told_of_it(asker_ask("park wait=20 to=/tmp"));
+        SIM(simLetGo)(call);
+        REQUIRE(pthread_join(ender, NULL));
+        park();
+        EXPECT(wrong_a() == 0);
+    }
+    return 0;
+}
+
+/* The ender waits until no copy is under way. Where the machine is busy, it comes too late. */
+ACT(an_end_beside_the_copies_stops_them)
+{
+    static const char copy[] = "cuMemcpyDtoHAsync_v2";
+    int code = PAGE_REPLY_DONE;
+    begin(1);
+    if (!scene_simulated())
+        return SCENE_SKIP;
+    for (unsigned ms = 20; ms <= 5120 && code == PAGE_REPLY_DONE; ms *= 2) {
+        (void)make_it(0);
+        REQUIRE(gpu_fill(b, WORDS, ms, NULL)); /* is to be copied, whatever is retained */
+        REQUIRE(gpu_sync());
+        if (asker_page())
+            REQUIRE(SIM(simHold)(copy));
+        pthread_t asker = NEW_THREAD(ask_for_a_park, &code);
+        scene_await_held(asker_page() != NULL);
+        pthread_t ender = NEW_THREAD(end_it, NULL);
+        scene_sleep_ms(ms);
+        SIM(simLetGo)(copy);
+        REQUIRE(pthread_join(asker, NULL));
+        REQUIRE(pthread_join(ender, NULL));
+    }
+    expect_told_of_it(code);
+    park();
+    return wrong_a() != 0;
+}
+
+/* ---- Host memory */
+
 /* The kernel takes its time for much host memory that goes back. No use waits for that. */
 
 static atomic_bool unmaps_slowly;
@@ -150,6 +265,32 @@ int munmap(void *addr, size_t size_bytes)
     if (size_bytes >= 64 * MIB && atomic_load(&unmaps_slowly))
         scene_sleep_ms(1500);
     return (int)syscall(SYS_munmap, addr, size_bytes);
+}
+
+/* In place of the C library's. The kernel has no page for what is to be there ahead, as where it
+ * cannot write. */
+static atomic_bool has_no_page;
+
+int madvise(void *addr, size_t size_bytes, int advice)
+{
+    if (advice == MADV_POPULATE_WRITE && size_bytes && atomic_load(&has_no_page)) {
+        errno = EFAULT;
+        return -1;
+    }
+    return (int)syscall(SYS_madvise, addr, size_bytes, advice);
+}
+
+ACT(host_memory_that_the_kernel_does_not_give_refuses)
+{
+    begin(1);
+    if (madvise(NULL, 0, MADV_POPULATE_WRITE))
+        return SCENE_SKIP;
+    atomic_store(&has_no_page, true);
+    expect_refused("the kernel refuses the process more host memory");
+    atomic_store(&has_no_page, false);
+    EXPECT(wrong_a() == 0);
+    park();
+    return wrong_a() != 0;
 }
 
 ACT(a_use_that_cancels_waits_for_no_host_memory)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A process is stopped, killed, or exits, in each state of its gate, and asked again meanwhile."""
+import contextlib
 import os
 import signal
+import time
 
 import programs
-from parking import DONE, Base
+from parking import DONE, REFUSED, Base
 
 STATES = "open", "closing", "leaving", "parked", "waking"
 
@@ -74,11 +76,7 @@ class States(Base):
         p = self.start("make 16 20", SIM_REALTIME="1", **{"SIM_COST_" + function: "60000000"})
         if state == "waking":
             self.park(p, f"park to={folder}")
-        before = int(p.do("calls " + function))
-        ask = p.page.put_ask("wake" if state == "waking" else f"park to={folder}")
-        p.page.ring()
-        self.wait_for(lambda: int(p.do("calls " + function)) > before, "it is never called")
-        self.assertFalse(self.is_answered(p, ask))
+        self.begin_call(p, function, "wake" if state == "waking" else f"park to={folder}")
         if calls_exit:
             p.talker.send("exit")
         else:
@@ -97,6 +95,86 @@ class States(Base):
                     with self.subTest(state, function=function, calls_exit=calls_exit,
                                       folder=folder):
                         self.exit_in(state, function, calls_exit, folder)
+
+    def test_who_asks_during_an_exit_is_told_of_it(self):
+        """The exit waits for what has begun, and nothing else begins."""
+        for words, function in ("park", "cuMemRelease"), ("wake", "cuMemCreate"):
+            with self.subTest(words):
+                p = self.start("make 16 20", SIM_REALTIME="1",
+                               **{"SIM_COST_" + function: "300000000"})
+                if words == "wake":
+                    self.park(p)
+                self.begin_call(p, function, words)
+                p.talker.send("exit")
+                begun = time.monotonic()
+                asks = [p.page.put_ask(words) for words in ("park", "park whole=1", "wake")]
+                p.page.ring()
+                for ask in asks:
+                    code, _, reply = p.page.await_reply(*ask, 20)
+                    self.assertEqual((code, reply["state"]), (REFUSED, "refused"), reply)
+                    self.assertEqual(reply["why"], "the process leaves")
+                self.assertLess(time.monotonic(), begun + 4)  # none waits for its turn
+                self.assertEqual(p.talker.process.wait(60), 0)
+
+    def begin_call(self, p, function, words):
+        """The request, once it has the library call that function."""
+        before = int(p.do("calls " + function))
+        ask = p.page.put_ask(words)
+        p.page.ring()
+        self.wait_for(lambda: int(p.do("calls " + function)) > before, "it is never called")
+        self.assertFalse(self.is_answered(p, ask))
+        return ask
+
+    def test_who_waits_long_for_another_ones_turn_is_told_so(self):
+        begun, asks = [], []
+        for state in "leaving", "waking":
+            p, _, _ = self.started()
+            begun.append((p, *self.bring(p, state)))
+            asks += [(p, p.page.put_ask(words)) for words in ("park", "wake")]
+            p.page.ring()
+        for p, ask in asks:
+            code, _, reply = p.page.await_reply(*ask, 20)
+            self.assertEqual((code, reply["state"]), (REFUSED, "refused"), reply)
+            self.assertEqual(reply["why"], "another park or wake is under way")
+        for p, lines, ask in begun:
+            p.do(*lines)
+            self.assertEqual(p.page.await_reply(*ask, 60)[0], DONE)
+            self.assertEqual(p.do("check"), "right")
+
+    def full_pipe(self):
+        """The report of an exit waits a second for it, so there is time to tell an asker."""
+        pipe = os.path.join(self.scratch(), "pipe")
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(reader, b"x" * 4096):
+                pass
+        return pipe
+
+    def exit_stops(self, p, ask):
+        p.talker.send("exit")
+        code, _, reply = p.page.await_reply(*ask, 20)
+        self.assertEqual((code, reply["why"]), (REFUSED, "the process leaves"), reply)
+        self.assertEqual(p.talker.process.wait(60), 0)
+
+    def test_a_park_that_an_exit_stops_says_so(self):
+        out = "cuMemcpyDtoHAsync_v2"
+        p = self.start("make 16 20", GPUCACHE_STATS="exit:" + self.full_pipe(), SIM_REALTIME="1",
+                       **{"SIM_COST_" + out: "100000000"})
+        self.exit_stops(p, self.begin_call(p, out, "park"))
+
+    def test_a_wake_that_an_exit_stops_says_so(self):
+        p = self.start("make 8 8")
+        made = p.state()["pools"][0]["num_device_alloc"]
+        p.talker.end()
+        p = self.start("make 8 8", GPUCACHE_STATS="exit:" + self.full_pipe(),
+                       SIM_FAIL=f"cuMemCreate:{made + 1}+:2")
+        self.park(p)
+        ask = p.page.put_ask("wake")
+        p.page.ring()
+        self.wait_for(lambda: p.state()["park"]["state"] == "waits", "it waits for nothing")
+        self.exit_stops(p, ask)
 
     def test_a_request_that_meets_another_one_comes_after_it(self):
         for state, words, parks, wakes in (
