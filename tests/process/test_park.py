@@ -131,6 +131,32 @@ class Park(Base):
         self.park(p)
         self.assertEqual(p.do("check"), "right")
 
+    def test_too_little_host_memory_is_refused_at_every_mebibyte(self):
+        """A limit on writable memory: the table of the store, the memory of the copies and the
+        store's own bytes have none."""
+        p = self.start("make 16 30")
+        self.park(p)
+        self.assertEqual(p.do("check"), "right")
+        whys, refusals = [], 0
+        for mib in range(1, 200):
+            data = int(programs.read(f"/proc/{p.pid}/statm").split()[5]) * resource.getpagesize()
+            resource.prlimit(p.pid, resource.RLIMIT_DATA, (data + mib * MIB, -1))
+            code, _, reply = p.ask("park")
+            resource.prlimit(p.pid, resource.RLIMIT_DATA, (-1, -1))
+            if code == DONE:
+                break
+            self.assertEqual(code, REFUSED, reply)
+            refusals += 1
+            if reply.get("why") not in whys:
+                whys.append(reply.get("why"))
+                self.assertEqual(p.do("copies"), "right")
+        self.assertEqual(whys, ["the process may not map so much more host memory",
+                                "the process has no host memory for the copies",
+                                "the kernel refuses the process more host memory"])
+        self.assertEqual(p.do("check"), "right")
+        counters = p.state()["counters"]
+        self.assertEqual((counters["park_refusals"], counters["num_parks"]), (refusals, 2))
+
     def test_who_waits_is_told_that_the_driver_gives_no_memory(self):
         log = os.path.join(os.path.dirname(self.pages), "log")
         p = self.start("make 8 8")

@@ -98,6 +98,15 @@ CASE(too_much_is_refused_in_words)
     assert_null(s.bytes);
 }
 
+/* More addresses than a process has. */
+CASE(too_many_addresses_are_refused_in_words)
+{
+    assert_false(store_begin(&s, "", UINT64_C(1) << 48, MIB, why, sizeof why));
+    assert_string_equal(why, "the process may not map so much more host memory");
+    assert_true(!s.bytes && !s.rows);
+    assert_true(store_begin(&s, "", 4 * MIB, MIB, why, sizeof why));
+}
+
 /* Is the first byte of a page in memory? */
 static bool is_resident(const char *at)
 {
