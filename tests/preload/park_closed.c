@@ -126,3 +126,38 @@ ACT(an_allocation_that_wakes_takes_no_room_of_what_is_away)
     printf("too much: %d\n", took);
     return wrong_a() || scene_wrong_words(large, 64 * MIB, 0x5050505, NULL);
 }
+
+static void *destroy(void *ending)
+{
+    REQUIRE(cuCtxDestroy(ending));
+    return NULL;
+}
+
+/* The ender waits until the device memory has gone, and is in the driver when the process would
+ * leave. Where the machine is busy, it comes too late. */
+ACT(an_ending_context_keeps_the_process_on_the_device)
+{
+    bool told = false;
+    if (begin_alone(1))
+        return SCENE_SKIP;
+    if (!asker_page())
+        return 0;
+    for (unsigned ms = 50; ms <= 1600 && !told; ms *= 2) {
+        CUcontext ending = NEW_CONTEXT();
+        REQUIRE(cuCtxSetCurrent(context));
+        REQUIRE(SIM(simHold)("cuMemRelease"));
+        REQUIRE(SIM(simHold)("cuCtxDestroy_v2"));
+        leaver = NEW_THREAD(leave, NULL);
+        scene_await_held(1);
+        pthread_t ender = NEW_THREAD(destroy, ending);
+        scene_sleep_ms(ms);
+        SIM(simLetGo)("cuMemRelease");
+        scene_sleep_ms(ms);
+        SIM(simLetGo)("cuCtxDestroy_v2");
+        REQUIRE(pthread_join(leaver, NULL));
+        REQUIRE(pthread_join(ender, NULL));
+        told = strstr(asker_reply(), "\"state\":\"parked\",\"why\":\"a context is ending\"");
+        EXPECT(wrong_a() == 0);
+    }
+    return !told;
+}
