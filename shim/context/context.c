@@ -7,9 +7,9 @@
 
 #include "pool/host_memory.h"
 #include "pool/spin.h"
+#include "shim/context/end_rows.h"
 #include "shim/driver/call_scope.h"
 #include "shim/driver/device.h"
-#include "shim/driver/error.h"
 #include "shim/process/state.h"
 #include "shim/trace/beside.h"
 #include "shim/trace/trace.h"
@@ -54,45 +54,12 @@ struct context *context_find(CUcontext ctx)
     return NULL;
 }
 
-bool context_is_pooled(void)
-{
-    CUcontext ctx = NULL;
-    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
-        return false;
-    const struct context *c = context_find(ctx);
-    return c && c->pool;
-}
-
 bool context_is_alone(const struct context *c)
 {
     FOR_EACH_CONTEXT(other)
         if (other != c)
             return false;
     return true;
-}
-
-/* A thread may have a context current that was reset or destroyed. The driver refuses to serve
- * such a context. */
-bool context_is_alive(CUcontext ctx)
-{
-    unsigned version;
-    return !real.cuCtxGetApiVersion || !error_is_end(real.cuCtxGetApiVersion(ctx, &version));
-}
-
-unsigned long long context_life(CUcontext ctx)
-{
-    unsigned long long id = 0;
-    return real.cuCtxGetId && real.cuCtxGetId(ctx, &id) == CUDA_SUCCESS ? id : 0;
-}
-
-bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
-                     CUdevice device)
-{
-    if ((primary == CONTEXT_PRIMARY && !device_primary_is_active(device)) || !context_is_alive(ctx))
-        return true;
-    unsigned long long now = 0;
-    CUresult rc = life ? real.cuCtxGetId(ctx, &now) : CUDA_SUCCESS;
-    return rc == CUDA_SUCCESS ? now != life : error_is_end(rc);
 }
 
 /* Allocations find the record again, unless an ender is at it. Lock held. */
@@ -149,19 +116,10 @@ static bool mark_record_ended(struct context *c)
 void context_retire(struct context *c)
 {
     pthread_mutex_lock(&lives_lock);
-    c->condemned = false;
+    c->condemned = c->doubted = false;
     c->state = CONTEXT_ENDED;
     atomic_store(&c->backend.destruction, DESTRUCTION_OVER); /* device_renew took it away */
     pthread_mutex_unlock(&lives_lock);
-}
-
-/* Is there another context with a pool? */
-static bool is_left_beside(const struct context *c)
-{
-    bool is_left = false;
-    FOR_EACH_CONTEXT(other)
-        is_left = is_left || other != c;
-    return is_left;
 }
 
 void context_abandon(struct context *c)
@@ -169,7 +127,7 @@ void context_abandon(struct context *c)
     if (c->pool)
         pool_abandon(c->pool);
     TRACE(CONTEXT_END, .a = (uint64_t)c->device, .context = c->backend.number);
-    if (trace_is_on() && !is_left_beside(c))
+    if (trace_is_on() && context_is_alone(c))
         trace_beside_keep(TRACE_CONTEXT_END, (uint64_t)c->device);
     context_retire(c);
 }
@@ -182,7 +140,7 @@ static bool is_meant(const struct context *c, const struct context_end *e)
     if (e->ctx)
         return atomic_load(&c->ctx) == e->ctx;
     return (e->device < 0 || c->device == e->device) &&
-           (e->created || c->primary != CONTEXT_CREATED) && !c->destroyers;
+           (e->created || c->primary != CONTEXT_CREATED);
 }
 
 /* No thread destroys the context any more, and it goes on. If it was being made, `hidden` does not
@@ -194,9 +152,24 @@ static void note_failed_destruction(struct context *c)
         atomic_store(&c->backend.destruction, DESTRUCTION_NONE);
 }
 
-bool context_end_holds(const struct context_end *e, const struct context *c)
+/* Calls for all pools skip it, until context_unhide. Lock held. */
+static void hide(struct context *c)
 {
-    return e->records[c->index / 64] >> (c->index % 64) & 1;
+    atomic_store(&c->backend.base.gone, true);
+    atomic_store(&c->hidden, true);
+}
+
+/* The call of e may end the context of c. Lock held. */
+static void hold(struct context_end *e, struct context *c)
+{
+    end_rows_note(e, c);
+    atomic_fetch_add(&c->backend.enders, 1);
+    c->destroyers += e->ctx != NULL;
+    if (e->ctx)
+        atomic_store(&c->backend.destruction, DESTRUCTION_BEGUN);
+    withdraw(c);
+    if (e->hides && c->state == CONTEXT_ALIVE)
+        hide(c);
 }
 
 /* True: there is a record. */
@@ -207,20 +180,19 @@ static bool begin_end(struct context_end *e)
     FOR_EACH_RECORD(c)
         if (is_meant(c, e)) {
             any = true;
-            atomic_fetch_add(&c->backend.enders, 1);
             device_ends_of[c->index]++;
-            c->destroyers += e->ctx != NULL;
-            if (e->ctx)
-                atomic_store(&c->backend.destruction, DESTRUCTION_BEGUN);
-            e->records[c->index / 64] |= UINT64_C(1) << (c->index % 64);
-            withdraw(c);
-            if (e->hides && c->state == CONTEXT_ALIVE) {
-                atomic_store(&c->backend.base.gone, true);
-                atomic_store(&c->hidden, true);
-            }
+            hold(e, c);
         }
+    end_rows_add(e);
     pthread_mutex_unlock(&lives_lock);
     return any;
+}
+
+void context_end_returned(struct context_end *e)
+{
+    pthread_mutex_lock(&lives_lock);
+    end_rows_remove(e);
+    pthread_mutex_unlock(&lives_lock);
 }
 
 static bool is_asked_about(const struct context_end *e)
@@ -253,9 +225,9 @@ static void await_visits(const struct context_end *e, bool begun)
     }
 }
 
-void context_destroy_begins(struct context_end *e, CUcontext ctx)
+void context_destroy_begins(struct context_end *e, CUcontext ctx, bool hides)
 {
-    *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
+    *e = (struct context_end){.ctx = ctx, .hides = hides, .begun = true};
     ends_here++;
     if (!ctx || state_is_off())
         return;
@@ -318,23 +290,23 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
         await_visits(e, true);
 }
 
-void context_end_over(const struct context_end *e)
+void context_end_over(struct context_end *e)
 {
     ends_here -= e->begun;
-    if (!e->holds_begin)
-        return;
     pthread_mutex_lock(&lives_lock);
-    primary_lives[row_of(e->device)].enders--;
+    end_rows_remove(e);
+    primary_lives[row_of(e->device)].enders -= e->holds_begin;
     pthread_mutex_unlock(&lives_lock);
 }
 
 /* Is a thread ending a life of the device's primary context, or about to abandon a pool of the
- * device? Lock held. */
+ * device, or to ask whether it has to? Lock held. */
 static bool is_ending(CUdevice device)
 {
     bool any = primary_lives[row_of(device)].enders || primary_lives[DEVICES_MAX].enders;
     FOR_EACH_RECORD(c)
-        any = any || (c->device == device && (c->state == CONTEXT_ENDING || c->condemned));
+        any = any || (c->device == device && (c->state == CONTEXT_ENDING || c->condemned ||
+                                              (c->doubted && c->primary != CONTEXT_CREATED)));
     return any;
 }
 
@@ -368,30 +340,48 @@ bool context_ends_here(void)
     return ends_here > 0;
 }
 
+/* The call of e has succeeded: has it ended the context, so far as this can be told without a
+ * question? A record made meanwhile served no allocation yet. Lock held. */
+static bool is_surely_over(const struct context_end *e, const struct context *c)
+{
+    bool late = end_rows_is_late(e, c), held = context_end_holds(e, c);
+    if (!e->ctx)
+        return e->hides && held && c->primary == CONTEXT_PRIMARY;
+    return (held && !late) || (c->life && e->life ? c->life == e->life : late);
+}
+
+/* Lock held. True: the caller asks the driver. See Note [Ends under way]. */
+static bool has_to_ask(const struct context_end *e, struct context *c, bool done, bool spared)
+{
+    if (!is_meant(c, e) || (e->ctx ? !spared || !c->doubted : !done))
+        return false;
+    c->doubted = c->destroyers;
+    return !c->destroyers;
+}
+
 bool context_end_judge(const struct context_end *e, struct context *c, bool done)
 {
-    bool known = context_end_holds(e, c);
+    bool held = context_end_holds(e, c), destroys = held && e->ctx;
     pthread_mutex_lock(&lives_lock);
-    bool meant = done && is_meant(c, e), asks = meant && !e->ctx;
+    bool over = done && is_meant(c, e) && is_surely_over(e, c), spared = destroys && !over;
+    c->destroyers -= spared;
+    bool asks = !over && has_to_ask(e, c, done, spared);
     c->askers += asks;
     asks_here += asks;
     CUcontext ctx = atomic_load(&c->ctx);
     unsigned long long life = c->life;
     enum context_primary primary = c->primary;
     pthread_mutex_unlock(&lives_lock);
-    bool over = meant;
     if (asks)
-        over = (e->hides && known && primary == CONTEXT_PRIMARY) ||
-               context_is_over(ctx, life, primary, c->device);
-    else if (over)
-        over = known || (life && life == e->life);
+        over = context_is_over(ctx, life, primary, c->device);
     pthread_mutex_lock(&lives_lock);
     c->askers -= asks;
     asks_here -= asks;
-    c->destroyers -= known && e->ctx;
+    c->destroyers -= destroys && !spared;
     bool mine = over && atomic_load(&c->ctx) == ctx && c->life == life && mark_record_ended(c);
-    device_ends_of[c->index] -= known; /* first: a handler in between frees nothing */
-    atomic_fetch_sub(&c->backend.enders, known);
+    /* First: a handler in between frees nothing. */
+    device_ends_of[c->index] -= held && !end_rows_is_late(e, c);
+    atomic_fetch_sub(&c->backend.enders, held);
     note_failed_destruction(c);
     pthread_mutex_unlock(&lives_lock);
     return mine;
@@ -430,11 +420,8 @@ void context_set_primary(CUdevice device, CUcontext primary)
 /* From here on the record is the context's, and an ender of the context finds it. */
 static void assign_record(struct context *c, CUcontext ctx, CUdevice device)
 {
-    CUcontext primary = device_primary(device);
     unsigned long long life = context_life(ctx);
-    enum context_primary kind = primary == ctx ? CONTEXT_PRIMARY : CONTEXT_CREATED;
-    if (!primary && device_primary_is_active(device))
-        kind = CONTEXT_MAYBE_PRIMARY;
+    enum context_primary primary = context_kind(ctx, device);
     pthread_mutex_lock(&lives_lock);
     withdraw(c);
     atomic_store(&c->ctx, ctx);
@@ -442,9 +429,16 @@ static void assign_record(struct context *c, CUcontext ctx, CUdevice device)
     if (c->device != device)
         c->device = device; /* not written again: other threads may read it */
     c->life = life;
-    c->primary = kind;
+    c->primary = primary;
     c->condemned = false;
     c->state = CONTEXT_MAKING;
+    for (struct context_end *e = end_rows_next(NULL); e; e = end_rows_next(e))
+        if (is_meant(c, e))
+            hold(e, c);
+    if ((int)c->index == atomic_load(&context_count)) { /* a new one */
+        atomic_store(&context_records[c->index], c);
+        atomic_store(&context_count, (int)c->index + 1);
+    }
     pthread_mutex_unlock(&lives_lock);
 }
 
@@ -467,8 +461,6 @@ struct context *context_add(CUcontext ctx, CUdevice device)
     c->index = (unsigned)count;
     c->backend.number = c->index + 1;
     assign_record(c, ctx, device);
-    atomic_store_explicit(&context_records[count], c, memory_order_seq_cst);
-    atomic_store_explicit(&context_count, count + 1, memory_order_seq_cst);
     return c;
 }
 
@@ -481,6 +473,8 @@ bool context_made(struct context *c, CUcontext ctx)
     pthread_mutex_lock(&lives_lock);
     c->state = CONTEXT_ALIVE;
     bool mine = (over || c->condemned) && mark_record_ended(c);
+    if (atomic_load(&c->backend.enders))
+        hide(c);
     show(c);
     pthread_mutex_unlock(&lives_lock);
     if (mine)

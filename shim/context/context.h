@@ -45,9 +45,10 @@ struct context {
     enum context_state state;
     enum context_primary primary;
     unsigned long long life; /* the context's id; 0: the driver knows none (before 12.0) */
-    unsigned destroyers;     /* enders that destroy a created context: no thread asks the driver */
+    unsigned destroyers;     /* enders that name the context: no thread asks the driver about it */
     unsigned askers;         /* threads that ask the driver about it; a destroyer waits for them */
     bool condemned;          /* the context ended while the record was being made */
+    bool doubted;            /* it may have ended, and the last destroyer asks the driver */
 
     _Atomic int lost_code;  /* the driver's lasting error for the context; 0: none */
     atomic_bool filled;     /* from here on backing, reason, name, uuid and pool stay as they are */
@@ -124,6 +125,8 @@ unsigned long long context_life(CUcontext ctx);
 /* Is that very life over? Asks the driver (see 4). */
 bool context_is_over(CUcontext ctx, unsigned long long life, enum context_primary primary,
                      CUdevice device);
+/* Is it the device's primary context? Asks the driver if no retain was seen. */
+enum context_primary context_kind(CUcontext ctx, CUdevice device);
 
 /* The contexts that one call of the program may end. */
 struct context_end {
@@ -134,21 +137,28 @@ struct context_end {
     bool hides;                          /* calls for all pools skip the records meanwhile */
     bool begun;                          /* context_end_over lowers what the beginning has raised */
     bool holds_begin;                    /* .. and what context_life_begins waits for */
+    unsigned row;                        /* in end_rows.c; 0: none */
     uint64_t records[CONTEXTS_MAX / 64]; /* a bit for the index of each record withdrawn */
+    uint64_t late[CONTEXTS_MAX / 64];    /* those made since the call began */
 };
 
 /* The steps of an ender, in this order. The program is about to destroy a created context (NULL:
- * none). Waits until no thread asks the driver about it, and until no thread uses its events. */
-void context_destroy_begins(struct context_end *e, CUcontext ctx);
+ * none), or to give up or get a use of it. Waits until no thread asks the driver about it, and
+ * until no thread uses its events. hides: the call may end it. Else only calls that other threads
+ * make beside this one may, and one of them hides. */
+void context_destroy_begins(struct context_end *e, CUcontext ctx, bool hides);
 /* The program is about to reset the primary contexts of the device (-1: any), or to release one of
  * their users. */
 void context_release_begins(struct context_end *e, CUdevice device, bool reset);
-/* After the driver's answer (done: the call succeeded), once for each record, new ones included.
+/* The driver has answered. Records made from now on are none of this end's: step 2 of Note [Ends
+ * under way]. */
+void context_end_returned(struct context_end *e);
+/* After that (done: the call succeeded), once for each record, new ones included.
  * True: the life is over. Then the caller alone forgets what else the library keeps for c->ctx, and
  * calls context_abandon. May ask the driver. */
 bool context_end_judge(const struct context_end *e, struct context *c, bool done);
 /* The last step, if there was a first one. */
-void context_end_over(const struct context_end *e);
+void context_end_over(struct context_end *e);
 /* Is the calling thread between the first step and the last one? */
 bool context_ends_here(void);
 /* Makes the context known to the trace, with what its pool holds already. context_trace_all: each

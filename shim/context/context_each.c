@@ -19,6 +19,15 @@
 #include <pthread.h>
 #include <stdio.h>
 
+bool context_is_pooled(void)
+{
+    CUcontext ctx = NULL;
+    if (real.cuCtxGetCurrent(&ctx) != CUDA_SUCCESS || !ctx)
+        return false;
+    const struct context *c = context_find(ctx);
+    return c && c->pool;
+}
+
 void context_for_each_range(CUdevice device,
                             void (*f)(void *arg, uint64_t addr, uint64_t size_bytes), void *arg)
 {

@@ -10,10 +10,13 @@
  *    may end the context is under way in another thread, it lowers `segment_frees` again and waits.
  * 2. An ender raises `enders` (context.c: begin_end), and then waits until there is no such free.
  *    So one of the two sees the other. A reset and a destruction set `gone` first, so no further
- *    free of a list begins (chunk.c).
+ *    free of a list begins (chunk.c). A record that is made while the call is under way has
+ * `enders` raised before it has a pool, so no free comes before: Note [Ends under way] in
+ *    shim/context/README.md.
  * 3. An ender that finds the context over sets `gone` before it lowers `enders`. So a free that
  *    waited finds the context alive, or `gone`. Then the segment stays in the pool. It goes with
- *    its context, or by a later flush if that lives on.
+ *    its context, or by a later flush if that lives on. An ender that must not ask lowers `enders`
+ *    too. It leaves the question to a destroyer, which keeps `enders` raised until the answer.
  * 4. A free may wait for GPU work, as the driver does in a call that ends a context, and that work
  *    for the ender. So a reset and a destruction wait for some 2 s at most, and a release, which
  *    seldom is the last one, for some 5 ms: a free of idle memory takes less than 1 ms. An ender

@@ -89,7 +89,7 @@ static void destroy_begins(struct ending *e, CUcontext ctx)
 {
     e->num_others = 0;
     ends_begin();
-    context_destroy_begins(&e->records, ctx);
+    context_destroy_begins(&e->records, ctx, true);
     if (!state_is_off())
         import_hide(ctx, true);
 }
@@ -144,10 +144,11 @@ static void reopen(struct context *c)
 
 /* After the driver's answer (done: the call succeeded). Forgets all of what ended, and lets
  * allocations find the rest again. Keeps errno. */
-static void finish(const struct ending *e, bool done)
+static void finish(struct ending *e, bool done)
 {
-    const struct context_end *r = &e->records;
+    struct context_end *r = &e->records;
     int saved_errno = errno;
+    context_end_returned(r);
     if (state_is_off()) {
         context_end_over(r);
         ends_over();
@@ -179,7 +180,7 @@ static void finish(const struct ending *e, bool done)
  * its pool must not serve this life. */
 static void retained(CUdevice device, CUcontext primary)
 {
-    const struct ending e = {.records = {.device = device}};
+    struct ending e = {.records = {.device = device}};
     device_set_primary(device, primary);
     if (state_is_off())
         return;
@@ -273,7 +274,7 @@ static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
  * what it has freed then (signal 11, 580.159). It does answer cuCtxGetApiVersion and cuCtxGetId. */
 static CUresult created(CUresult rc, CUcontext *ctx)
 {
-    const struct ending unseen = {.records = {.device = -1, .created = true}};
+    struct ending unseen = {.records = {.device = -1, .created = true}};
     if (rc != CUDA_SUCCESS || state_is_off())
         return rc;
     int cancel = cancel_forbid();

@@ -325,3 +325,93 @@ ACT(a_handler_in_a_release_frees_beside_no_other_end)
     printf("a free beside the end: %d, handled: %d\n", frees, atomic_load(&handled));
     return frees;
 }
+
+/* Idle segments are to go back while a call of another thread may end their context, and does. No
+ * free begins beside it. */
+
+static void start_with_segments(int count)
+{
+    if (scene_preloaded())
+        REQUIRE(setenv("GPUCACHE_BACKING", "segment", 1));
+    scene_start(count, 60);
+    if (!scene_simulated())
+        scene_skip("calls are held in the simulated driver only");
+    context = CURRENT_CONTEXT();
+}
+
+static void *reset(void *device)
+{
+    cuDevicePrimaryCtxReset(*(const int *)device);
+    return NULL;
+}
+
+static void *destroy(void *unused)
+{
+    printf("destroyed: %d\n", (int)cuCtxDestroy(context));
+    return NULL;
+}
+
+/* The call is held in the driver. Then num_held calls are. */
+static pthread_t hold_in(const char *symbol, void *(*call)(void *), unsigned num_held)
+{
+    static int first_device;
+    REQUIRE(SIM(simHold)(symbol));
+    pthread_t thread = NEW_THREAD(call, &first_device);
+    scene_await_held(num_held);
+    return thread;
+}
+
+/* One call that may end the context is held. */
+static int flush_beside(const char *symbol, pthread_t ender)
+{
+    REQUIRE(SIM(simHold)("cuMemFreeAsync"));
+    REQUIRE(SIM(simHold)("cuMemFree_v2"));
+    if (scene_preloaded())
+        REQUIRE(kill(getpid(), SIGUSR1));
+    scene_sleep_ms(500);
+    int frees = (int)SIM(simHeld)() - 1;
+    SIM(simLetGo)(symbol);
+    REQUIRE(pthread_join(ender, NULL));
+    SIM(simLetGo)("cuMemFreeAsync");
+    SIM(simLetGo)("cuMemFree_v2");
+    printf("%d frees beside the end\n", frees);
+    return frees;
+}
+
+static CUresult release_by_another_name(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    EXPECT(driver != NULL);
+    void *of_old = dlsym(driver, "cuDevicePrimaryCtxRelease");
+    EXPECT(of_old != NULL);
+    return ((CUresult (*)(CUdevice))(uintptr_t)of_old)(0);
+}
+
+/* The first allocation of a context comes while a release is under way, which is the last one. */
+ACT(a_release_is_heeded_by_a_context_that_allocates_first_then)
+{
+    static const char *const held = "cuDevicePrimaryCtxRelease_v2";
+    start_with_segments(1);
+    retain_once_more();
+    pthread_t ender = hold_in(held, release, 1);
+    TAKE_AND_GIVE(64 * MIB);
+    REQUIRE(release_by_another_name());
+    return flush_beside(held, ender);
+}
+
+/* A destruction of the primary context is under way, which the driver refuses then. */
+static int beside_a_refused_destruction(const char *symbol, void *(*how)(void *))
+{
+    start_with_segments(1);
+    TAKE_AND_GIVE(64 * MIB);
+    pthread_t refused = hold_in("cuCtxDestroy_v2", destroy, 1);
+    pthread_t ender = hold_in(symbol, how, 2);
+    SIM(simLetGo)("cuCtxDestroy_v2");
+    REQUIRE(pthread_join(refused, NULL));
+    return flush_beside(symbol, ender);
+}
+
+ACT_IS(ACT(a_reset_is_heeded_beside_a_refused_destruction),
+       beside_a_refused_destruction("cuDevicePrimaryCtxReset_v2", reset))
+ACT_IS(ACT(a_release_is_heeded_beside_a_refused_destruction),
+       beside_a_refused_destruction("cuDevicePrimaryCtxRelease_v2", release))

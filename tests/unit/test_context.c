@@ -148,12 +148,20 @@ static int teardown(void **state)
 }
 
 /* The steps of an ender after the driver's answer. */
-static void judge(const struct context_end *e)
+static bool judge_as(struct context_end *e, bool done)
 {
-    if (context_end_judge(e, c, true))
+    context_end_returned(e);
+    bool over = context_end_judge(e, c, done);
+    if (over)
         context_abandon(c);
-    else if (context_end_holds(e, c))
+    else if (context_end_holds(e, c) && (context_unhide(c), true))
         context_show(c);
+    return over;
+}
+
+static void judge(struct context_end *e)
+{
+    judge_as(e, true);
 }
 
 TEST_WITH(a_release_that_ends_nothing_leaves_the_record, with_primary, teardown)
@@ -186,7 +194,7 @@ TEST_WITH(a_record_made_for_an_earlier_life_is_not_found, NULL, teardown)
 /* The program makes another context, and the driver answers with the error of earlier work. */
 TEST_WITH(a_context_is_not_over_because_work_has_failed, with_created, teardown)
 {
-    const struct context_end unseen = {.device = -1, .created = true};
+    struct context_end unseen = {.device = -1, .created = true};
     work_error = CUDA_ERROR_ILLEGAL_ADDRESS;
     judge(&unseen);
     assert_int_equal(num_abandoned, 0);
@@ -205,7 +213,7 @@ static void end_context(void)
 
 static void destroy(void)
 {
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     end_context();
 }
 
@@ -222,7 +230,7 @@ TEST_WITH(a_destroyer_waits_for_visits, with_created, teardown)
 {
     atomic_store(&c->backend.visits, 2);
     ends_after_a_turn = &c->backend.visits;
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     ends_after_a_turn = NULL;
     assert_int_equal(num_turns, 2);
     end_context();
@@ -234,7 +242,7 @@ TEST_WITH(a_destroyer_waits_for_no_visit_of_its_own, with_created, teardown)
 {
     atomic_store(&c->backend.visits, 1);
     call_scope_depth = 1;
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     assert_int_equal(num_turns, 0);
     call_scope_depth = 0;
     atomic_store(&c->backend.visits, 0);
@@ -245,7 +253,7 @@ TEST_WITH(a_destroyer_waits_for_no_visit_of_its_own, with_created, teardown)
 TEST_WITH(a_destroyer_waits_for_no_question_of_its_own, with_created, teardown)
 {
     assert_true(context_pin(c));
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     assert_int_equal(num_turns, 0);
     end_context();
     context_unpin(c);
@@ -255,7 +263,7 @@ TEST_WITH(a_destroyer_waits_for_no_question_of_its_own, with_created, teardown)
 TEST_WITH(a_destroyer_does_not_wait_for_ever, with_created, teardown)
 {
     atomic_store(&c->backend.visits, 1);
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     assert_int_equal(num_turns, CONTEXT_AWAIT_TURNS);
     atomic_store(&c->backend.visits, 0);
     end_context();
@@ -263,11 +271,10 @@ TEST_WITH(a_destroyer_does_not_wait_for_ever, with_created, teardown)
 
 TEST_WITH(a_destruction_that_fails_lets_visits_in, with_created, teardown)
 {
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
-    assert_false(context_end_judge(&end, c, false));
-    assert_true(context_unhide(c));
-    context_show(c);
+    assert_false(judge_as(&end, false));
+    assert_false(atomic_load(&c->hidden));
     context_end_over(&end);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
     assert_ptr_equal(context_find(the_context), c);
@@ -279,12 +286,10 @@ TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
 {
     for (int made_first = 0; made_first < 2; made_first++) {
         start_record(false);
-        context_destroy_begins(&end, the_context);
+        context_destroy_begins(&end, the_context, true);
         if (made_first)
             assert_false(context_made(c, the_context));
-        assert_false(context_end_judge(&end, c, false));
-        context_unhide(c);
-        context_show(c);
+        assert_false(judge_as(&end, false));
         context_end_over(&end);
         if (!made_first)
             assert_true(context_made(c, the_context));
@@ -298,14 +303,13 @@ TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
 TEST_WITH(a_destruction_that_fails_lets_no_visit_into_another, with_created, teardown)
 {
     struct context_end first, second;
-    context_destroy_begins(&first, the_context);
-    context_destroy_begins(&second, the_context);
-    assert_false(context_end_judge(&first, c, false));
-    assert_false(context_unhide(c));
+    context_destroy_begins(&first, the_context, true);
+    context_destroy_begins(&second, the_context, true);
+    assert_false(judge_as(&first, false));
+    assert_true(atomic_load(&c->hidden));
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
-    assert_false(context_end_judge(&second, c, false));
-    assert_true(context_unhide(c));
-    context_show(c);
+    assert_false(judge_as(&second, false));
+    assert_false(atomic_load(&c->hidden));
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_NONE);
 }
 
@@ -317,9 +321,142 @@ TEST_WITH(a_record_without_a_context_lets_no_visit_in, with_created, teardown)
     is_alive = true;
     life = 2;
     assert_true(context_reuse(c, the_context));
-    context_destroy_begins(&end, the_context);
+    context_destroy_begins(&end, the_context, true);
     context_retire(c); /* the record does not suit */
-    assert_false(context_end_judge(&end, c, false));
+    assert_false(judge_as(&end, false));
+    assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
+}
+
+/* Note [Ends under way]. */
+
+/* The first record of the context is made while a call may end it. */
+static void make_late(struct context_end *e)
+{
+    start_record(true);
+    assert_int_equal(atomic_load(&c->backend.enders), 1);
+    assert_false(context_made(c, the_context)); /* requests go to the driver */
+    assert_true(atomic_load(&c->backend.base.gone));
+    assert_true(atomic_load(&c->hidden));
+    context_end_returned(e);
+    assert_true(context_end_holds(e, c));
+}
+
+TEST_WITH(a_record_made_beside_a_release_is_found_after_it, NULL, teardown)
+{
+    context_release_begins(&end, 0, false);
+    make_late(&end);
+    judge(&end);
+    context_end_over(&end);
+    assert_int_equal(atomic_load(&c->backend.enders), 0);
+    assert_int_equal(device_ends_of[c->index], 0);
+    assert_false(atomic_load(&c->backend.base.gone));
+    assert_ptr_equal(context_find(the_context), c);
+}
+
+TEST_WITH(a_record_made_beside_the_last_release_ends_with_it, NULL, teardown)
+{
+    context_release_begins(&end, 0, false);
+    make_late(&end);
+    end_context();
+    context_end_over(&end);
+    assert_int_equal(num_abandoned, 1);
+    assert_int_equal(atomic_load(&c->backend.enders), 0);
+}
+
+/* Also where the ender has no id to compare. If the handle is that of a new life, the record goes
+ * on with that. */
+TEST(a_record_made_beside_a_destruction_ends_with_it)
+{
+    static const unsigned long long lives[] = {1, 0, 7};
+    for (int i = 0; i < 3; i++) {
+        is_alive = true;
+        life = lives[i];
+        context_destroy_begins(&end, the_context, true);
+        assert_int_equal(end.life, lives[i]);
+        start_record(false);
+        assert_int_equal(c->destroyers, 1);
+        assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
+        assert_false(context_made(c, the_context));
+        judge(&end);
+        context_end_over(&end);
+        assert_int_equal(c->destroyers, 0);
+        assert_int_equal(num_abandoned, lives[i] != 7);
+        end_record();
+    }
+}
+
+TEST_WITH(a_record_made_after_the_drivers_answer_is_not_held, NULL, teardown)
+{
+    context_release_begins(&end, 0, false);
+    context_end_returned(&end);
+    make_record(true);
+    context_end_over(&end);
+    assert_int_equal(atomic_load(&c->backend.enders), 0);
+}
+
+/* So many that a call has no place among those under way. It ends as if nothing were made. */
+TEST_WITH(more_ends_than_have_room_are_counted_where_there_was_a_record, with_primary, teardown)
+{
+    static struct context_end many[300];
+    for (int i = 0; i < 300; i++)
+        context_release_begins(&many[i], 0, false);
+    assert_int_equal(atomic_load(&c->backend.enders), 300);
+    for (int i = 0; i < 300; i++) {
+        judge(&many[i]);
+        context_end_over(&many[i]);
+    }
+    assert_int_equal(atomic_load(&c->backend.enders), 0);
+    assert_ptr_equal(context_find(the_context), c);
+}
+
+/* The driver refuses to destroy a primary context. A reset or release meanwhile is counted. */
+TEST_WITH(a_refused_destruction_lets_no_free_into_a_release, with_primary, teardown)
+{
+    struct context_end refused;
+    context_destroy_begins(&refused, the_context, true);
+    context_release_begins(&end, 0, false);
+    assert_int_equal(atomic_load(&c->backend.enders), 2);
+    assert_false(judge_as(&refused, false));
+    assert_int_equal(atomic_load(&c->backend.enders), 1);
+    assert_true(atomic_load(&c->hidden));
+    end_context();
+    assert_int_equal(num_abandoned, 1);
+}
+
+/* The release is over first, and asks nothing. The last of the destroyers asks. */
+TEST(the_last_refused_destruction_asks_for_a_release_that_could_not)
+{
+    for (int is_last_release = 0; is_last_release < 2; is_last_release++) {
+        struct context_end refused[2];
+        make_record(true);
+        for (int i = 0; i < 2; i++)
+            context_destroy_begins(&refused[i], the_context, true);
+        context_release_begins(&end, 0, false);
+        life += is_last_release; /* the next life has begun */
+        judge(&end);
+        assert_int_equal(num_abandoned, 0);
+        assert_false(judge_as(&refused[0], false));
+        assert_int_equal(judge_as(&refused[1], false), is_last_release);
+        assert_int_equal(num_abandoned, is_last_release);
+        assert_int_equal(atomic_load(&c->backend.enders), 0);
+        assert_false(c->doubted);
+        for (int i = 0; i < 2; i++)
+            context_end_over(&refused[i]);
+        context_end_over(&end);
+        end_record();
+    }
+}
+
+/* That of a reset is known without a question. */
+TEST_WITH(a_reset_ends_a_record_that_others_try_to_destroy, with_primary, teardown)
+{
+    struct context_end refused;
+    context_destroy_begins(&refused, the_context, true);
+    context_release_begins(&end, 0, true);
+    end_context();
+    assert_int_equal(num_abandoned, 1);
+    assert_false(judge_as(&refused, false));
+    assert_int_equal(c->state, CONTEXT_ENDED);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
 }
 
