@@ -35,13 +35,17 @@ struct ending {
     size_t num_others;
 };
 
-/* Created contexts that the program attached more often than it detached them, with the difference
- * in `uses`. `lock` protects the rows and is held over no driver call. A thread counts its
- * attachment and its detachment before it calls the driver. So the thread that finds no other use
- * detaches the last one. If the driver refuses, the thread takes its count back. */
+/* Of a created context: uses of it, one of which its creator has, and threads in a call that gets
+ * or gives up one. */
+struct uses {
+    int held, coming, leaving;
+};
+
+/* Created contexts that the program attaches and detaches. `lock` protects the rows and is held
+ * over no driver call. */
 static struct attached {
     CUcontext ctx;
-    unsigned uses;
+    struct uses uses;
 } attached[ATTACHED_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -54,26 +58,28 @@ static struct attached *find_attached(CUcontext ctx)
     return NULL;
 }
 
-static void count_attachment(CUcontext ctx)
+/* Returns what there is then. A context without a row has its creator's use only. */
+static struct uses add_uses(CUcontext ctx, struct uses more)
 {
+    struct uses now = {.held = 1};
     pthread_mutex_lock(&lock);
-    struct attached *a = find_attached(ctx);
-    if (!a && (a = find_attached(NULL)))
-        a->ctx = ctx;
+    struct attached *a = ctx ? find_attached(ctx) : NULL;
     if (a)
-        a->uses++;
+        now = a->uses;
+    else if (ctx)
+        a = find_attached(NULL);
+    now.held += more.held;
+    now.coming += more.coming;
+    now.leaving += more.leaving;
+    if (now.coming < 0) /* there was no room when the call began */
+        now.coming = 0;
+    if (now.leaving < 0)
+        now.leaving = 0;
+    bool is_usual = now.held <= 1 && !now.coming && !now.leaving;
+    if (a)
+        *a = is_usual ? (struct attached){0} : (struct attached){.ctx = ctx, .uses = now};
     pthread_mutex_unlock(&lock);
-}
-
-/* False: only the first use is left, which its creator has. */
-static bool detach(CUcontext ctx)
-{
-    pthread_mutex_lock(&lock);
-    struct attached *a = find_attached(ctx);
-    if (a && --a->uses == 0)
-        a->ctx = NULL;
-    pthread_mutex_unlock(&lock);
-    return a;
+    return now;
 }
 
 static void forget_attached(CUcontext ctx)
@@ -85,12 +91,12 @@ static void forget_attached(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
-static void destroy_begins(struct ending *e, CUcontext ctx)
+static void destroy_begins(struct ending *e, CUcontext ctx, bool hides)
 {
     e->num_others = 0;
     ends_begin();
-    context_destroy_begins(&e->records, ctx, true);
-    if (!state_is_off())
+    context_destroy_begins(&e->records, ctx, hides);
+    if (hides && !state_is_off())
         import_hide(ctx, true);
 }
 
@@ -193,7 +199,7 @@ static CUresult destroy_context(CUresult (*how)(CUcontext), CUcontext ctx)
 {
     struct ending end;
     int cancel = cancel_forbid();
-    destroy_begins(&end, ctx);
+    destroy_begins(&end, ctx, true);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS && ctx)
         forget_attached(ctx);
@@ -212,8 +218,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     return destroy_context(real.cuCtxDestroy_v2, ctx);
 }
 
-/* The driver may refuse an attachment that another thread's detachment took for a use. That thread
- * did not treat its detachment as the last, so this thread looks whether the context has ended. */
+/* The driver refuses an attachment if another thread has given up the last use meanwhile. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     struct ending end;
@@ -221,36 +226,30 @@ CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
     if (!here)
         return real.cuCtxAttach(ctx, flags);
     int cancel = cancel_forbid();
-    count_attachment(here);
+    add_uses(here, (struct uses){.coming = 1});
+    destroy_begins(&end, here, false);
     CUresult rc = real.cuCtxAttach(ctx, flags);
-    if (rc != CUDA_SUCCESS && !detach(here)) {
-        destroy_begins(&end, here);
-        finish(&end, !context_is_alive(here));
-    }
+    add_uses(here, (struct uses){.coming = -1, .held = rc == CUDA_SUCCESS});
+    finish(&end, rc != CUDA_SUCCESS && !context_is_alive(here));
     cancel_allow(cancel);
     return rc;
 }
 
-/* The detachment of the last use ends the context. The context was current. If it still is, the
- * driver can be asked whether it is alive. Its answer overrides the count, because the count misses
- * uses that the library did not see. */
-static CUresult detach_last(CUcontext ctx)
-{
-    struct ending end;
-    destroy_begins(&end, ctx);
-    CUresult rc = real.cuCtxDetach(ctx);
-    bool lives = rc != CUDA_SUCCESS || (ctx && hooks_current() == ctx && context_is_alive(ctx));
-    finish(&end, !lives);
-    return rc;
-}
-
+/* See Note [Detachments] in shim/context/README.md. */
 CUresult cuCtxDetach(CUcontext ctx)
 {
+    struct ending end;
     int cancel = cancel_forbid();
-    bool counted = ctx && detach(ctx);
-    CUresult rc = counted ? real.cuCtxDetach(ctx) : detach_last(ctx);
-    if (counted && rc != CUDA_SUCCESS)
-        count_attachment(ctx);
+    struct uses uses = add_uses(ctx, (struct uses){.leaving = 1});
+    destroy_begins(&end, ctx, uses.held <= uses.leaving);
+    CUresult rc = real.cuCtxDetach(ctx);
+    uses = add_uses(ctx, (struct uses){.leaving = -1, .held = -(rc == CUDA_SUCCESS)});
+    bool lives = rc != CUDA_SUCCESS || uses.held + uses.coming > 0;
+    if (rc == CUDA_SUCCESS && ctx && hooks_current() == ctx)
+        lives = context_is_alive(ctx);
+    if (!lives)
+        forget_attached(ctx);
+    finish(&end, !lives);
     cancel_allow(cancel);
     return rc;
 }

@@ -80,7 +80,7 @@ ACT(contexts_have_memory_of_their_own)
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* of cuCtxAttach and cuCtxDetach */
 
-enum { ROUNDS = 4, EARLY_ROUNDS = 20, USES = 3, LARGE_BYTES = 64 * MIB };
+enum { ROUNDS = 4, EARLY_ROUNDS = 20, OVERTAKING_ROUNDS = 24, USES = 3, LARGE_BYTES = 64 * MIB };
 
 static const uint64_t words = 16 * KIB;
 
@@ -148,6 +148,48 @@ ACT(a_context_lives_until_its_last_use)
     }
     printf("%u wrong words\n", wrong);
     return wrong != 0;
+}
+
+/* Two threads detach a context at a time. The one that began first may come last to the driver, and
+ * end the context. */
+
+static CUcontext twice_used;
+
+static int detach_here(int index, void *unused)
+{
+    REQUIRE(cuCtxSetCurrent(twice_used));
+    return (int)cuCtxDetach(twice_used);
+}
+
+static void *let_detachments_go(void *unused)
+{
+    if (scene_simulated()) {
+        scene_await_held(2);
+        SIM(simLetGo)("cuCtxDetach");
+    }
+    return NULL;
+}
+
+ACT(a_detachment_that_another_overtakes_ends_the_context)
+{
+    int failed = 0;
+    scene_start(1, 60);
+    CUcontext same, primary = CURRENT_CONTEXT();
+    size_t before = FREE_BYTES();
+    for (int left = OVERTAKING_ROUNDS; left > 0; left--) {
+        twice_used = NEW_CONTEXT();
+        REQUIRE(cuCtxAttach(&same, 0));
+        NEW_BLOCK(LARGE_BYTES);
+        if (scene_simulated())
+            REQUIRE(SIM(simHold)("cuCtxDetach"));
+        pthread_t holder = NEW_THREAD(let_detachments_go, NULL);
+        failed += scene_threads(2, detach_here, NULL);
+        REQUIRE(pthread_join(holder, NULL));
+        REQUIRE(cuCtxSetCurrent(primary));
+    }
+    bool lost = FREE_BYTES() + LARGE_BYTES / 2 < before;
+    printf("%d failed, memory is %s\n", failed, lost ? "lost" : "all there");
+    return lost || failed;
 }
 
 /* Kernels with leave to start early use memory that was freed while the kernel before them still
