@@ -11,7 +11,7 @@
  * 2. An ender raises `enders` (context.c: begin_end), and then waits until there is no such free.
  *    So one of the two sees the other. A reset and a destruction set `gone` first, so no further
  *    free of a list begins (chunk.c). A record that is made while the call is under way has
- * `enders` raised before it has a pool, so no free comes before: Note [Ends under way] in
+ *    `enders` raised before it has a pool, so no free comes before: Note [Ends under way] in
  *    shim/context/README.md.
  * 3. An ender that finds the context over sets `gone` before it lowers `enders`. So a free that
  *    waited finds the context alive, or `gone`. Then the segment stays in the pool. It goes with
