@@ -250,7 +250,8 @@ class Line:
             raise Fault("it has ended")
         if process.state(pid) in ("T", "t"):
             raise Fault("it is stopped: ask again when it goes on")
-        if silence_s > SILENCE_S and not self.page.is_of(pid):
+        # A program that replaced it may have a page of the same name.
+        if silence_s > SILENCE_S and not (os.fstat(self.fd).st_nlink and self.page.is_of(pid)):
             raise Fault("it runs another program by now")
 
     def _reply(self, start):

@@ -140,7 +140,8 @@ class Report:
         said += f"while {text.size(oom.a)} of the GPU were free and this process had " \
                f"{text.size(used.live)} live"
         number = len(used.neighbours)
-        return said + (f", {text.count(number)} other process{'es' * (number > 1)} "
+        more = " or more" * any(not pid for pid, _, _ in used.neighbours)
+        return said + (f", {text.count(number)} other process{'es' * (number > 1)}{more} "
                        f"{text.size(others)}." if number else ".")
 
     def _who_holds(self):
@@ -156,7 +157,7 @@ class Report:
                     f"{text.size(max(0, used.reserved - used.live))} held and not live."
         if used.neighbours:
             said += " Other processes: " + ", ".join(
-                f"PID {pid} {name} {text.size(size)}".replace("  ", " ")
+                f"{f'PID {pid} ' * bool(pid)}{name} {text.size(size)}".replace("  ", " ")
                 for pid, name, size in used.neighbours) + "."
         gpu = next((its for its in used.gpus.values() if its["device"] == used.oom.aux), None)
         rest = gpu and gpu["total_bytes"] - used.oom.a - used.reserved - sum(

@@ -52,10 +52,10 @@ def mark_of(event, name, live):
     return Mark(event.ns, name, event.b, str(event.a), event.site, live, limit)
 
 
-def limit_then(marks, size):
-    """Bytes of the limit that refused the latest request of this size; None: none did."""
+def limit_then(marks, size, site):
+    """Bytes of the limit that refused this code's latest request of this size; None: none did."""
     return next((mark.limit for mark in reversed(marks)
-                 if (mark.kind, mark.bytes) == ("ALLOC_FAILED", size)), None)
+                 if (mark.kind, mark.bytes, mark.site) == ("ALLOC_FAILED", size, site)), None)
 
 
 class Site:

@@ -402,7 +402,7 @@ class Usage:
 
     def _out_of_memory(self, event):
         self.oom = event
-        self.limit = limit_then(self.marks, event.b)
+        self.limit = limit_then(self.marks, event.b, event.site)
         self._failed(event.ns)
 
     def _failed(self, ns):

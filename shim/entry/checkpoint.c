@@ -78,7 +78,7 @@ static void release_idle_memory(const char *why)
 static __attribute__((noinline)) uint64_t needs_of(const struct context *c, int pid)
 {
     struct neighbour_held holders[HOLDERS_READ];
-    size_t count = lend_list(&c->uuid, holders, HOLDERS_READ);
+    size_t count = lend_list(&c->uuid, holders, HOLDERS_READ, NULL);
     for (size_t i = 0; i < count; i++)
         if (holders[i].pid == pid)
             return holders[i].bytes + CONTEXT_BYTES;

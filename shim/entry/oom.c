@@ -35,6 +35,7 @@ struct around {
     uint64_t free_bytes, total_bytes; /* 0 also where the driver does not say */
     uint64_t held_bytes;              /* context_held_bytes */
     size_t num_neighbours;
+    uint64_t neighbours_bytes; /* of all, also of those that `neighbours` has no room for */
     struct neighbour_held neighbours[NEIGHBOURS];
 };
 
@@ -51,7 +52,7 @@ static void look_around(struct around *a)
         context_unpin(c);
     }
     a->held_bytes = context_held_bytes(c->device);
-    a->num_neighbours = lend_list(&c->uuid, a->neighbours, NEIGHBOURS);
+    a->num_neighbours = lend_list(&c->uuid, a->neighbours, NEIGHBOURS, &a->neighbours_bytes);
 }
 
 static struct figure size_of(uint64_t bytes)
@@ -84,13 +85,11 @@ static __attribute__((noinline)) void add_largest(struct text *t, const struct a
     }
 }
 
-/* What is neither free nor held by one of whom the process knows. What the driver serves is known
- * for all devices together, so it may be more. */
+/* What is neither free nor held by one of whom the process knows. It may be more: what the driver
+ * serves is known for all devices together. */
 static uint64_t unknown_bytes(const struct around *a)
 {
-    uint64_t known = a->free_bytes + a->held_bytes + trace_dump_of_driver();
-    for (size_t i = 0; i < a->num_neighbours; i++)
-        known += a->neighbours[i].bytes;
+    uint64_t known = a->free_bytes + a->held_bytes + trace_dump_of_driver() + a->neighbours_bytes;
     return a->total_bytes - min_u64(known, a->total_bytes);
 }
 
@@ -125,9 +124,15 @@ static void note_around(const struct around *a, uint64_t size_bytes, const void 
 {
     TRACE_CALL(OOM, .a = a->free_bytes, .b = size_bytes, .caller = caller, .text = gaps,
                .aux = trace_aux((uint64_t)a->device));
-    for (size_t i = 0; i < a->num_neighbours; i++)
+    uint64_t others_bytes = a->neighbours_bytes;
+    for (size_t i = 0; i < a->num_neighbours; i++) {
+        others_bytes -= min_u64(others_bytes, a->neighbours[i].bytes);
         TRACE(NEIGHBOUR, .a = (uint64_t)a->neighbours[i].pid, .b = a->neighbours[i].bytes,
               .text = a->neighbours[i].name, .aux = trace_aux((uint64_t)a->device));
+    }
+    if (others_bytes)
+        TRACE(NEIGHBOUR, .b = others_bytes, .text = "others",
+              .aux = trace_aux((uint64_t)a->device));
 }
 
 /* Of the current context's device. */

@@ -57,7 +57,9 @@
  *     returns, all goes on.
  * 11. While another process has locked this one each call of the driver's blocks until the unlock,
  *     but for the question about the state. The control thread would be in such a call, and the
- *     asker would learn nothing. So a request to park or to wake begins with that question.
+ *     asker would learn nothing. So a request to park or to wake begins with that question. Other
+ *     duties of that thread do call the driver: flushes, limits, what neighbours ask for. While one
+ *     of them is in such a call, no request is answered before the unlock.
  *
  * On the park thread, but for the questions.
  */

@@ -237,11 +237,14 @@ void lend_look(CUdevice device, uint64_t since_ns, struct neighbour_needs *out)
         neighbour_use_needs(place.folder, &place.self, q.uuid.bytes, since_ns, out);
 }
 
-size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most)
+size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most,
+                 uint64_t *all_bytes)
 {
     struct place place;
+    if (all_bytes)
+        *all_bytes = 0;
     return *uuid->text && find_folder(&place)
-               ? neighbour_use_list(place.folder, &place.self, uuid->bytes, out, most)
+               ? neighbour_use_list(place.folder, &place.self, uuid->bytes, out, most, all_bytes)
                : 0;
 }
 

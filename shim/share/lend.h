@@ -43,7 +43,8 @@ bool lend_ask(uint64_t devices, uint64_t bytes, struct lend_attempt *attempt);
 /* What other processes hold of the device: see neighbour_use_list. Nothing where the process takes
  * no part in pages. */
 struct neighbour_held;
-size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most);
+size_t lend_list(const struct device_uuid *uuid, struct neighbour_held *out, size_t most,
+                 uint64_t *all_bytes);
 
 /* The process is about to be locked for a checkpoint: asks it to give back all that is idle, and
  * waits at most that long. Any thread, no lock. Keeps errno. */

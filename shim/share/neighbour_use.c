@@ -28,6 +28,7 @@ struct look {
     uint64_t since_ns; /* of take_needs */
     struct neighbour_needs *needs;
     struct neighbour_held *held; /* of take_held; the largest first */
+    uint64_t held_bytes;         /* .. of all */
     size_t count, most;
 };
 
@@ -109,18 +110,22 @@ static void take_held(struct look *l, const struct page_id *its, const struct pa
 {
     const struct neighbour_held held = {.pid = (int)its->pid,
                                         .bytes = g->reserved_bytes + g->async_idle_bytes};
+    l->held_bytes += held.bytes;
     if (held.bytes && its->pid_namespace == l->self->pid_namespace)
         l->count = insert_held(l->held, l->count, l->most, &held);
 }
 
 size_t neighbour_use_list(const char *folder_name, const struct page_id *self,
-                          const unsigned char *uuid, struct neighbour_held *out, size_t most)
+                          const unsigned char *uuid, struct neighbour_held *out, size_t most,
+                          uint64_t *all_bytes)
 {
     int saved_errno = errno, cancel = cancel_forbid();
     struct look l = {.self = self, .uuid = uuid, .take = take_held, .held = out, .most = most};
     read_neighbours(folder_name, &l, LIST_WAIT_NS);
     for (size_t i = 0; i < l.count; i++)
         read_name(&out[i]);
+    if (all_bytes)
+        *all_bytes = l.held_bytes;
     cancel_allow(cancel);
     errno = saved_errno;
     return l.count;

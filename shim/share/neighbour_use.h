@@ -20,14 +20,14 @@ void neighbour_use_needs(const char *folder, const struct page_id *self, const u
                          uint64_t since_ns, struct neighbour_needs *out);
 
 /* The neighbours that have memory of the GPU (uuid: 16 bytes), those with most first. Their pages
- * may be 10 s old. Fills at most `most`. Returns how many. Waits 100 ms at most for
- * threads that ask. Keeps errno. */
+ * may be 10 s old. Fills at most `most`. Returns how many. *all_bytes (NULL: not asked): what all
+ * of them have. Waits 100 ms at most for threads that ask. Keeps errno. */
 struct neighbour_held {
     int pid;
     uint64_t bytes;
     char name[16]; /* of the process; "": not known */
 };
 size_t neighbour_use_list(const char *folder, const struct page_id *self, const unsigned char *uuid,
-                          struct neighbour_held *out, size_t most);
+                          struct neighbour_held *out, size_t most, uint64_t *all_bytes);
 
 #endif

@@ -217,6 +217,20 @@ class Gone(Parking):
                 self.soon(f"PID {program.pid}: it runs without libgpucache", *words, program.pid)
                 program.process.kill()
 
+    def test_one_that_runs_another_program_under_the_library(self):
+        """That one's page has the same name. The park of the first one is under way then."""
+        program = self.start(SIM_REALTIME="1", SIM_COST_cuMemcpyDtoHAsync_v2="5000000000")
+
+        def replace():
+            program.send("os.execv('/proc/self/exe', __import__('sys').orig_argv)")
+            time.sleep(1)
+            program.send("put(8)")
+        timer = threading.Timer(1, replace)
+        timer.start()
+        self.soon(f"PID {program.pid}: it runs another program by now", "park", program.pid)
+        timer.join()
+        self.assertTrue(wait_for(lambda: tool("stat", program.pid, "--json").status == 0))
+
     def test_another_process_that_has_its_number(self):
         """The page tells the start of its process."""
         its = process.identity(os.getpid())

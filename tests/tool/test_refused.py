@@ -93,6 +93,15 @@ assert cuda.cuMemAllocAsync(ctypes.byref(block), size(1 << 40), None) == 2 # has
             self.assertEqual((its.limit, its.text, its.bytes), (None, "2", GIB), words)
 
 
+    def test_the_limit_of_another_request_is_none_of_this_one(self):
+        """Of the same size, by other code."""
+        marks = [site.Mark(1, "ALLOC_FAILED", GIB, "2", 7, 0, None),
+                 site.Mark(2, "ALLOC_FAILED", GIB, "2", 8, 0, GIB // 2)]
+        self.assertIsNone(site.limit_then(marks, GIB, 7))
+        self.assertEqual(site.limit_then(marks, GIB, 8), GIB // 2)
+        self.assertIsNone(site.limit_then(marks, 2 * GIB, 8))
+
+
 class NobodyKnown(Traces):
     """GPUCACHE_TRACE_ON=oom: memory that is neither free nor held by whom the line can name."""
     SAID = ("; 5.0 GiB are none of these: CUDA contexts, other memory, processes without the "
@@ -132,6 +141,19 @@ create(1 << 30)
                          + self.SAID + "$")
         told = self.tool("report", self.file("t.gct")).stdout
         self.assertIn(" 5 GiB of the GPU are neither: CUDA contexts, ", told)
+
+    def test_more_processes_than_have_room(self):
+        """The line names three, and the record has 16."""
+        env = self.shared(0)
+        others = [Program(self, "take a 314572800", **env) for _ in range(18)]
+        for other in others:
+            self.await_page(other)
+            self.assertTrue(wait_for(lambda pid=other.pid: re.search(
+                r"reserved_bytes\W+[1-9]", self.tool("stat", "--json", pid).stdout)))
+        self.assertNotIn("none of these", self.line("alloc(1 << 30)", **env))
+        told = self.tool("report", self.file("t.gct")).stdout
+        self.assertIn(", 17 other processes or more 5.3 GiB.", told)
+        self.assertIn(", others 600 MiB.", told)
 
     def test_a_little_is_not_told(self):
         env = self.shared(60_000_000)

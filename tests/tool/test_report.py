@@ -43,10 +43,12 @@ class Recorded(unittest.TestCase):
 class Program(Recorded):
     @classmethod
     def setUpClass(cls):
-        cls.record("program")
-        cls.report = report.Report(cls.path)
-        cls.addClassCleanup(cls.report.close)
-        cls.usage = cls.report.usage
+        cls.usage = None
+        while not cls.usage or cls.usage.peak_lasted_ns() > cls.usage.span_ns // 60:
+            cls.record("program")  # again if the machine stood still in the spike
+            cls.report = report.Report(cls.path)
+            cls.addClassCleanup(cls.report.close)
+            cls.usage = cls.report.usage
         by_name = {str(cls.report.symbols[site]): site for site in cls.usage.sites}
         cls.named = "weights" in by_name
         order = sorted(cls.usage.sites)
@@ -99,9 +101,7 @@ class Program(Recorded):
         lines = tool("report", self.path, COLUMNS="80").out.splitlines()
         self.assertEqual([line for line in lines[1:lines.index("Live at the peak")]
                           if len(line) > 80], [])
-        answers = [line for line in lines if line.startswith("What did it cost?")]
-        self.assertRegex(answers[0], r"^.{20}\S")
-        self.assertRegex(lines[lines.index(answers[0]) + 1], r"^ {20}\S")
+        self.assertRegex("\n".join(lines), r"\nWhat did it cost\? {3}\S.*\n {20}\S")
 
     @unittest.skipUnless(shutil.which("addr2line") or shutil.which("llvm-symbolizer"),
                          "no program that knows functions")
