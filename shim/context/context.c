@@ -190,6 +190,8 @@ static bool begin_end(struct context_end *e)
 
 void context_end_returned(struct context_end *e)
 {
+    if (!e->row)
+        return;
     pthread_mutex_lock(&lives_lock);
     end_rows_remove(e);
     pthread_mutex_unlock(&lives_lock);
@@ -225,11 +227,11 @@ static void await_visits(const struct context_end *e, bool begun)
     }
 }
 
-void context_destroy_begins(struct context_end *e, CUcontext ctx, bool hides)
+void context_destroy_begins(struct context_end *e, CUcontext ctx)
 {
-    *e = (struct context_end){.ctx = ctx, .hides = hides, .begun = true};
+    *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
     ends_here++;
-    if (!ctx || state_is_off())
+    if (!ctx || context_is_unwatched())
         return;
     /* The handle may be none of a context. The driver is asked only about one that has a record, or
      * is current. */
@@ -278,7 +280,7 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
     *e = (struct context_end){.device = device, .hides = reset, .begun = true};
     ends_here++;
-    if (state_is_off())
+    if (context_is_unwatched())
         return;
     count_end(e);
     for (unsigned turn = 0; !begins_here && turn < CONTEXT_AWAIT_TURNS && has_beginner(device);
@@ -293,6 +295,8 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 void context_end_over(struct context_end *e)
 {
     ends_here -= e->begun;
+    if (!e->row && !e->holds_begin)
+        return;
     pthread_mutex_lock(&lives_lock);
     end_rows_remove(e);
     primary_lives[row_of(e->device)].enders -= e->holds_begin;

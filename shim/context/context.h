@@ -142,11 +142,17 @@ struct context_end {
     uint64_t late[CONTEXTS_MAX / 64];    /* those made since the call began */
 };
 
+/* In a child made by fork() CUDA does not work, and another thread of the parent may hold any lock.
+ * The library's handler of fork() is there from its start on. So a call that has begun, got or
+ * ended a context marks the process before that. Unwatched: the library is off, or the process is a
+ * child of a marked one. Then the lives of contexts are not followed, without any lock. */
+void context_watch(void);
+bool context_is_unwatched(void);
+
 /* The steps of an ender, in this order. The program is about to destroy a created context (NULL:
- * none), or to give up or get a use of it. Waits until no thread asks the driver about it, and
- * until no thread uses its events. hides: the call may end it. Else only calls that other threads
- * make beside this one may, and one of them hides. */
-void context_destroy_begins(struct context_end *e, CUcontext ctx, bool hides);
+ * none), or to give up its last use. Waits until no thread asks the driver about it, and until no
+ * thread uses its events. */
+void context_destroy_begins(struct context_end *e, CUcontext ctx);
 /* The program is about to reset the primary contexts of the device (-1: any), or to release one of
  * their users. */
 void context_release_begins(struct context_end *e, CUdevice device, bool reset);

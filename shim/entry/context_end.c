@@ -35,17 +35,14 @@ struct ending {
     size_t num_others;
 };
 
-/* Of a created context: uses of it, one of which its creator has, and threads in a call that gets
- * or gives up one. */
-struct uses {
-    int held, coming, leaving;
-};
-
-/* Created contexts that the program attaches and detaches. `lock` protects the rows and is held
- * over no driver call. */
+/* Created contexts that the program attached more often than it detached them, with the difference
+ * in `uses`. `lock` protects the rows and is held over no driver call. A thread counts its
+ * attachment and its detachment before it calls the driver. So the thread that finds no other use
+ * detaches the last one, unless another thread is at it that has counted and comes to the driver
+ * later. If the driver refuses, the thread takes its count back. */
 static struct attached {
     CUcontext ctx;
-    struct uses uses;
+    unsigned uses;
 } attached[ATTACHED_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -58,28 +55,26 @@ static struct attached *find_attached(CUcontext ctx)
     return NULL;
 }
 
-/* Returns what there is then. A context without a row has its creator's use only. */
-static struct uses add_uses(CUcontext ctx, struct uses more)
+static void count_attachment(CUcontext ctx)
 {
-    struct uses now = {.held = 1};
     pthread_mutex_lock(&lock);
-    struct attached *a = ctx ? find_attached(ctx) : NULL;
+    struct attached *a = find_attached(ctx);
+    if (!a && (a = find_attached(NULL)))
+        a->ctx = ctx;
     if (a)
-        now = a->uses;
-    else if (ctx)
-        a = find_attached(NULL);
-    now.held += more.held;
-    now.coming += more.coming;
-    now.leaving += more.leaving;
-    if (now.coming < 0) /* there was no room when the call began */
-        now.coming = 0;
-    if (now.leaving < 0)
-        now.leaving = 0;
-    bool is_usual = now.held <= 1 && !now.coming && !now.leaving;
-    if (a)
-        *a = is_usual ? (struct attached){0} : (struct attached){.ctx = ctx, .uses = now};
+        a->uses++;
     pthread_mutex_unlock(&lock);
-    return now;
+}
+
+/* False: only the first use is left, which its creator has. */
+static bool detach(CUcontext ctx)
+{
+    pthread_mutex_lock(&lock);
+    struct attached *a = find_attached(ctx);
+    if (a && --a->uses == 0)
+        a->ctx = NULL;
+    pthread_mutex_unlock(&lock);
+    return a;
 }
 
 static void forget_attached(CUcontext ctx)
@@ -91,12 +86,12 @@ static void forget_attached(CUcontext ctx)
     pthread_mutex_unlock(&lock);
 }
 
-static void destroy_begins(struct ending *e, CUcontext ctx, bool hides)
+static void destroy_begins(struct ending *e, CUcontext ctx)
 {
     e->num_others = 0;
     ends_begin();
-    context_destroy_begins(&e->records, ctx, hides);
-    if (hides && !state_is_off())
+    context_destroy_begins(&e->records, ctx);
+    if (!context_is_unwatched())
         import_hide(ctx, true);
 }
 
@@ -108,7 +103,7 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
     e->num_others = 0;
     ends_begin();
     context_release_begins(&e->records, device, reset);
-    if (state_is_off())
+    if (context_is_unwatched())
         return;
     if (capture_open())
         num_all = capture_contexts(all, OTHERS_MAX);
@@ -154,12 +149,14 @@ static void finish(struct ending *e, bool done)
 {
     struct context_end *r = &e->records;
     int saved_errno = errno;
-    context_end_returned(r);
-    if (state_is_off()) {
+    if (done)
+        context_watch();
+    if (context_is_unwatched()) {
         context_end_over(r);
         ends_over();
         return;
     }
+    context_end_returned(r);
     if (r->ctx && done)
         forget_rest(r->ctx);
     else if (r->hides)
@@ -188,7 +185,7 @@ static void retained(CUdevice device, CUcontext primary)
 {
     struct ending e = {.records = {.device = device}};
     device_set_primary(device, primary);
-    if (state_is_off())
+    if (context_is_unwatched())
         return;
     context_set_primary(device, primary);
     ends_begin();
@@ -198,8 +195,10 @@ static void retained(CUdevice device, CUcontext primary)
 static CUresult destroy_context(CUresult (*how)(CUcontext), CUcontext ctx)
 {
     struct ending end;
+    if (context_is_unwatched())
+        return how(ctx);
     int cancel = cancel_forbid();
-    destroy_begins(&end, ctx, true);
+    destroy_begins(&end, ctx);
     CUresult rc = how(ctx);
     if (rc == CUDA_SUCCESS && ctx)
         forget_attached(ctx);
@@ -218,38 +217,61 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     return destroy_context(real.cuCtxDestroy_v2, ctx);
 }
 
-/* The driver refuses an attachment if another thread has given up the last use meanwhile. */
+/* The driver may refuse an attachment that another thread's detachment took for a use. That thread
+ * did not treat its detachment as the last, so this thread looks whether the context has ended. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     struct ending end;
-    CUcontext here = hooks_init() ? hooks_current() : NULL;
+    CUcontext here = hooks_init() && !context_is_unwatched() ? hooks_current() : NULL;
     if (!here)
         return real.cuCtxAttach(ctx, flags);
     int cancel = cancel_forbid();
-    add_uses(here, (struct uses){.coming = 1});
-    destroy_begins(&end, here, false);
+    count_attachment(here);
     CUresult rc = real.cuCtxAttach(ctx, flags);
-    add_uses(here, (struct uses){.coming = -1, .held = rc == CUDA_SUCCESS});
-    finish(&end, rc != CUDA_SUCCESS && !context_is_alive(here));
+    if (rc != CUDA_SUCCESS && !detach(here)) {
+        destroy_begins(&end, here);
+        finish(&end, !context_is_alive(here));
+    }
     cancel_allow(cancel);
     return rc;
 }
 
-/* See Note [Detachments] in shim/context/README.md. */
-CUresult cuCtxDetach(CUcontext ctx)
+/* The detachment of the last use ends the context. The context was current. If it still is, the
+ * driver can be asked whether it is alive. Its answer overrides the count, because the count misses
+ * uses that the library did not see. */
+static CUresult detach_last(CUcontext ctx)
 {
     struct ending end;
-    int cancel = cancel_forbid();
-    struct uses uses = add_uses(ctx, (struct uses){.leaving = 1});
-    destroy_begins(&end, ctx, uses.held <= uses.leaving);
+    destroy_begins(&end, ctx);
     CUresult rc = real.cuCtxDetach(ctx);
-    uses = add_uses(ctx, (struct uses){.leaving = -1, .held = -(rc == CUDA_SUCCESS)});
-    bool lives = rc != CUDA_SUCCESS || uses.held + uses.coming > 0;
-    if (rc == CUDA_SUCCESS && ctx && hooks_current() == ctx)
-        lives = context_is_alive(ctx);
-    if (!lives)
-        forget_attached(ctx);
+    bool lives = rc != CUDA_SUCCESS || (ctx && hooks_current() == ctx && context_is_alive(ctx));
     finish(&end, !lives);
+    return rc;
+}
+
+/* A detachment that has counted as one of several may have been the driver's last one. Then the
+ * context has ended without a beginning. Its segments went with it, and no other thread's free may
+ * have met that: only programs whose threads give up the last uses at once come here. */
+static void look_for_end(CUcontext ctx)
+{
+    struct ending end;
+    if (context_is_alive(ctx))
+        return;
+    destroy_begins(&end, ctx);
+    finish(&end, !context_is_alive(ctx)); /* the handle may be a new context's by now */
+}
+
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    if (context_is_unwatched())
+        return real.cuCtxDetach(ctx);
+    int cancel = cancel_forbid();
+    bool counted = ctx && detach(ctx);
+    CUresult rc = counted ? real.cuCtxDetach(ctx) : detach_last(ctx);
+    if (counted && rc != CUDA_SUCCESS)
+        count_attachment(ctx);
+    else if (counted)
+        look_for_end(ctx);
     cancel_allow(cancel);
     return rc;
 }
@@ -274,7 +296,7 @@ static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
 static CUresult created(CUresult rc, CUcontext *ctx)
 {
     struct ending unseen = {.records = {.device = -1, .created = true}};
-    if (rc != CUDA_SUCCESS || state_is_off())
+    if (rc != CUDA_SUCCESS || context_is_unwatched())
         return rc;
     int cancel = cancel_forbid();
     ends_begin();
@@ -332,6 +354,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     struct ending end;
+    if (context_is_unwatched())
+        return how(dev);
     int cancel = cancel_forbid();
     async_pool_context_begins(dev);
     release_begins(&end, dev, reset);
@@ -367,6 +391,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     struct ending end;
     CUcontext ctx = NULL;
+    if (context_is_unwatched())
+        return real.cuGreenCtxDestroy(green);
     int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))
         real.cuCtxFromGreenCtx(&ctx, green);

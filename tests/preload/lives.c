@@ -223,3 +223,57 @@ ACT(green)
     printf("%u wrong words\n", wrong);
     return wrong != 0;
 }
+
+/* ---- Children of a process that has not allocated yet, beside threads that take and give lives */
+
+static atomic_bool takers_stop;
+
+static void *take_and_give_lives(void *unused)
+{
+    CUcontext primary;
+    while (!atomic_load(&takers_stop))
+        if (!cuDevicePrimaryCtxRetain(&primary, 0))
+            cuDevicePrimaryCtxRelease(0);
+    return NULL;
+}
+
+static CUresult end_context(int way, CUcontext primary)
+{
+    CUcontext retained;
+    switch (way) {
+    case 0:
+        return cuCtxDestroy(primary);
+    case 1:
+        return cuDevicePrimaryCtxRelease(0);
+    case 2:
+        return cuDevicePrimaryCtxReset(0);
+    default:
+        return cuDevicePrimaryCtxRetain(&retained, 0);
+    }
+}
+
+ACT(ends_in_children)
+{
+    enum { CALLS = 4, TAKERS = 3 };
+    pthread_t threads[TAKERS];
+    CUcontext primary;
+    int failed = 0;
+    scene_start(1, 120);
+    REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0));
+    for (int i = 0; i < TAKERS; i++)
+        threads[i] = NEW_THREAD(take_and_give_lives, NULL);
+    fflush(stdout);
+    for (int i = 0; i < (scene_simulated() ? 15 * CALLS : CALLS); i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30);
+            _exit(end_context(i % CALLS, primary) ? 5 : 6);
+        }
+        failed += scene_wait(child) != 5;
+    }
+    atomic_store(&takers_stop, true);
+    for (int i = 0; i < TAKERS; i++)
+        REQUIRE(pthread_join(threads[i], NULL));
+    printf("children beside lives: %d failed\n", failed);
+    return failed != 0;
+}

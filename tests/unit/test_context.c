@@ -213,7 +213,7 @@ static void end_context(void)
 
 static void destroy(void)
 {
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     end_context();
 }
 
@@ -230,7 +230,7 @@ TEST_WITH(a_destroyer_waits_for_visits, with_created, teardown)
 {
     atomic_store(&c->backend.visits, 2);
     ends_after_a_turn = &c->backend.visits;
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     ends_after_a_turn = NULL;
     assert_int_equal(num_turns, 2);
     end_context();
@@ -242,7 +242,7 @@ TEST_WITH(a_destroyer_waits_for_no_visit_of_its_own, with_created, teardown)
 {
     atomic_store(&c->backend.visits, 1);
     call_scope_depth = 1;
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, 0);
     call_scope_depth = 0;
     atomic_store(&c->backend.visits, 0);
@@ -253,7 +253,7 @@ TEST_WITH(a_destroyer_waits_for_no_visit_of_its_own, with_created, teardown)
 TEST_WITH(a_destroyer_waits_for_no_question_of_its_own, with_created, teardown)
 {
     assert_true(context_pin(c));
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, 0);
     end_context();
     context_unpin(c);
@@ -263,7 +263,7 @@ TEST_WITH(a_destroyer_waits_for_no_question_of_its_own, with_created, teardown)
 TEST_WITH(a_destroyer_does_not_wait_for_ever, with_created, teardown)
 {
     atomic_store(&c->backend.visits, 1);
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     assert_int_equal(num_turns, CONTEXT_AWAIT_TURNS);
     atomic_store(&c->backend.visits, 0);
     end_context();
@@ -271,7 +271,7 @@ TEST_WITH(a_destroyer_does_not_wait_for_ever, with_created, teardown)
 
 TEST_WITH(a_destruction_that_fails_lets_visits_in, with_created, teardown)
 {
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
     assert_false(judge_as(&end, false));
     assert_false(atomic_load(&c->hidden));
@@ -286,7 +286,7 @@ TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
 {
     for (int made_first = 0; made_first < 2; made_first++) {
         start_record(false);
-        context_destroy_begins(&end, the_context, true);
+        context_destroy_begins(&end, the_context);
         if (made_first)
             assert_false(context_made(c, the_context));
         assert_false(judge_as(&end, false));
@@ -303,8 +303,8 @@ TEST(a_destruction_of_a_record_being_made_that_fails_lets_visits_in)
 TEST_WITH(a_destruction_that_fails_lets_no_visit_into_another, with_created, teardown)
 {
     struct context_end first, second;
-    context_destroy_begins(&first, the_context, true);
-    context_destroy_begins(&second, the_context, true);
+    context_destroy_begins(&first, the_context);
+    context_destroy_begins(&second, the_context);
     assert_false(judge_as(&first, false));
     assert_true(atomic_load(&c->hidden));
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_BEGUN);
@@ -321,7 +321,7 @@ TEST_WITH(a_record_without_a_context_lets_no_visit_in, with_created, teardown)
     is_alive = true;
     life = 2;
     assert_true(context_reuse(c, the_context));
-    context_destroy_begins(&end, the_context, true);
+    context_destroy_begins(&end, the_context);
     context_retire(c); /* the record does not suit */
     assert_false(judge_as(&end, false));
     assert_int_equal(atomic_load(&c->backend.destruction), DESTRUCTION_OVER);
@@ -371,7 +371,7 @@ TEST(a_record_made_beside_a_destruction_ends_with_it)
     for (int i = 0; i < 3; i++) {
         is_alive = true;
         life = lives[i];
-        context_destroy_begins(&end, the_context, true);
+        context_destroy_begins(&end, the_context);
         assert_int_equal(end.life, lives[i]);
         start_record(false);
         assert_int_equal(c->destroyers, 1);
@@ -413,7 +413,7 @@ TEST_WITH(more_ends_than_have_room_are_counted_where_there_was_a_record, with_pr
 TEST_WITH(a_refused_destruction_lets_no_free_into_a_release, with_primary, teardown)
 {
     struct context_end refused;
-    context_destroy_begins(&refused, the_context, true);
+    context_destroy_begins(&refused, the_context);
     context_release_begins(&end, 0, false);
     assert_int_equal(atomic_load(&c->backend.enders), 2);
     assert_false(judge_as(&refused, false));
@@ -430,7 +430,7 @@ TEST(the_last_refused_destruction_asks_for_a_release_that_could_not)
         struct context_end refused[2];
         make_record(true);
         for (int i = 0; i < 2; i++)
-            context_destroy_begins(&refused[i], the_context, true);
+            context_destroy_begins(&refused[i], the_context);
         context_release_begins(&end, 0, false);
         life += is_last_release; /* the next life has begun */
         judge(&end);
@@ -451,7 +451,7 @@ TEST(the_last_refused_destruction_asks_for_a_release_that_could_not)
 TEST_WITH(a_reset_ends_a_record_that_others_try_to_destroy, with_primary, teardown)
 {
     struct context_end refused;
-    context_destroy_begins(&refused, the_context, true);
+    context_destroy_begins(&refused, the_context);
     context_release_begins(&end, 0, true);
     end_context();
     assert_int_equal(num_abandoned, 1);
