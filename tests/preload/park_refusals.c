@@ -298,6 +298,8 @@ ACT(a_use_that_cancels_waits_for_no_host_memory)
     int code = 0;
     uint64_t longest_ns = 0, big[4];
     begin(1);
+    if (!scene_simulated()) /* a real one unmaps in calls of its own */
+        return SCENE_SKIP;
     NEW_BLOCKS(big, 4, 32 * MIB);
     for (int i = 0; i < 4; i++)
         REQUIRE(gpu_fill(big[i], 8 * MIB, 11, NULL));

@@ -248,6 +248,7 @@ class Gone(Parking):
     def test_one_that_exits_then(self):
         """It ends as ever, whatever the request meets."""
         ends = "it has ended", "no such process", "the process leaves", \
+            "not all is parked: the process leaves", \
             "the program used the GPU meanwhile", "a context is ending", \
             "it has no page of live state: it has allocated no device memory yet, is about to " \
             f"end, could make no file in {self.folder}, or has an older library"
