@@ -143,9 +143,11 @@ struct context_end {
 };
 
 /* In a child made by fork() CUDA does not work, and another thread of the parent may hold any lock.
- * The library's handler of fork() is there from its start on. So a call that has begun, got or
- * ended a context marks the process before that. Unwatched: the library is off, or the process is a
- * child of a marked one. Then the lives of contexts are not followed, without any lock. */
+ * The library's handler of fork() is there from its start on. Before that, a call that has begun,
+ * got or ended a context marks the process. Calls that failed do not, because CUDA may work in a
+ * child of theirs. That child may find a lock taken by a thread that was in such a call.
+ * Unwatched: the library is off, or the process is a child of a marked one. Then the lives of
+ * contexts are not followed, without any lock. */
 void context_watch(void);
 bool context_is_unwatched(void);
 

@@ -250,8 +250,10 @@ static CUresult detach_last(CUcontext ctx)
 }
 
 /* A detachment that has counted as one of several may have been the driver's last one. Then the
- * context has ended without a beginning. Its segments went with it, and no other thread's free may
- * have met that: only programs whose threads give up the last uses at once come here. */
+ * context has ended without a beginning, and its memory goes back now. Until then nothing keeps
+ * another thread's free of a segment away from that end (Note [Frees of segments] in
+ * shim/driver/device.h). It takes threads that give up the last uses at once. The context may have
+ * ended: about that the driver does answer (see `created`). */
 static void look_for_end(CUcontext ctx)
 {
     struct ending end;
