@@ -231,7 +231,7 @@ void context_destroy_begins(struct context_end *e, CUcontext ctx)
 {
     *e = (struct context_end){.ctx = ctx, .hides = true, .begun = true};
     ends_here++;
-    if (!ctx || context_is_unwatched())
+    if (!ctx || state_is_off())
         return;
     /* The handle may be none of a context. The driver is asked only about one that has a record, or
      * is current. */
@@ -280,7 +280,7 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 {
     *e = (struct context_end){.device = device, .hides = reset, .begun = true};
     ends_here++;
-    if (context_is_unwatched())
+    if (state_is_off())
         return;
     count_end(e);
     for (unsigned turn = 0; !begins_here && turn < CONTEXT_AWAIT_TURNS && has_beginner(device);
@@ -295,7 +295,7 @@ void context_release_begins(struct context_end *e, CUdevice device, bool reset)
 void context_end_over(struct context_end *e)
 {
     ends_here -= e->begun;
-    if (!e->row && !e->holds_begin)
+    if (state_is_off() || (!e->row && !e->holds_begin))
         return;
     pthread_mutex_lock(&lives_lock);
     end_rows_remove(e);
@@ -334,6 +334,8 @@ bool context_life_begins(CUdevice device)
 void context_life_begun(CUdevice device)
 {
     begins_here--;
+    if (state_is_off())
+        return;
     pthread_mutex_lock(&lives_lock);
     primary_lives[row_of(device)].beginners--;
     pthread_mutex_unlock(&lives_lock);

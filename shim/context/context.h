@@ -142,15 +142,6 @@ struct context_end {
     uint64_t late[CONTEXTS_MAX / 64];    /* those made since the call began */
 };
 
-/* In a child made by fork() CUDA does not work, and another thread of the parent may hold any lock.
- * The library's handler of fork() is there from its start on. Before that, a call that has begun,
- * got or ended a context marks the process. Calls that failed do not, because CUDA may work in a
- * child of theirs. That child may find a lock taken by a thread that was in such a call.
- * Unwatched: the library is off, or the process is a child of a marked one. Then the lives of
- * contexts are not followed, without any lock. */
-void context_watch(void);
-bool context_is_unwatched(void);
-
 /* The steps of an ender, in this order. The program is about to destroy a created context (NULL:
  * none), or to give up its last use. Waits until no thread asks the driver about it, and until no
  * thread uses its events. */

@@ -5,23 +5,6 @@
 #include "shim/context/context.h"
 #include "shim/driver/device.h"
 #include "shim/driver/error.h"
-#include "shim/process/state.h"
-
-#include <unistd.h>
-
-static _Atomic pid_t watched_pid;
-
-void context_watch(void)
-{
-    if (!atomic_load(&watched_pid))
-        atomic_store(&watched_pid, getpid());
-}
-
-bool context_is_unwatched(void)
-{
-    pid_t pid = atomic_load(&watched_pid);
-    return state_is_off() || (pid && pid != getpid());
-}
 
 /* A thread may have a context current that was reset or destroyed. The driver refuses to serve
  * such a context. */

@@ -14,6 +14,7 @@
 #include "shim/driver/device.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
+#include "shim/entry/start.h"
 #include "shim/entry/stream.h"
 #include "shim/park/ends.h"
 #include "shim/process/cancel.h"
@@ -91,7 +92,7 @@ static void destroy_begins(struct ending *e, CUcontext ctx)
     e->num_others = 0;
     ends_begin();
     context_destroy_begins(&e->records, ctx);
-    if (!context_is_unwatched())
+    if (!library_is_off())
         import_hide(ctx, true);
 }
 
@@ -103,7 +104,7 @@ static void release_begins(struct ending *e, CUdevice device, bool reset)
     e->num_others = 0;
     ends_begin();
     context_release_begins(&e->records, device, reset);
-    if (context_is_unwatched())
+    if (library_is_off())
         return;
     if (capture_open())
         num_all = capture_contexts(all, OTHERS_MAX);
@@ -149,9 +150,7 @@ static void finish(struct ending *e, bool done)
 {
     struct context_end *r = &e->records;
     int saved_errno = errno;
-    if (done)
-        context_watch();
-    if (context_is_unwatched()) {
+    if (library_is_off()) {
         context_end_over(r);
         ends_over();
         return;
@@ -185,7 +184,7 @@ static void retained(CUdevice device, CUcontext primary)
 {
     struct ending e = {.records = {.device = device}};
     device_set_primary(device, primary);
-    if (context_is_unwatched())
+    if (library_is_off())
         return;
     context_set_primary(device, primary);
     ends_begin();
@@ -195,7 +194,7 @@ static void retained(CUdevice device, CUcontext primary)
 static CUresult destroy_context(CUresult (*how)(CUcontext), CUcontext ctx)
 {
     struct ending end;
-    if (context_is_unwatched())
+    if (library_is_off())
         return how(ctx);
     int cancel = cancel_forbid();
     destroy_begins(&end, ctx);
@@ -222,7 +221,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     struct ending end;
-    CUcontext here = hooks_init() && !context_is_unwatched() ? hooks_current() : NULL;
+    CUcontext here = hooks_init() && !library_is_off() ? hooks_current() : NULL;
     if (!here)
         return real.cuCtxAttach(ctx, flags);
     int cancel = cancel_forbid();
@@ -265,7 +264,7 @@ static void look_for_end(CUcontext ctx)
 
 CUresult cuCtxDetach(CUcontext ctx)
 {
-    if (context_is_unwatched())
+    if (library_is_off())
         return real.cuCtxDetach(ctx);
     int cancel = cancel_forbid();
     bool counted = ctx && detach(ctx);
@@ -298,7 +297,7 @@ static bool may_be_full(CUresult rc, CUdevice dev, struct retry_steps *steps)
 static CUresult created(CUresult rc, CUcontext *ctx)
 {
     struct ending unseen = {.records = {.device = -1, .created = true}};
-    if (rc != CUDA_SUCCESS || context_is_unwatched())
+    if (rc != CUDA_SUCCESS || library_is_off())
         return rc;
     int cancel = cancel_forbid();
     ends_begin();
@@ -356,7 +355,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 static CUresult end_primary(CUresult (*how)(CUdevice), CUdevice dev, bool reset)
 {
     struct ending end;
-    if (context_is_unwatched())
+    if (library_is_off())
         return how(dev);
     int cancel = cancel_forbid();
     async_pool_context_begins(dev);
@@ -393,7 +392,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     struct ending end;
     CUcontext ctx = NULL;
-    if (context_is_unwatched())
+    if (library_is_off())
         return real.cuGreenCtxDestroy(green);
     int cancel = cancel_forbid();
     if (green && state_is_on() && hooks_present(HOOK_cuCtxFromGreenCtx))

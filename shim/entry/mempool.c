@@ -6,6 +6,7 @@
 #include "shim/driver/async_pool.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
+#include "shim/entry/start.h"
 #include "shim/process/cancel.h"
 
 /* The slot of the driver's function may be filled while another thread still fills the rest.
@@ -13,9 +14,10 @@
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
     hooks_init();
-    unsigned mark = async_pool_make_begins(props);
+    bool off = library_is_off();
+    unsigned mark = off ? 0 : async_pool_make_begins(props);
     CUresult rc = retry_cuMemPoolCreate(pool, props);
-    if (rc == CUDA_SUCCESS) {
+    if (rc == CUDA_SUCCESS && !off) {
         int cancel = cancel_forbid();
         async_pool_made(*pool, props, mark);
         cancel_allow(cancel);
@@ -25,6 +27,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
+    if (library_is_off())
+        return real.cuMemPoolDestroy(pool);
     int cancel = cancel_forbid();
     async_pool_destroy_begins(pool);
     CUresult rc = real.cuMemPoolDestroy(pool);

@@ -8,6 +8,7 @@
 #include "shim/context/stream_watch.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
+#include "shim/entry/start.h"
 #include "shim/park/gate.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
@@ -74,7 +75,7 @@ static CUresult change(CUcontext peer, unsigned flags)
 static CUresult enable(CUcontext peer, unsigned flags)
 {
     /* Another thread may still fill the slots. In a forked child locks may be held for ever. */
-    if (!hooks_init() || state_is_off())
+    if (!hooks_init() || library_is_off())
         return real.cuCtxEnablePeerAccess(peer, flags);
     int saved_errno = errno, cancel = cancel_forbid();
     CUresult rc = change(peer, flags);
@@ -120,7 +121,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer)
     CUresult rc = gate_use_begin(&use);
     if (rc != CUDA_SUCCESS)
         return rc;
-    rc = !hooks_init() || state_is_off() ? real.cuCtxDisablePeerAccess(peer) : disable(peer);
+    rc = !hooks_init() || library_is_off() ? real.cuCtxDisablePeerAccess(peer) : disable(peer);
     gate_use_end(&use);
     return rc;
 }

@@ -30,6 +30,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -37,8 +38,9 @@
  * handler of fork() does not run there. */
 static pid_t owner;
 
-/* CUDA does not work in a forked child, and another thread of the parent may have been inside the
- * pool. From here on every call goes to the driver, whose answer is the native one. */
+/* CUDA does not work in a forked child, and another thread of the parent may have held any lock.
+ * From here on every call goes to the driver, whose answer is the native one. CUDA does work if all
+ * calls of the parent failed; that child has no pool. */
 static void forked_child(void)
 {
     state_turn_off();
@@ -113,6 +115,32 @@ static void register_exit_handlers(void)
         __cxa_at_quick_exit(run_at_exit, NULL);
 }
 
+static atomic_bool forks_watched;
+/* A handler of a signal may call a wrapper in the middle of the registration, whose lock is taken.
+ * The call that it interrupted then goes on with the registration. */
+static __thread bool watching_forks __attribute__((tls_model("initial-exec")));
+
+static bool watch_forks(void)
+{
+    if (atomic_load_explicit(&forks_watched, memory_order_acquire) || watching_forks)
+        return true;
+    int saved_errno = errno;
+    watching_forks = true;
+    bool done = __register_atfork &&
+                __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;
+    watching_forks = false;
+    if (done)
+        atomic_store_explicit(&forks_watched, true, memory_order_release);
+    errno = saved_errno;
+    return done;
+}
+
+bool library_is_off(void)
+{
+    watch_forks();
+    return state_is_off();
+}
+
 bool start_library(void)
 {
     if (!state_claim())
@@ -121,8 +149,7 @@ bool start_library(void)
     environ_hold();
     bool on = !second_copy_comes_first() && in_force_load();
     environ_release();
-    on = on && __register_atfork &&
-         __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;
+    on = on && watch_forks();
     if (on) {
         owner = getpid();
         register_exit_handlers();

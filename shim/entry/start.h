@@ -14,4 +14,12 @@ bool start_library(void);
  * one waits for that. */
 bool library_is_started(void);
 
+/* For a wrapper that takes a lock of the library's before the library has started, ahead of that
+ * lock. From the first call on, a child of fork() is off: in the parent another thread may have
+ * held the lock, or left a count, that the child would wait for. 1. Each thread that takes such a
+ * lock has registered the handler before, or has seen it registered. Two threads may both register
+ * it, since it does the same a second time. 2. It does not run in a child whose fork began before:
+ * of such a fork the thread may be in the middle, once in the life of a process. Keeps errno. */
+bool library_is_off(void);
+
 #endif

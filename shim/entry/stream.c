@@ -11,6 +11,7 @@
 #include "shim/driver/capture.h"
 #include "shim/driver/hooks.h"
 #include "shim/entry/retry.h"
+#include "shim/entry/start.h"
 #include "shim/park/gate.h"
 #include "shim/process/cancel.h"
 #include "shim/process/state.h"
@@ -44,6 +45,8 @@ static CUstream named_stream(CUstream stream, bool per_thread)
 /* Captured work is submitted later, by a graph launch. A use, so a wake meets no capture. */
 #define BEGIN(stream, per_thread, call)                                                            \
     do {                                                                                           \
+        if (library_is_off())                                                                      \
+            return (call);                                                                         \
         struct gate_use use_;                                                                      \
         CUresult rc_ = gate_use_begin(&use_);                                                      \
         if (rc_ != CUDA_SUCCESS)                                                                   \
@@ -101,6 +104,8 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 /* Some failures end the capture (it was invalidated), some do not (wrong thread). */
 #define END(stream, per_thread, call)                                                              \
     do {                                                                                           \
+        if (library_is_off())                                                                      \
+            return (call);                                                                         \
         int cancel_ = cancel_forbid();                                                             \
         CUstream named_ = named_stream(stream, per_thread);                                        \
         uint64_t number_ = capture_number(named_);                                                 \
@@ -152,6 +157,8 @@ CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, CUstreamCigCaptureParam
 /* A call that ends the stream's capture, if there is one and the call succeeds. */
 static CUresult end_with(CUresult (*how)(CUstream), CUstream stream, bool per_thread)
 {
+    if (library_is_off())
+        return how(stream);
     int cancel = cancel_forbid();
     uint64_t number = capture_number(named_stream(stream, per_thread));
     CUresult rc = how(stream);
