@@ -16,10 +16,15 @@ bool library_is_started(void);
 
 /* For a wrapper that takes a lock of the library's before the library has started, ahead of that
  * lock. From the first call on, a child of fork() is off: in the parent another thread may have
- * held the lock, or left a count, that the child would wait for. 1. Each thread that takes such a
- * lock has registered the handler before, or has seen it registered. Two threads may both register
- * it, since it does the same a second time. 2. It does not run in a child whose fork began before:
- * of such a fork the thread may be in the middle, once in the life of a process. Keeps errno. */
+ * held the lock, or left a count, that the child would wait for. Keeps errno.
+ *  1. Each thread that takes such a lock has registered the handlers before, or has seen them
+ *     registered. Two threads may both register them: they do the same a second time.
+ *  2. A handler of the program's may call a wrapper in the child ahead of ours. The wrapper then
+ *     does what our handler would.
+ *  3. Left out: a fork that was under way at the registration, once in the life of a process; a
+ *     fork that runs no handlers (clone, _Fork); a signal handler that forks in the middle of such
+ *     a call and returns into it in the child; and a first call from a handler of fork(), over
+ *     which C libraries 2.28 to 2.35 hold the lock of the registration. */
 bool library_is_off(void);
 
 #endif
