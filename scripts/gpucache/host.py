@@ -83,12 +83,17 @@ def is_wsl():
     return "microsoft" in read(KERNEL_FILE).lower()
 
 
+def driver_version():
+    """"580.159.04"; "": not known."""
+    version = re.search(r"\b([0-9]{3,}\.[0-9.]+)\b", read(DRIVER_FILE))
+    return version[1] if version else ""
+
+
 def driver():
     """{"version": "580.159.04", "cuda": 13000, "library": file name}; "" and 0: not known."""
-    version = re.search(r"\b([0-9]{3,}\.[0-9.]+)\b", read(DRIVER_FILE))
     words = said([sys.executable, "-I", "-c", DRIVER], LD_PRELOAD="")[0].split()
     cuda = int(words[0]) if words and words[0].isdecimal() else 0
-    return {"version": version[1] if version else "", "cuda": cuda,
+    return {"version": driver_version(), "cuda": cuda,
             "library": words[1] if len(words) > 1 else ""}
 
 

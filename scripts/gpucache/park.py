@@ -2,16 +2,19 @@
 """gpucache park and wake: asks processes to move their device memory to the host, or to bring it
 back, and prints a receipt for each GPU."""
 import json
+import re
 import threading
 
-from gpucache import ask, many, state, tables, text
-from gpucache.fault import USAGE, Fault
+from gpucache import ask, host, many, state, tables, text
+from gpucache.fault import USAGE, Fault, complain
 
 UNUSED_S = 2.0     # --all leaves out who used the GPU within this time
 LONGEST_S = 10     # the longest wait that the library takes in one request
 MARGIN_S = 60.0    # to copy the memory of a whole GPU, on a busy machine
 WAKE_S = 600.0     # the library's own PARK_WAIT, where the process does not tell it
 OLDER = "its library is older, and cannot park"
+# With this driver the machine was seen to hang (NVIDIA/cuda-checkpoint, issue 53).
+HANGS = re.compile(r"595\.")
 # What of a process stays on the GPU.
 STAYS = {"kept": "kept", "exposed": "known to other processes or devices",
          "segments": "in segments", "stream-ordered": "in the driver's own pools",
@@ -165,7 +168,17 @@ def _targets(args):
     return many.targets(args, pids, patterns)
 
 
+def _warn_of_driver():
+    version = host.driver_version()
+    if HANGS.match(version):
+        complain(f"driver {version}: a process that is back from the driver's checkpoint must not "
+                 "be killed: the machine may hang (NVIDIA/cuda-checkpoint, issue 53). Park it "
+                 "with --whole again before you end it")
+
+
 def show(args):
+    if args.verb == "park" and args.whole:
+        _warn_of_driver()
     receipts, code = many.receipts(VERB, args, _targets)
     if args.json:
         print(json.dumps({"receipts": [r.as_json() for r in receipts],

@@ -8,11 +8,12 @@ import subprocess
 import threading
 import time
 import types
+import unittest.mock
 
 from fake import ALONE, MIB, UUID, UUID_B, body, map_page, pool, tool, wait_for
 from test_page import USER, Case
 
-from gpucache import picture, tables, top
+from gpucache import host, picture, tables, top
 
 DONE, PARTLY = tables.PAGE_REPLY_DONE, tables.PAGE_REPLY_PARTLY
 REFUSED, BAD = tables.PAGE_REPLY_REFUSED, tables.PAGE_REPLY_BAD
@@ -108,6 +109,18 @@ class Asked(Case):
         why = "the driver does not lock the process: error 600"
         self.assertEqual(self.told("park", PARTLY, {**parked(), "why": why}, 188 * MIB)[2],
                          f"gpucache: {ME}: not all is parked: {why}\n")
+
+    def test_a_driver_with_which_machines_hang(self):
+        """Who takes a process off the GPU as a whole learns it first."""
+        page = self.serve(DONE, {**parked(), "whole": True, "whole_bytes": 0})
+        for version, words, hangs in (("595.71.05", ["--whole"], True), ("595.71.05", [], False),
+                                      ("580.159.04", ["--whole"], False), ("", ["--whole"], False)):
+            with unittest.mock.patch.object(host, "driver_version", lambda value=version: value):
+                done = tool("park", os.getpid(), *words)
+            self.assertEqual(done.status, 0)
+            self.assertEqual("driver 595.71.05: " in done.err and "again before you end it" in
+                             done.err, hangs, (version, words, done.err))
+        page.close()
 
     def test_whole_processes_go_one_after_another(self):
         """Each looks at what is free before and behind its checkpoint."""
