@@ -114,7 +114,7 @@ static int fork_beside(const char *what, const call_fn *calls, int num_calls, CU
 }
 
 #define FORK_BESIDE(what, calls, ctx)                                                              \
-    fork_beside(what, calls, (int)(sizeof(calls) / sizeof *(calls)), ctx)
+    fork_beside(what, calls, (int)(sizeof calls / sizeof *calls), ctx)
 
 /* CUDA works in a child whose parent has not initialised it, whatever the parent called. */
 static int fork_and_use(void)
