@@ -21,7 +21,7 @@
  *  12 more memory                         MAX_RESERVED allows it         create
  * The driver has no memory, or MAX_RESERVED is reached (try_all_else, num_alloc_retries):
  *  13 later work is ordered behind all                                   order   num_oom_ordered
- *  14 idle memory goes back, then 12                                     unmap   num_oom_released
+ *  14 idle memory goes back, then 12      chunks: there is room          unmap   num_oom_released
  *  15 the host waits for all, then 14     at most OOM_WAITS times        wait    num_oom_waited
  *  16 others give memory, then 14         not for MAX_RESERVED                   num_oom_borrowed
  *
@@ -33,6 +33,7 @@
  */
 #include "pool/arena.h"
 #include "pool/job.h"
+#include "pool/limits.h"
 #include "pool/magazine.h"
 #include "pool/magazine_pool.h"
 #include "pool/map.h"
@@ -225,6 +226,16 @@ static bool reuse(struct pool *p, struct request *r)
     return false;
 }
 
+/* A request of several chunks is tried once whatever the driver says is free, because the driver
+ * may give back what its own pools hold idle. A further try takes a part from other processes
+ * before the rest is refused. So it is made only if there is room for all. */
+static bool may_grow_again(struct pool *p, const struct request *r)
+{
+    uint64_t idle = min_u64(release_idle_bytes(p), r->size_bytes);
+    return !p->arena || r->size_bytes <= ARENA_CHUNK_MAX_BYTES ||
+           limits_driver_free_bytes(p, UINT64_MAX) >= r->size_bytes - idle;
+}
+
 /* Step 14: one try at memory that is there, or that the driver has after all idle memory went back.
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
@@ -233,10 +244,12 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
         return true;
     magazines_empty_all(p);
     release_idle(p, UINT64_MAX, UINT64_MAX);
-    uint64_t mine = p->jobs_done + 1; /* growing itself counts once */
-    int code;                         /* the first code stays: the program asked once */
-    bool taken = take_free(p, r) || (grow_pool(p, r, &code) == GROW_OK && take_free(p, r));
-    *changed = p->jobs_done > mine;
+    uint64_t before = p->jobs_done;
+    int code; /* the first code stays: the program asked once */
+    bool taken = take_free(p, r), grows = !taken && may_grow_again(p, r);
+    if (grows)
+        taken = grow_pool(p, r, &code) == GROW_OK && take_free(p, r);
+    *changed = p->jobs_done - before > grows; /* growing itself counts once */
     return taken;
 }
 
@@ -328,13 +341,9 @@ static bool borrow_and_take(struct pool *p, struct request *r)
  * program instead, and the device has enough, memory of others would not help. */
 static bool may_borrow(struct pool *p, const struct request *r)
 {
-    uint64_t free_bytes = 0, total_bytes = 0;
     if (!p->stats.num_oom_passed || p->stats.num_device_alloc)
         return true;
-    state_unlock(p);
-    int failed = p->backend->ops->mem_info(p->backend, &free_bytes, &total_bytes);
-    state_lock(p);
-    return failed || free_bytes < r->size_bytes + p->backend->granularity_bytes;
+    return limits_driver_free_bytes(p, 0) < r->size_bytes + p->backend->granularity_bytes;
 }
 
 /* Steps 3 to 16. */

@@ -37,16 +37,21 @@ uint64_t pool_tick_ns(const struct pool *p)
     return atomic_load_explicit(&p->tick_ns, memory_order_relaxed);
 }
 
+uint64_t limits_driver_free_bytes(struct pool *p, uint64_t unknown)
+{
+    uint64_t free_bytes = 0, total_bytes = 0;
+    state_unlock(p);
+    int failed = p->backend->ops->mem_info(p->backend, &free_bytes, &total_bytes);
+    state_lock(p);
+    return failed ? unknown : free_bytes;
+}
+
 /* Bytes by which the driver's free memory is below MIN_FREE. */
 static uint64_t free_shortage(struct pool *p)
 {
-    uint64_t free_bytes, total_bytes, min = p->config.min_free_bytes;
-    if (!min)
-        return 0;
-    state_unlock(p);
-    int code = p->backend->ops->mem_info(p->backend, &free_bytes, &total_bytes);
-    state_lock(p);
-    return code || free_bytes >= min ? 0 : min - free_bytes;
+    uint64_t min = p->config.min_free_bytes;
+    uint64_t free_bytes = min ? limits_driver_free_bytes(p, UINT64_MAX) : 0;
+    return free_bytes < min ? min - free_bytes : 0;
 }
 
 /* The device stays short of MIN_FREE: others may give some. The control thread does not wait. */

@@ -166,4 +166,51 @@ TEST(each_step_comes_in_its_turn_and_counts)
     }
 }
 
+/* A part of a large request comes before the driver refuses the rest, and goes back. Who asks again
+ * for what the driver does not have would take it from other processes each time. */
+static unsigned num_creates;
+
+static void count_creates(struct model *m, enum model_row row)
+{
+    num_creates += row == MODEL_ROW_create;
+}
+
+static bool others_give(struct backend *b, uint64_t size_bytes, struct lend_attempt *attempt)
+{
+    bool gave = rig->model->other_bytes;
+    rig->model->other_bytes = 0;
+    return gave;
+}
+
+TEST(what_the_driver_lacks_is_asked_for_once)
+{
+    static const struct {
+        uint64_t others_bytes, asked_bytes;
+        bool unknown; /* the driver does not say what is free */
+        bool served;
+        unsigned num_creates;
+    } cases[] = {{0, GIB(12), false, false, 2},
+                 {0, GIB(12), true, false, 6},
+                 {GIB(4), GIB(8), false, true, 4},
+                 {GIB(4), GIB(8), true, true, 8}};
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rig = rig_create(GIB(16));
+        struct backend_ops ops = *rig->model->backend.ops;
+        ops.ask_others = others_give;
+        rig->model->backend.ops = &ops;
+        rig_start(rig);
+        rig_alloc(rig, GIB(6));
+        rig->model->other_bytes = cases[i].others_bytes;
+        if (cases[i].unknown)
+            model_fail_many(rig->model, MODEL_ROW_mem_info, 1, UINT64_MAX, 999);
+        num_creates = 0;
+        rig->model->hook = count_creates;
+        bool served = rig_alloc(rig, cases[i].asked_bytes);
+        rig->model->hook = NULL;
+        EXPECT_EQ(served, cases[i].served, "the request");
+        EXPECT_EQ(num_creates, cases[i].num_creates, "parts that the driver was asked for");
+        EXPECT_ENDS(rig);
+    }
+}
+
 PLAY_TESTS
