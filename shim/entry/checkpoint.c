@@ -152,6 +152,7 @@ CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *lock)
     return rc;
 }
 
+/* Not in a signal handler that interrupted an allocation (state_lock in pool/state.h). */
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *restore)
 {
     if (pid != getpid() && state_is_on() &&

@@ -27,9 +27,9 @@ static uint64_t without_away(uint64_t free_bytes, CUdevice device)
 }
 
 /* Programs size themselves by free memory, and idle memory is available to them. So is that of the
- * driver's own pools, because a call that finds no memory trims them (shim/entry/retry.h). So it
- * counts whether the driver gives it to other calls by itself or not. What drivers do is not on
- * record here. The simulated one does not give it, which is the harder case. */
+ * driver's own pools: the driver gives it to cuMemAlloc and cuMemCreate by itself, though it does
+ * not count it as free (580.159, H200). The simulated driver does not give it. There a call that
+ * finds no memory trims them (shim/entry/retry.h). */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     CUdevice device;
