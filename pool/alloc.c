@@ -55,6 +55,7 @@ struct request {
     unsigned slot;
     uint64_t addr; /* or this address, out of a magazine: nothing is left to be done */
     bool starved;  /* there was memory, but no host memory for a slab's record */
+    bool refused;  /* by the driver, since the thread waited last */
 };
 
 /* Step 2. The two ways out of the bins and slabs are this and segment_take_spare:
@@ -226,13 +227,13 @@ static bool reuse(struct pool *p, struct request *r)
     return false;
 }
 
-/* A request of several chunks is tried once whatever the driver says is free, because the driver
- * may give back what its own pools hold idle. A further try takes a part from other processes
- * before the rest is refused. So it is made only if there is room for all. */
+/* A request of several chunks is tried whatever the driver says is free, because the driver may
+ * give back what its own pools hold idle. Once that was refused, a further try takes a part from
+ * other processes before the rest is refused again. So it is made only if there is room for all. */
 static bool may_grow_again(struct pool *p, const struct request *r)
 {
     uint64_t idle = min_u64(release_idle_bytes(p), r->size_bytes);
-    return !p->arena || r->size_bytes <= ARENA_CHUNK_MAX_BYTES ||
+    return !p->arena || !r->refused || r->size_bytes <= ARENA_CHUNK_MAX_BYTES ||
            limits_driver_free_bytes(p, UINT64_MAX) >= r->size_bytes - idle;
 }
 
@@ -306,6 +307,7 @@ static bool try_all_else(struct pool *p, struct request *r)
         if (last)
             break;
         last = ++waits == OOM_WAITS || !wait_for_more(p, until_ns);
+        r->refused &= last; /* the driver's own pools may have more as well */
         again = 0;
         if (last)
             until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;
@@ -382,6 +384,7 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
             p->stats.num_limit_rejections++;
             return POOL_LIMIT;
         case GROW_NOMEM:
+            r->refused = true;
             if (try_all_else(p, r) || (may_borrow(p, r) && borrow_and_take(p, r)))
                 return POOL_OK;
             release_idle(p, UINT64_MAX, UINT64_MAX); /* what came of the last try at growing */

@@ -116,16 +116,10 @@ static void register_exit_handlers(void)
 }
 
 static atomic_bool forks_watched;
-static _Atomic pid_t forking_pid; /* the process that forked last */
+static _Atomic pid_t watched_pid; /* the process that registered the handlers */
 /* A handler of a signal may call a wrapper in the middle of the registration, whose lock is taken.
  * The call that it interrupted then goes on with the registration. */
 static __thread bool watching_forks __attribute__((tls_model("initial-exec")));
-
-static void before_fork(void)
-{
-    atomic_store(&forking_pid, getpid());
-    fork_gate_close();
-}
 
 static bool watch_forks(void)
 {
@@ -133,8 +127,9 @@ static bool watch_forks(void)
         return true;
     int saved_errno = errno;
     watching_forks = true;
+    atomic_store(&watched_pid, getpid());
     bool done = __register_atfork &&
-                __register_atfork(before_fork, fork_gate_open, forked_child, NULL) == 0;
+                __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;
     watching_forks = false;
     if (done)
         atomic_store_explicit(&forks_watched, true, memory_order_release);
@@ -146,7 +141,7 @@ bool library_is_off(void)
 {
     watch_forks();
     /* A handler of the program's that was registered before ours runs first in the child. */
-    if (fork_gate_is_closed() && getpid() != atomic_load(&forking_pid))
+    if (fork_gate_is_closed() && getpid() != atomic_load(&watched_pid))
         forked_child();
     return state_is_off();
 }

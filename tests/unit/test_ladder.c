@@ -213,4 +213,35 @@ TEST(what_the_driver_lacks_is_asked_for_once)
     }
 }
 
+static int says_none_is_free(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    *free_bytes = 0;
+    *total_bytes = b->total_bytes;
+    return 0;
+}
+
+/* The driver does not count what its own pools hold idle, and gives it all the same. So its word
+ * holds only for what it has just refused: not after a wait, and not where a limit refused. */
+TEST(what_the_driver_says_is_free_is_no_reason_before_it_refused)
+{
+    for (int limited = 0; limited < 2; limited++) {
+        rig = rig_create(limited ? GIB(32) : GIB(16));
+        rig->several_streams = true;
+        struct backend_ops ops = *rig->model->backend.ops;
+        ops.mem_info = says_none_is_free;
+        rig->model->backend.has_order = false;
+        rig->model->backend.ops = &ops;
+        rig->config.reuse = REUSE_READY;
+        if (limited)
+            rig->config.max_reserved_bytes = GIB(16);
+        rig_start(rig);
+        uint64_t a = rig_alloc(rig, GIB(8));
+        rig_launch(rig, 1, MS(1), a);
+        rig_free(rig, a);
+        rig_launch(rig, 2, MS(1), 0);
+        EXPECT(rig_alloc(rig, GIB(12)), "it is served once the work has ended");
+        EXPECT_ENDS(rig);
+    }
+}
+
 PLAY_TESTS
