@@ -100,7 +100,7 @@ static int fork_beside(const char *what, const call_fn *calls, int num_calls, CU
     for (int i = 0; i < FLOODS; i++)
         threads[i] = NEW_THREAD(run_flood, &f);
     fflush(stdout);
-    for (int i = 0; i < (scene_simulated() ? 500 : 8); i++) {
+    for (int i = 0; i < (scene_simulated() ? 100 : 8); i++) {
         pid_t pid = fork();
         if (pid == 0)
             _exit(child(&f));
