@@ -38,11 +38,27 @@
  * handler of fork() does not run there. */
 static pid_t owner;
 
+/* The process, while this thread is in its fork(); 0: it is in none. The child inherits it. */
+static __thread pid_t forking_pid __attribute__((tls_model("initial-exec")));
+
+static void before_fork(void)
+{
+    forking_pid = getpid();
+    fork_gate_close();
+}
+
+static void after_fork(void)
+{
+    fork_gate_open();
+    forking_pid = 0;
+}
+
 /* CUDA does not work in a forked child, and another thread of the parent may have held any lock.
  * From here on every call goes to the driver, whose answer is the native one. CUDA does work if all
  * calls of the parent failed; that child has no pool. */
 static void forked_child(void)
 {
+    forking_pid = 0;
     state_turn_off();
     fork_gate_forget();
     atomic_store(&pool_watch, 0);
@@ -116,7 +132,6 @@ static void register_exit_handlers(void)
 }
 
 static atomic_bool forks_watched;
-static _Atomic pid_t watched_pid; /* the process that registered the handlers */
 /* A handler of a signal may call a wrapper in the middle of the registration, whose lock is taken.
  * The call that it interrupted then goes on with the registration. */
 static __thread bool watching_forks __attribute__((tls_model("initial-exec")));
@@ -127,9 +142,8 @@ static bool watch_forks(void)
         return true;
     int saved_errno = errno;
     watching_forks = true;
-    atomic_store(&watched_pid, getpid());
-    bool done = __register_atfork &&
-                __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;
+    bool done =
+        __register_atfork && __register_atfork(before_fork, after_fork, forked_child, NULL) == 0;
     watching_forks = false;
     if (done)
         atomic_store_explicit(&forks_watched, true, memory_order_release);
@@ -141,7 +155,7 @@ bool library_is_off(void)
 {
     watch_forks();
     /* A handler of the program's that was registered before ours runs first in the child. */
-    if (fork_gate_is_closed() && getpid() != atomic_load(&watched_pid))
+    if (forking_pid && getpid() != forking_pid)
         forked_child();
     return state_is_off();
 }

@@ -67,8 +67,3 @@ void fork_gate_forget(void)
     atomic_store(&inside, 0);
     atomic_store(&forking, 0);
 }
-
-bool fork_gate_is_closed(void)
-{
-    return atomic_load(&forking) != 0;
-}

@@ -19,8 +19,6 @@
 
 #include "shim/process/clock.h"
 
-#include <stdbool.h>
-
 #define FORK_GATE_PATIENCE_NS SEC_NS
 
 /* The beginning and the end of such a moment. Not one inside another. Own threads only, with no
@@ -33,7 +31,5 @@ void fork_gate_leave(void);
 void fork_gate_close(void);
 void fork_gate_open(void);
 void fork_gate_forget(void);
-/* Is a fork under way? In a child: has fork_gate_forget not been called yet? */
-bool fork_gate_is_closed(void);
 
 #endif
