@@ -32,33 +32,22 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#ifndef MADV_WIPEONFORK /* glibc has it since 2.27 */
+#define MADV_WIPEONFORK 18
+#endif
 
 /* The process that started the library. A child made by clone() inherits the word ON, since the
  * handler of fork() does not run there. */
 static pid_t owner;
-
-/* The process, while this thread is in its fork(); 0: it is in none. The child inherits it. */
-static __thread pid_t forking_pid __attribute__((tls_model("initial-exec")));
-
-static void before_fork(void)
-{
-    forking_pid = getpid();
-    fork_gate_close();
-}
-
-static void after_fork(void)
-{
-    fork_gate_open();
-    forking_pid = 0;
-}
 
 /* CUDA does not work in a forked child, and another thread of the parent may have held any lock.
  * From here on every call goes to the driver, whose answer is the native one. CUDA does work if all
  * calls of the parent failed; that child has no pool. */
 static void forked_child(void)
 {
-    forking_pid = 0;
     state_turn_off();
     fork_gate_forget();
     atomic_store(&pool_watch, 0);
@@ -136,14 +125,37 @@ static atomic_bool forks_watched;
  * The call that it interrupted then goes on with the registration. */
 static __thread bool watching_forks __attribute__((tls_model("initial-exec")));
 
+/* A byte that is 1, and 0 in each child that has memory of its own, however it was forked. NULL:
+ * the kernel has no such memory (it came with Linux 4.14). */
+static _Atomic(unsigned char *) parent_mark;
+
+static void make_parent_mark(void)
+{
+    unsigned char *none = NULL;
+    unsigned char *mark = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mark == MAP_FAILED)
+        return;
+    *mark = 1;
+    if (madvise(mark, 1, MADV_WIPEONFORK) != 0 ||
+        !atomic_compare_exchange_strong(&parent_mark, &none, mark))
+        munmap(mark, 1);
+}
+
+static bool is_unmarked(void)
+{
+    const unsigned char *mark = atomic_load_explicit(&parent_mark, memory_order_acquire);
+    return mark && !*mark;
+}
+
 static bool watch_forks(void)
 {
     if (atomic_load_explicit(&forks_watched, memory_order_acquire) || watching_forks)
         return true;
     int saved_errno = errno;
     watching_forks = true;
-    bool done =
-        __register_atfork && __register_atfork(before_fork, after_fork, forked_child, NULL) == 0;
+    make_parent_mark();
+    bool done = __register_atfork &&
+                __register_atfork(fork_gate_close, fork_gate_open, forked_child, NULL) == 0;
     watching_forks = false;
     if (done)
         atomic_store_explicit(&forks_watched, true, memory_order_release);
@@ -154,8 +166,7 @@ static bool watch_forks(void)
 bool library_is_off(void)
 {
     watch_forks();
-    /* A handler of the program's that was registered before ours runs first in the child. */
-    if (forking_pid && getpid() != forking_pid)
+    if (!state_is_off() && is_unmarked())
         forked_child();
     return state_is_off();
 }
