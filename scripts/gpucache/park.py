@@ -2,7 +2,6 @@
 """gpucache park and wake: asks processes to move their device memory to the host, or to bring it
 back, and prints a receipt for each GPU."""
 import json
-import re
 import threading
 
 from gpucache import ask, host, many, state, tables, text
@@ -14,7 +13,7 @@ MARGIN_S = 60.0    # to copy the memory of a whole GPU, on a busy machine
 WAKE_S = 600.0     # the library's own PARK_WAIT, where the process does not tell it
 OLDER = "its library is older, and cannot park"
 # With this driver the machine was seen to hang (NVIDIA/cuda-checkpoint, issue 53).
-HANGS = re.compile(r"595\.")
+HANGS = "595."
 # What of a process stays on the GPU.
 STAYS = {"kept": "kept", "exposed": "known to other processes or devices",
          "segments": "in segments", "stream-ordered": "in the driver's own pools",
@@ -170,7 +169,7 @@ def _targets(args):
 
 def _warn_of_driver():
     version = host.driver_version()
-    if HANGS.match(version):
+    if version.startswith(HANGS):
         complain(f"driver {version}: a process that is back from the driver's checkpoint must not "
                  "be killed: the machine may hang (NVIDIA/cuda-checkpoint, issue 53). Park it "
                  "with --whole again before you end it")

@@ -152,22 +152,17 @@ static int fork_and_use(void)
 
 /* A handler of the program's that is registered before the library's, so that it is called first.
  */
-static volatile sig_atomic_t child_releases;
-
 static void release_in_child(void)
 {
-    if (child_releases) {
-        alarm(CHILD_S);
-        release();
-        destroy_pool();
-    }
+    alarm(CHILD_S);
+    release();
+    destroy_pool();
 }
 
 ACT(forks_with_handlers_of_the_program)
 {
     scene_watchdog(120);
     REQUIRE(pthread_atfork(NULL, NULL, release_in_child));
-    child_releases = 1;
     int failed = FORK_BESIDE("ends, with a handler", ends, NULL);
     return failed + FORK_BESIDE("pools, with a handler", rest, NULL) != 0;
 }
