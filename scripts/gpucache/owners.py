@@ -15,7 +15,6 @@ from gpucache.fault import Fault
 
 ABOUT = "Who asked for live memory is known while a trace records: start the program with " \
         "`gpucache run --trace FILE`, or record from now on with `gpucache trace PID`."
-BEFORE = "from before the trace"
 
 
 def _path(process):
@@ -46,7 +45,7 @@ def of(process, seconds=math.inf):
         sizes, blocks = collections.Counter(), collections.Counter()
         for site, its in used.sites.items():
             if its.blocks:
-                owner = used.owner(site) if site else BEFORE
+                owner = used.owner(site)
                 sizes[owner] += its.live
                 blocks[owner] += its.blocks
         return [(owner, size, blocks[owner]) for owner, size in sizes.most_common()]

@@ -177,14 +177,18 @@ class Report:
         site, size = max((row for row in self.told(used.at_peak).items()
                           if row[0] != trace.OTHERS),
                          key=lambda row: row[1])
-        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were asked for by " \
-               f"{self._name(site)} ("
-        said += text.cut(self.where(site)[1], SENTENCE_MOST - len(said) - len(").")) + ")."
+        said = f"{text.size(size)} of it, {size / used.peak:.0%}, were "
+        if site == trace.BEFORE:
+            said += trace.FROM_BEFORE + "."
+        else:
+            said += f"asked for by {self._name(site)} ("
+            said += text.cut(self.where(site)[1], SENTENCE_MOST - len(said) - len(").")) + ")."
         less = used.after_peak.other_order(used.peak)
         if used.after_peak.freed and less < 0.99 * used.peak:
             ns, site, change = used.after_peak.freed
+            by = "by " * (site != trace.BEFORE)
             said += f" The last block came {text.duration(ns - used.peak_ns)} before the next " \
-                    f"free, of {text.size(-change)} by {self._name(site)}; in the other order " \
+                    f"free, of {text.size(-change)} {by}{self._name(site)}; in the other order " \
                     f"the peak is {text.size(less)}."
         highest = max(used.columns, key=lambda column: column.live)
         idle = highest.reserved - highest.live
@@ -258,6 +262,8 @@ class Report:
     def where(self, site):
         """(function, the rest) of the code that asked: the rest is its object and line, the library
         through which it asked, and who called it."""
+        if site == trace.BEFORE:
+            return trace.FROM_BEFORE, "-"
         place, *callers = self.symbols.path(site)
         through = self.symbols.through(site)
         said = [f"{place.object} {place.line}".strip()] if not place.is_python else []
@@ -396,7 +402,7 @@ class Report:
         for site, size in sorted(self.usage.at_peak.items(), key=lambda item: -item[1]):
             path = self.symbols.path(site)
             names = [place.whole() for place in reversed(path)]
-            if len(path) == 1:
+            if len(path) == 1 and site != trace.BEFORE:
                 names.insert(0, (self.symbols.through(site) or path[0]).object)
             out.write(f"{';'.join(name.replace(';', ':') for name in names)} {size}\n")
 

@@ -7,7 +7,7 @@ import operator
 import os
 
 from gpucache.detail import AWAY, HOLD
-from gpucache.trace import KIND, OTHERS
+from gpucache.trace import BEFORE, FROM_BEFORE, KIND, OTHERS
 
 SITES_MOST = 300    # of a column; the others count as OTHERS
 WINDOWS = 24        # for growth: the least of each is compared
@@ -60,13 +60,15 @@ def limit_then(marks, size, site):
 
 class Site:
     """Code that asks for memory, by its address."""
-    __slots__ = ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
-                 "blocks", "most", "floor", "lives", "then", "moment", "is_sum")
+    __slots__ = ("num_allocs", "num_frees", "num_before", "bytes_total", "live", "blocks", "most",
+                 "floor", "lives", "then", "moment", "is_sum")
 
     def __init__(self):
-        self.num_driver = self.num_before = self.bytes_total = 0
+        self.bytes_total = 0
+        self.num_before = 0     # blocks that are live and were so when the trace began
         self.live = self.most = 0
-        self.num_allocs = self.num_frees = self.blocks = 0  # known at the end
+        # Known at the end. num_frees: of blocks that were asked for in the trace.
+        self.num_allocs = self.num_frees = self.blocks = 0
         self.floor = 0          # the least of a window
         self.then, self.moment = 0, -1  # what was live at this moment of Usage
         self.lives = [0] * 80   # by the binary digits of the life in ns
@@ -77,11 +79,25 @@ class Site:
         self.num_frees, self.blocks = sum(self.lives), blocks + beside
         self.num_allocs = self.num_frees + blocks - self.num_before
 
+    def count_alloc(self, size_bytes, is_before):
+        """is_before: the block is from before the trace."""
+        if is_before:
+            self.num_before += 1
+        else:
+            self.bytes_total += size_bytes
+
+    def count_free(self, life_ns, is_before, number=1):
+        """number: -1 takes it back."""
+        if is_before:
+            self.num_before -= number
+        else:
+            self.lives[life_ns.bit_length()] += number
+
     def __add__(self, other):
         """Of two at the end. The most of both at once is not known: no more than the sum."""
         its = Site()
-        for name in ("num_allocs", "num_frees", "num_driver", "num_before", "bytes_total", "live",
-                     "blocks", "most"):
+        for name in ("num_allocs", "num_frees", "num_before", "bytes_total", "live", "blocks",
+                     "most"):
             setattr(its, name, getattr(self, name) + getattr(other, name))
         its.lives, its.is_sum = [*map(sum, zip(self.lives, other.lives))], True
         return its
@@ -105,7 +121,8 @@ class Owners:
     def of(self, site):
         if site not in self._known:
             its = self._trace.object_of(site) if site else None
-            self._known[site] = os.path.basename(its.path) if its else "not known"
+            self._known[site] = os.path.basename(its.path) if its else \
+                FROM_BEFORE if site == BEFORE else "not known"
         return self._known[site]
 
     def sums(self, held):

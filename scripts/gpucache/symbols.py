@@ -14,11 +14,11 @@ import struct
 import subprocess
 
 from gpucache import frame, text
-from gpucache.trace import OTHERS, PythonFrame
+from gpucache.trace import BEFORE, FROM_BEFORE, OTHERS, PythonFrame
 
 PROGRAMS = ("llvm-symbolizer", "addr2line")
 PATIENCE_S = 30
-NAMES = {0: "code that is not known", OTHERS: "other call sites"}
+NAMES = {0: "code that is not known", OTHERS: "other call sites", BEFORE: FROM_BEFORE}
 PT_LOAD = 1
 INTERPRETER = re.compile(r"(lib)?python[0-9]")
 # Code that calls the first function of a program or a thread.

@@ -33,6 +33,8 @@ EVENTS = set(KIND.values()) - {KIND[name] for name in (
 OTHER = re.compile(b"[^" + re.escape(batch.FREQUENT) + b"]")
 RATE_MOST = 8192  # ns a tick; no clock ticks so slowly, and all times have 79 binary digits
 OTHERS = -1  # stands for many sites
+BEFORE = -2  # for the code that asked for blocks of LIVE; in a dump it is known, or 0
+FROM_BEFORE = "from before the trace"  # its name
 FIRST_PATH = 1 << 63  # sites from here on are call paths, below are addresses
 
 # One record. ns: since the trace began. site: the code that asked, 0: not known; see Trace.frames.

@@ -9,7 +9,7 @@ import itertools
 from gpucache import beside, block_map, detail, outside
 from gpucache.site import (AfterPeak, Away, Block, Column, Floors, Largest, Levels, Owners, Site,
                            limit_then, mark_of)
-from gpucache.trace import KIND, Event
+from gpucache.trace import BEFORE, KIND, Event
 
 COLUMNS = 4000      # of the picture; each is its highest moment
 ENOUGH = 0.98       # of the time
@@ -52,15 +52,15 @@ class Usage:
         self.beside = beside.Beside(self._beside_changed)
         self.driver_ns = 0   # in calls that took or gave device memory
         self.levels, self.columns = Levels(), []
-        self._owned, self._freed, self._late, self._by_driver = {}, NONE_FREED, {}, {}
-        self._driver_freed = NONE_FREED[:2]  # address, ns and bytes, of what the driver had served
+        self._owned, self._freed, self._late = {}, NONE_FREED, {}
+        # Address -> bytes of a block that the driver served; None: it is from before the trace.
+        self._apart, self._apart_freed = {}, NONE_FREED  # address, ns and that, of the last free
         self._level_ns = self._held_ns = lead_ns
         # Bytes times ns; of live memory that of blocks that were freed.
         self._live_area = self._held_time = self._beside_area = 0
         # What has come, with its address; bytes that have none so far.
         self._came, self._created = block_map.Moments(), 0
-        self._contexts = set()  # that are there
-        self._reserved = collections.Counter()  # of each context
+        self._contexts, self._reserved = set(), collections.Counter()  # those there; held by each
         self._unknown = set()   # addresses that were freed and are none that the trace knows
         self.moments = block_map.Moments()
         self._peak_ranges = None  # of the peak, whose blocks are to be kept
@@ -110,7 +110,7 @@ class Usage:
         """A trace may have ten million events: what is frequent is written out here, with local
         names. _take does the same and all the rest."""
         blocks, sites, levels, pop = self.blocks, self.sites, self.levels, self.blocks.pop
-        late, by_driver, change = self._late, self._by_driver, self._changes.append
+        late, apart, change = self._late, self._apart, self._changes.append
         touched = self._touched
         live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
         level, end_ns = live >> 20, self._end_ns
@@ -122,7 +122,7 @@ class Usage:
                 self._finish_column(ns)
                 best, moment, has_changed = live, self._moment, False
                 end_ns = self._end_ns
-            if kind == FREE and addr in blocks and not late and addr not in by_driver:
+            if kind == FREE and addr in blocks and not late and addr not in apart:
                 freed = size, site, since, its = pop(addr)
                 freed_addr, freed_ns, life = addr, ns, ns - since
                 area += size * life
@@ -277,14 +277,15 @@ class Usage:
         if addr in self.blocks:  # another thread's free has an older clock
             self._free_block(ns, addr)
             self._late[addr] = [*self._late.get(addr, ())[1 - LATE_MOST:], ns]
+        if kind == LIVE and not site and ns > self.lead_ns:  # a dump's come at its start
+            site = BEFORE
         its = self.sites[site]
-        if kind != LIVE:
-            its.bytes_total += size
-            its.num_driver += kind == ALLOC_DRIVER
-        its.num_before += kind == LIVE
         self.blocks[addr] = size, site, ns, its
-        if kind == ALLOC_DRIVER:
-            self._by_driver[addr] = size
+        its.count_alloc(size, kind == LIVE)
+        if kind == LIVE:
+            self._apart[addr] = None
+        elif kind == ALLOC_DRIVER:
+            self._apart[addr] = size
             self._hold(ns, size)
         self._change(ns, its, site, size, addr)
         its.most = max(its.most, its.live)
@@ -305,12 +306,13 @@ class Usage:
         size, site, since, its = self.blocks.pop(addr)
         self._freed = addr, ns, (size, site, since, its)
         self._live_area += size * (ns - since)
-        its.lives[(ns - since).bit_length()] += 1
+        held = self._apart.get(addr, 0)
+        its.count_free(ns - since, held is None)
         self._change(ns, its, site, -size, addr)
         its.floor = min(its.floor, its.live)
-        if addr in self._by_driver:
-            self._driver_freed = addr, ns, self._by_driver.pop(addr)
-            self._hold(ns, -self._driver_freed[2])
+        if addr in self._apart:
+            self._apart_freed = addr, ns, self._apart.pop(addr)
+            self._hold(ns, -(held or 0))
 
     def _free_beside(self, ns, addr):
         """Of what is no block. False: it is no memory that is known."""
@@ -321,17 +323,16 @@ class Usage:
     def _free_failed(self, event):
         """The free was none."""
         addr, ns, block = self._freed
-        if self.beside.failed(event, ns if block and addr == event.a else -1):
-            return
-        if not block or addr != event.a or addr in self.blocks:
+        if self.beside.failed(event, ns if block and addr == event.a else -1) or not block or \
+                addr != event.a or addr in self.blocks:
             return
         size, site, since, its = self.blocks[addr] = block
-        self._freed = NONE_FREED
-        if self._driver_freed[:2] == (addr, ns):
-            self._by_driver[addr] = self._driver_freed[2]
-            self._hold(event.ns, self._driver_freed[2])
+        self._freed, held = NONE_FREED, 0
+        if self._apart_freed[:2] == (addr, ns):
+            held = self._apart[addr] = self._apart_freed[2]
+            self._hold(event.ns, held or 0)
         self._live_area -= size * (ns - since)
-        its.lives[(ns - since).bit_length()] -= 1
+        its.count_free(ns - since, held is None, -1)
         self._change(event.ns, its, site, size, addr)
 
     def _hold(self, ns, change):
@@ -467,8 +468,7 @@ class Usage:
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,
         KIND["RELEASE"]: _gave, KIND["SEGMENT_FREE"]: _gave, KIND["HELD"]: _took,
         KIND["MAP"]: _mapped, KIND["UNMAP"]: _mapped, KIND["GPU"]: _whole_gpu,
-        KIND["PROCESS"]: _process,
-        KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
+        KIND["PROCESS"]: _process, KIND["OOM"]: _out_of_memory, KIND["NEIGHBOUR"]: _neighbour,
         **dict.fromkeys(BESIDE, _beside), KIND["CONTEXT"]: _context, KIND["ALLOC_FAILED"]: _mark,
         KIND["FLUSH"]: _mark, KIND["OOM_STEP"]: _mark, KIND["LEND_ASK"]: _mark,
         KIND["LEND_GIVE"]: _mark, KIND["OPTION"]: _option, KIND["CONTEXT_END"]: _context_end,

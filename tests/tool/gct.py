@@ -30,7 +30,7 @@ def _record(kind, first, second, context=1, said=b"", aux=0, site=0):
 
 def write(path, events, span_ns, start_unix_ns=10**18, more_threads=(), start_ns=0,
           **header):
-    """events: (ns, kind, a, b), or with aux and text. Each thread has a chunk of its own. span_ns:
+    """events: (ns, kind, a, b), or with aux, text and site. Each thread has a chunk of its own. span_ns:
     the end; start_ns: a dump may have records of before that. header: other fields of it."""
     with open(path, "wb") as file:
         file.write(_header(span_ns, start_unix_ns, start_ns, **header))
@@ -39,12 +39,12 @@ def write(path, events, span_ns, start_unix_ns=10**18, more_threads=(), start_ns
                                 0)
             chunk += _record("THREAD", number + 1, 0)
             for ns, kind, first, second, *more in its:
-                aux, said = (*more, *(0, "")[len(more):])
+                aux, said, site = (*more, *(0, "", 0)[len(more):])
                 chunk += _record("TIME", ns, 0)
                 if kind == "CONTEXT":
                     said = "GPU-%d a GPU" % first
                 chunk += _record(kind, first, second, first + 1 & 0xff if kind == "CONTEXT" else 1,
-                                 said.encode(), aux)
+                                 said.encode(), aux, site)
             assert len(chunk) <= tables.TRACE_CHUNK_BYTES
             file.write(chunk.ljust(tables.TRACE_CHUNK_BYTES, b"\0"))
 
