@@ -25,12 +25,20 @@ def metric_name(row, kind):
     return PREFIX + name + ("_total" if kind == "COUNTER" else "")
 
 
+# Fields of which a process says more than is on the device: (help, what is there of a state.Gpu).
+HERE = {
+    "reserved_bytes": ("Memory taken from the driver, without what is parked",
+                       state.Gpu.reserved_here),
+    "idle_bytes": ("Memory on the device that is neither live nor pending", state.Gpu.idle_here),
+}
+AWAY = "Memory that is parked: its bytes are on the host or in a file, and no device memory is " \
+       "behind it"
+HELPS = {"away_bytes": AWAY, **{field: words for field, (words, _) in HERE.items()}}
 # (name, kind, help, field, divisor) of what there is for each GPU of a process.
-GPU_ROWS = [(metric_name(row, row["kind"]), row["kind"], row["help"], row["name"],
-             10**9 if row["unit"] == "NS" else 1) for row in tables.STATS]
+GPU_ROWS = [(metric_name(row, row["kind"]), row["kind"], HELPS.get(row["name"], row["help"]),
+             row["name"], 10**9 if row["unit"] == "NS" else 1) for row in tables.STATS]
 GPU_ROWS += [
-    (PREFIX + "idle_bytes", "GAUGE", "Reserved memory that is neither live nor pending",
-     "idle_bytes", 1),
+    (PREFIX + "idle_bytes", "GAUGE", HELPS["idle_bytes"], "idle_bytes", 1),
     (PREFIX + "saved_seconds_total", "COUNTER", "Time of driver calls that were saved, at least",
      "saved_ns", 10**9),
 ]
@@ -38,6 +46,9 @@ PROCESS_ROWS = [(metric_name(row, "COUNTER"), "COUNTER", row["help"], row["name"
                  10**9 if row["name"].endswith("_ns") else 1) for row in tables.COUNTERS]
 OTHER_ROWS = [
     (PREFIX + "process_info", "GAUGE", "A process under the library; always 1"),
+    (PREFIX + "process_state", "GAUGE",
+     "Whether the process is parked: 1 for one of the states running, parked, waking and waiting "
+     "(for device memory, to wake), 0 for the others"),
     (PREFIX + "process_start_time_seconds", "GAUGE",
      "When the library started in the process, in Unix time"),
     (PREFIX + "state_age_seconds", "GAUGE", "Time since the process wrote these figures"),
@@ -76,8 +87,9 @@ class Collector:
             family = self._family(name, kind, text, OF_GPU)
             for process in found:
                 for its_gpu in process.gpus:
+                    value = HERE[field][1](its_gpu) if field in HERE else its_gpu[field]
                     family.add_metric(labels[id(process)] + [its_gpu.shown(), its_gpu.uuid],
-                                      its_gpu[field] / divisor)
+                                      value / divisor)
             yield family
         for name, kind, text, field, divisor in PROCESS_ROWS:
             family = self._family(name, kind, text, OF_PROCESS)
@@ -85,13 +97,17 @@ class Collector:
                 if process.counters():
                     family.add_metric(labels[id(process)], process.counters()[field] / divisor)
             yield family
-        info, start, age, total, bad = (self._family(*row, labels=names) for row, names in zip(
-            OTHER_ROWS, (INFO, OF_PROCESS, OF_PROCESS, ("gpu", "gpu_uuid"), ())))
+        info, parked, start, age, total, bad = (
+            self._family(*row, labels=names) for row, names in zip(
+                OTHER_ROWS, (INFO, OF_PROCESS + ("state",), OF_PROCESS, OF_PROCESS,
+                             ("gpu", "gpu_uuid"), ())))
         sizes = {}
         for process in found:
             contents = process.contents
             info.add_metric(labels[id(process)] + [contents.library_version, process.job,
                                                    process.status], 1)
+            for each in state.PARK_STATES:
+                parked.add_metric(labels[id(process)] + [each], process.park_state() == each)
             start.add_metric(labels[id(process)], contents.started_unix_ns / 1e9)
             age.add_metric(labels[id(process)], contents.age_ns() / 1e9)
             sizes.update({(g.shown(), g.uuid): g.total_bytes for g in process.gpus})
@@ -100,7 +116,7 @@ class Collector:
         for key, num_bytes in sorted(sizes.items()):
             total.add_metric(key, num_bytes)
         bad.add_metric((), len(complaints))
-        yield from (info, start, age, total, bad)
+        yield from (info, parked, start, age, total, bad)
         if self.has_owners:
             yield self._owners(found, labels)
 

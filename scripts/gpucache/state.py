@@ -12,6 +12,8 @@ FIELDS = [row["name"] for row in tables.STATS] + ["idle_bytes", "num_driver_call
 PATIENCE_S = 0.3
 ENDS_S = 0.1
 POOLS_MAX = 128  # of one process: CONTEXTS_MAX of the library
+# waiting: a use of the GPU wakes it, and needs device memory that is not there yet.
+PARK_STATES = ("running", "parked", "waking", "waiting")
 LONGEST = 100  # letters of a word that a page says, where it stands in a table
 
 
@@ -63,13 +65,17 @@ class Gpu:
                                              self["async_idle_bytes"])
 
     def idle(self):
-        """On the device: idle memory beside what is parked."""
-        here = max(0, self["reserved_bytes"] - self["away_bytes"])
-        return min(self["idle_bytes"], here) + self["async_idle_bytes"]
+        return self.idle_here() + self["async_idle_bytes"]
 
     def reserved(self):
-        """Device memory: without what is parked."""
-        return max(0, self["reserved_bytes"] - self["away_bytes"]) + self["async_reserved_bytes"]
+        return self.reserved_here() + self["async_reserved_bytes"]
+
+    # Of the pools alone: what is on the device, beside what is parked.
+    def idle_here(self):
+        return min(self["idle_bytes"], self.reserved_here())
+
+    def reserved_here(self):
+        return max(0, self["reserved_bytes"] - self["away_bytes"])
 
     def hits(self):
         """None: no allocation came after a free, so there was nothing that could be used again."""
@@ -168,18 +174,26 @@ class Process:
         told = self.body.get("park")
         return bool(self.parked_bytes() or isinstance(told, dict) and told.get("whole") is True)
 
+    def park_state(self):
+        """Of PARK_STATES."""
+        told = self.body.get("park")
+        now = told.get("state") if isinstance(told, dict) else None
+        if now == "waits":
+            return "waiting"
+        if now == "waking":
+            return "waking"
+        return "parked" if self.is_parked() else "running"
+
     def park_words(self):
         """parked 12min, parked 12min, off the GPU, waking, waits for 14.2 GiB; "" of a process
         that is not parked."""
-        told = self.body.get("park")
+        told, now = self.body.get("park"), self.park_state()
         told = told if isinstance(told, dict) else {}
-        now, since_ns = told.get("state"), number(told.get("since_unix_ns"))
-        if now == "waits":
+        if now == "waiting":
             return f"waits for {text.size(number(told.get('needs_bytes')))}"
-        if now == "waking":
-            return "waking"
-        if not self.is_parked():
-            return ""
+        if now != "parked":
+            return "" if now == "running" else now
+        since_ns = number(told.get("since_unix_ns"))
         whole = ", off the GPU" if told.get("whole") is True else ""
         age_ns = self.contents.published_unix_ns + self.contents.age_ns() - since_ns
         age = f" {text.age(age_ns / 1e9)}" if since_ns and age_ns >= 0 else ""

@@ -60,6 +60,38 @@ class Text(Case):
                             ("gpucache_unreadable_pages", 0)):
             self.assertEqual([float(v) for _, v in self.sample(out, name)], [value], name)
 
+    def test_what_is_parked_is_not_on_the_gpu(self):
+        """Device memory is what ps shows of it, beside what the driver's own pools have."""
+        for away, reserved, idle in ((0, 188, 156), (128, 60, 60), (188, 0, 0), (200, 0, 0)):
+            page = self.page(body(pool(away_bytes=away * MIB, async_reserved_bytes=96 * MIB,
+                                       async_idle_bytes=64 * MIB)))
+            out = tool("metrics").out
+            for name, value in (("reserved", reserved), ("idle", idle), ("away", away)):
+                self.assertEqual([float(v) for _, v in self.sample(out, f"gpucache_{name}_bytes")],
+                                 [value * MIB], (away, name))
+            cells = dict(zip(*(line.split() for line in tool("ps", COLUMNS="200")
+                               .out.replace("MiB", "").splitlines()[-2:])))
+            shown = tool("ps", "--json").json["processes"][0]
+            self.assertEqual(shown["gpus"][0]["away_bytes"], away * MIB)
+            self.assertEqual([cells["RESERVED"], cells["IDLE"]],
+                             [str(reserved + 96), str(idle + 64)], cells)
+            page.close()
+
+    def test_whether_a_process_is_parked(self):
+        """As ps says it: of these states one is 1."""
+        page = self.page()
+        for park, away, state in (({}, 0, "running"), ({"state": "parked"}, 0, "running"),
+                                  ({"state": "parked"}, 9, "parked"),
+                                  ({"state": "parked", "whole": True}, 0, "parked"),
+                                  ({"state": "waking"}, 9, "waking"),
+                                  ({"state": "waits", "needs_bytes": 9}, 0, "waiting")):
+            page.publish(body(pool(away_bytes=away * MIB), park=park))
+            found = self.sample(tool("metrics").out, "gpucache_process_state")
+            self.assertEqual({re.search(r'state="(\w+)"', labels)[1]: float(value)
+                              for labels, value in found},
+                             {**dict.fromkeys(("running", "parked", "waking", "waiting"), 0.0),
+                              state: 1.0})
+
     def test_every_metric_is_there_and_has_a_help(self):
         self.page()
         out = tool("metrics").out
@@ -199,5 +231,6 @@ class Dashboard(unittest.TestCase):
             asked |= set(re.findall(r"\bgpucache_\w+", json.dumps(variable["query"])))
         self.assertGreater(len(asked), 10)
         self.assertEqual(asked - set(metrics.NAMES), set())
+        self.assertLessEqual({"gpucache_away_bytes", "gpucache_process_state"}, asked)
         self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}),
                          len(dashboard["panels"]))
