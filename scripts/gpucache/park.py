@@ -23,10 +23,12 @@ _TURN = threading.Lock()
 
 
 class Receipt(many.Receipt):
-    """What came of the park or wake of one process. num_bytes: what went, or came back."""
+    """What came of the park or wake of one process. num_bytes: what went, or came back. has_dropped:
+    no copy is retained any more; the reply does not say how much it was."""
 
-    def __init__(self, target, status, why="", reply=None):
+    def __init__(self, target, status, why="", reply=None, has_dropped=False):
         super().__init__(target, status, why)
+        self.has_dropped = has_dropped
         body = reply.body if reply else {}
         gpus = body.get("gpus")
         self.num_bytes = state.number(reply.value) if reply else 0
@@ -51,7 +53,8 @@ class Receipt(many.Receipt):
         elif self.state == "woken":
             yield f"PID {self.pid}: " + (
                 f"{text.size(self.num_bytes)} back in {text.duration(self.ns)}" if self.num_bytes
-                else "it was not parked")
+                else "it was not parked") + \
+                "; the host retains no copy of its memory" * self.has_dropped
         elif not self.gpus and self.status == "done" and self.whole is not True:
             yield f"PID {self.pid}: it has no memory on a GPU"
         for its_gpu in self.gpus if self.state == "parked" else ():
@@ -130,7 +133,8 @@ def by_page(found, args, uuid=None):
         if reply.body.get("state") == "used":
             return Receipt(found, "left out", f"it used the GPU within the last {UNUSED_S:g} s",
                            reply)
-        return Receipt(found, "done", reply=reply)
+        return Receipt(found, "done", reply=reply,
+                       has_dropped=args.verb == "wake" and args.drop)
     if reply.code == tables.PAGE_REPLY_PARTLY:
         receipt = Receipt(found, "partly", "not all is parked", reply)
         stays = list(filter(None, map(_stay_words, receipt.gpus)))

@@ -219,6 +219,15 @@ class Asked(Case):
         page.publish(sleeper())
         self.assertEqual((tool("wake", "--all").status, page.asked[1:]), (0, ["wake"]))
 
+    def test_a_drop_says_that_no_copy_is_left(self):
+        """The reply has no figure of what was freed."""
+        for value, back in (0, "it was not parked"), (128 * MIB, "128 MiB back in 600 ms"):
+            page = self.serve(DONE, {"ns": 600_000_000, "state": "woken"}, value)
+            said = [tool("wake", os.getpid(), *words).out for words in (["--drop"], [])]
+            self.assertEqual(said, [f"{ME}: {back}; the host retains no copy of its memory\n",
+                                    f"{ME}: {back}\n"])
+            page.close()
+
     def test_what_cannot_be_asked(self):
         """One sentence and the exit code."""
         page = self.serve(text=body(pool()))
