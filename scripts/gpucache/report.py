@@ -469,7 +469,10 @@ def show(args):
     if made in BINARY and not path and sys.stdout.isatty():
         raise Fault(f"{made} is not made for a terminal: name a file with -o", USAGE)
     output.check(path, [*args.files, *filter(None, [args.snapshot])])
-    own, beside = (args.files[:1], args.files[1:]) if made in TOGETHER else (args.files, ())
+    own, beside = args.files, ()
+    if made in TOGETHER:
+        output.each_once(args.files)
+        own, beside = args.files[:1], args.files[1:]
     what_if = made in ("text", "html")
     first = Report(own[0], beside, what_if, args.snapshot)
     if first.unfit:

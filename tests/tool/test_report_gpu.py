@@ -45,6 +45,29 @@ class Told(Pages):
             return file.read()
 
 
+class Twice(Told):
+    def test_a_file_that_is_given_twice(self):
+        """By any name: the sum of the processes would count it twice."""
+        path, other = (self.write(name, boot_id=b"B" * 16) for name in ("one", "two"))
+        for make, name in (os.symlink, "soft.gct"), (os.link, "hard.gct"):
+            make(path, os.path.join(self.folder, name))
+        odd = os.path.join(self.folder, ".", "one.gct")
+        soft, hard = (os.path.join(self.folder, name) for name in ("soft.gct", "hard.gct"))
+        for files, why in (([path, path], f"{path} is given twice"),
+                           ([other, path, path], f"{path} is given twice"),
+                           ([path, odd], f"{path} and {odd} are one file"),
+                           ([path, other, soft], f"{path} and {soft} are one file"),
+                           ([hard, path], f"{hard} and {path} are one file")):
+            for words in (["-o", path + ".html"], ["-o", path + ".json"], ["--format", "html"]):
+                done = tool("report", *files, *words)
+                self.assertEqual((done.status, done.out, done.err), (
+                    2, "", f"gpucache: {why}: a sum would count it twice\n"), words)
+        self.assertFalse(os.path.exists(path + ".html"))
+        self.assertEqual(tool("report", path, path).status, 0)  # one after the other, without a sum
+        gone = tool("report", path + "x", path + "x", "-o", path + ".html")
+        self.assertIn("no such file", gone.err)
+
+
 class Others(Told):
     def test_each_process_has_its_row(self):
         path = self.write("all", *NVML)
