@@ -10,7 +10,7 @@ import textwrap
 from gpucache import (frame, options, output, outside, replay, report_json, report_page,
                       report_perfetto, snapshot, symbols, tensors, text, together, trace, usage)
 from gpucache.fault import DONE, USAGE, Fault, complain, end_in_order, reason
-from gpucache.site import LIMIT, TILL_IDLE, select_marks
+from gpucache.site import LIMIT, TILL_IDLE, select_marks, telling
 from gpucache.trace import NAME
 
 BINARY = ("pytorch",)
@@ -303,7 +303,8 @@ class Report:
                 for site, its in self.live_at_end()[:ROWS]]
         yield from self._table("Live at the end", ("BYTES", "BLOCKS", "CODE", "IN"), rows)
         yield from self._in_pytorch()
-        rows = [[seconds(mark.ns), *self.mark(mark)] for mark in select_marks(used.marks, ROWS)]
+        rows = [[seconds(mark.ns), *self.mark(mark)]
+                for mark in select_marks(telling(used.marks), ROWS)]
         yield from self._table("What happened", ("AT", "WHAT", ""), rows)
         rows = [[name, text.count(calls), *sizes]
                 for name, calls, *sizes in used.beside.rows(text.size)]

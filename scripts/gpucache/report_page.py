@@ -15,7 +15,7 @@ import string
 
 from gpucache import replay, report_data, text, together
 from gpucache.report_data import steps
-from gpucache.site import select_marks
+from gpucache.site import select_marks, telling
 from gpucache.trace import OTHERS
 from gpucache.usage import NATIVE_PAIR_NS, Column
 
@@ -83,7 +83,9 @@ class Page:
     def __init__(self, its):
         self.report, self.usage, self.trace = its, its.usage, its.trace
         self.columns = list(self.usage.columns)
-        self.marks = select_marks(self.usage.marks, MARKS)
+        marks = telling(self.usage.marks)
+        self.marks = select_marks(marks, MARKS)
+        self.num_marks_more = len(marks) - len(self.marks)
         if self.columns and self.usage.span_ns < its.whole_ns - self.usage.column_ns:
             self.columns.append(Column(self.usage.span_ns, {}, 0, 0))  # others go on
         self.moments, self.near = None, self.usage.stretches() if self.columns else []
@@ -156,11 +158,8 @@ class Page:
             if found != [str(self.report.symbols[site])] else ""
 
     def _told(self, marks):
-        """Not of flushes that gave back nothing: each park has one."""
         told = []
         for mark in marks:
-            if mark.kind == "FLUSH" and not mark.bytes:
-                continue
             what, more = self.report.mark(mark)
             told.append([mark.ns, FLAGS.get(mark.kind, "option"), f"{what}: {more}".strip(": ")])
         return told
@@ -175,7 +174,7 @@ class Page:
 
     def _lanes(self):
         return report_data.lanes(self.report, self.near, self.others, lambda marks: self._told(
-            [mark for mark in marks if mark.kind in LANE_FLAGS][:LANE_MARKS])) \
+            [mark for mark in telling(marks) if mark.kind in LANE_FLAGS][:LANE_MARKS])) \
             if self.has_lanes() else {}
 
     def data(self):
@@ -451,8 +450,7 @@ class Page:
         for number, words in ((its.num_lost, "Records that were lost"),
                               (its.num_torn, "Parts of the file that are torn and were left out"),
                               (its.num_unknown, "Records of kinds that this tool does not know"),
-                              (len(used.marks) - len(self.marks),
-                               "Marks more, not in the picture")):
+                              (self.num_marks_more, "Marks more, not in the picture")):
             if number:
                 yield f"{words}: {text.count(number)}."
 

@@ -4,6 +4,7 @@ import collections
 import json
 
 from gpucache import text, together
+from gpucache.site import telling
 
 US = 1000
 ROWS = 10  # of the peak
@@ -45,7 +46,7 @@ def data(report):
                      "args": {"live": column.live,
                               "idle": max(0, column.reserved - column.live),
                               **({"parked": column.away} if used.away.area else {})}})
-    for mark in used.marks:
+    for mark in telling(used.marks):
         what, more = report.mark(mark)
         rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid, "tid": 0,
                      "ts": mark.ns / US})

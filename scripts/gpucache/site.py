@@ -30,6 +30,11 @@ LIMIT = "GPUCACHE_MAX_RESERVED"
 DETAILS = ("OOM_STEP", "EXPOSED", "IPC_OPEN")  # of which there may be very many
 
 
+def telling(marks):
+    """Without flushes that gave back nothing: a park has two, one before it waits and one after."""
+    return [mark for mark in marks if mark.kind != "FLUSH" or mark.bytes]
+
+
 def select_marks(marks, most):
     """The latest of them in the order of time: so many, and so many that tell a detail. What failed
     comes before all others."""

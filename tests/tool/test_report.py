@@ -293,6 +293,29 @@ class Viewed(Scratch):
         self.assertEqual(self.taken_back(found)[0], 0)
 
 
+class Flushes(unittest.TestCase):
+    def test_one_that_gave_back_nothing_is_not_told(self):
+        """Each park flushes twice: at once, and when GPU work and Python packages are waited for.
+        """
+        folder = tempfile.TemporaryDirectory(prefix="report-")
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "a.gct")
+        gct.write(path, [gct.GPU, (10, "SEGMENT", BASE, 64 * MIB), (20, "ALLOC", BASE, MIB),
+                         (30, "FLUSH", 7 * MIB, 5, 0, "park"), (40, "FLUSH", 0, 5, 0, "park"),
+                         (50, "PARK", MIB, 5), (60, "WAKE", MIB, 5),
+                         *[(70 + n, "FLUSH", 0, 5, 0, "timer") for n in range(20)]], 100)
+        told = [" ".join(line.split()[2:]) for line in
+                well("report", path).out.partition("What happened\n")[2].splitlines()[1:4]]
+        self.assertEqual(told, ["flush 7 MiB went back (park)", "parked 1 MiB went to the host",
+                                "woken 1 MiB came back from the host"])
+        rows = json.loads(out(path, "json"))["traceEvents"]
+        self.assertEqual([row["name"] for row in rows if row["name"].startswith("flush")],
+                         ["flush 7 MiB went back (park)"])
+        page = out(path, "html").decode()
+        self.assertNotIn("0 B went back", page)
+        self.assertNotIn("not in the picture", page)
+
+
 class Before(unittest.TestCase):
     """Of blocks that were live when the trace began nobody knows who asked for them, and when."""
     NAME = "from before the trace"
