@@ -88,6 +88,17 @@ def suite_cell(entry):
     return ", ".join([*shown, entry["note"]] if "note" in entry else shown)
 
 
+def target_of(line):
+    limit = line[bench_peers.SHIM].get("limit")
+    return f"at most {duration(limit)}" if limit else ""
+
+
+def verdict_of(line):
+    entry = line[bench_peers.SHIM]
+    return "" if "limit" not in entry else \
+        "met" if entry["value"] <= entry["limit"] else "**missed**"
+
+
 def over_malloc(line):
     mine, its = line.get(bench_peers.SHIM), line.get(bench_peers.BARE)
     return f"{mine['value'] / its['value']:.2f}" if mine and its else ""
@@ -195,6 +206,24 @@ SECTIONS = {
         "an idle process to the memory on the GPU. Training: a GPT with CUDA graphs, PyTorch's own "
         "cache on, with the same losses; its slowest steps vary from run to run.",
         (("", by_key("name")),), suite_cell),
+    "park": Section(
+        "Memory of sleeping processes",
+        "By `tests/gpu/run --only park --quick`, one run, all bytes right. Out: by `gpucache park`, "
+        "to host memory. Back: at a launch. Again: with `GPUCACHE_PARK=retain`, a park of the same "
+        "memory; of what has not changed the median and the 99th percentile of 20.",
+        (("", by_key("name")),), by_unit,
+        more=(("target", target_of), ("", verdict_of)), figures=("limit",)),
+    "whole": Section(
+        "Processes off the GPU as a whole",
+        "By `tests/gpu/run --only whole`, one run: 24 GiB live, `gpucache park --whole` and "
+        "`gpucache wake`; beside it the driver's checkpoint alone.",
+        (("", by_key("name")),), by_unit),
+    "trace": Section(
+        "An event of a trace",
+        "By `tests/gpu/run --only report`: what an event takes where a program does nothing but "
+        "malloc and free, over the same without a trace.",
+        (("where the record goes", by_key("name")),), by_unit,
+        more=(("target", target_of), ("", verdict_of)), figures=("limit",)),
     "replay": Section("Recorded programs", "Peak of reserved over peak of live memory.",
                       (("", by_key("name")),), lambda entry: f"{entry['value']:.3f}",
                       column=lambda entry: entry["trace"]),

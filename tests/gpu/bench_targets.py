@@ -248,6 +248,19 @@ def process_start(rows):
     return f"{(shim - bare) / 1e6:+.3f} ms", met(shim - bare, 200e3)
 
 
+def within(group):
+    """Rows that have a limit of their own."""
+    def found(rows):
+        entries = [entry for entry in find(rows, group=group) if "limit" in entry]
+        if not entries:
+            return None
+        over = [entry for entry in entries if entry["value"] > entry["limit"]]
+        said = ", ".join(f"{entry['name']} {duration(entry['value'])} "
+                         f"({duration(entry['limit'])})" for entry in entries)
+        return said, f"missed in {len(over)} of {len(entries)}" if over else "met"
+    return found
+
+
 TARGETS = [
     ("pair in a program with one stream: at most 60 ns", single_stream),
     ("the same: at least 500 times below cudaMalloc + cudaFree", against_malloc),
@@ -274,6 +287,9 @@ TARGETS = [
     ("cuMemGetInfo: at most 1.10 × native (the least of the rounds)", mem_info),
     ("free of a foreign pointer: at most 20 ns over native (the least of the rounds)", foreign),
     ("a process without CUDA: less than 0.2 ms", process_start),
+    ("parks, wakes, and a launch that ends a park: at most the time in brackets", within("park")),
+    ("an event of a trace, in a pair of malloc and free: at most the time in brackets",
+     within("trace")),
 ]
 
 
