@@ -23,8 +23,8 @@ _TURN = threading.Lock()
 
 
 class Receipt(many.Receipt):
-    """What came of the park or wake of one process. num_bytes: what went, or came back. has_dropped:
-    no copy is retained any more; the reply does not say how much it was."""
+    """What came of the park or wake of one process. num_bytes: what went, or came back.
+    has_dropped: no copy is retained any more; the reply does not say how much it was."""
 
     def __init__(self, target, status, why="", reply=None, has_dropped=False):
         super().__init__(target, status, why)

@@ -208,9 +208,9 @@ SECTIONS = {
         (("", by_key("name")),), suite_cell),
     "park": Section(
         "Memory of sleeping processes",
-        "By `tests/gpu/run --only park --quick`, one run, all bytes right. Out: by `gpucache park`, "
-        "to host memory. Back: at a launch. Again: with `GPUCACHE_PARK=retain`, a park of the same "
-        "memory; of what has not changed the median and the 99th percentile of 20.",
+        "By `tests/gpu/run --only park --quick`, one run, all bytes right. Out: by `gpucache "
+        "park`, to host memory. Back: at a launch. Again: with `GPUCACHE_PARK=retain`, a park of "
+        "the same memory; of what has not changed the median and the 99th percentile of 20.",
         (("", by_key("name")),), by_unit,
         more=(("target", target_of), ("", verdict_of)), figures=("limit",)),
     "whole": Section(

@@ -30,8 +30,9 @@ def _record(kind, first, second, context=1, said=b"", aux=0, site=0):
 
 def write(path, events, span_ns, start_unix_ns=10**18, more_threads=(), start_ns=0,
           **header):
-    """events: (ns, kind, a, b), or with aux, text and site. Each thread has a chunk of its own. span_ns:
-    the end; start_ns: a dump may have records of before that. header: other fields of it."""
+    """events: (ns, kind, a, b), or with aux, text and site. Each thread has a chunk of its own.
+    span_ns: the end; start_ns: a dump may have records of before that. header: other fields of it.
+    """
     with open(path, "wb") as file:
         file.write(_header(span_ns, start_unix_ns, start_ns, **header))
         for number, its in enumerate([events, *more_threads]):

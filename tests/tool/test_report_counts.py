@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""gpucache report: what does not count. Blocks from before the trace are no pairs, and flushes that
+gave back nothing are not told."""
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+
+from fake import tool, well
+
+import gct
+from gpucache import report, report_page, trace, usage
+
+MIB = 1 << 20
+BASE = 0x7f0000000000
+
+
+def out(path, ending):
+    """A report of that kind."""
+    done = tool("report", path, "-o", f"{path}.{ending}")
+    assert done.status == 0, done.err
+    return pathlib.Path(f"{path}.{ending}").read_bytes()
+
+
+class Flushes(unittest.TestCase):
+    def test_one_that_gave_back_nothing_is_not_told(self):
+        """Each park flushes twice: at once, and when GPU work and Python packages are waited for.
+        """
+        folder = tempfile.TemporaryDirectory(prefix="report-")
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "a.gct")
+        gct.write(path, [gct.GPU, (10, "SEGMENT", BASE, 64 * MIB), (20, "ALLOC", BASE, MIB),
+                         (30, "FLUSH", 7 * MIB, 5, 0, "park"), (40, "FLUSH", 0, 5, 0, "park"),
+                         (50, "PARK", MIB, 5), (60, "WAKE", MIB, 5),
+                         *[(70 + n, "FLUSH", 0, 5, 0, "timer") for n in range(20)]], 100)
+        told = [" ".join(line.split()[2:]) for line in
+                well("report", path).out.partition("What happened\n")[2].splitlines()[1:4]]
+        self.assertEqual(told, ["flush 7 MiB went back (park)", "parked 1 MiB went to the host",
+                                "woken 1 MiB came back from the host"])
+        rows = json.loads(out(path, "json"))["traceEvents"]
+        self.assertEqual([row["name"] for row in rows if row["name"].startswith("flush")],
+                         ["flush 7 MiB went back (park)"])
+        page = out(path, "html").decode()
+        self.assertNotIn("0 B went back", page)
+        self.assertNotIn("not in the picture", page)
+
+
+class Before(unittest.TestCase):
+    """Of blocks that were live when the trace began nobody knows who asked for them, and when."""
+    NAME = "from before the trace"
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="report-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.path = os.path.join(folder.name, "a.gct")
+        live = [(100 + n, "LIVE", BASE + n * MIB, MIB) for n in range(4)]
+        own = [(n, kind, BASE + 64 * MIB, 2 * MIB) for n, kind in (
+            (200, "ALLOC"), (400, "FREE"), (500, "ALLOC"), (600, "FREE"))]
+        frees = [(700, "FREE", BASE + n * MIB, 0) for n in range(3)]
+        gct.write(cls.path, [gct.GPU, *live, *own, *frees], 1000)
+
+    def test_their_frees_are_no_pairs(self):
+        said = well("report", self.path).out
+        churn = said.partition("Freed and asked for again")[2].partition("Live at the end")[0]
+        self.assertEqual([line.split() for line in churn.strip().splitlines()[1:]], [
+            ["2", "96", "ns", "2", "MiB", *"code that is not known not known".split()]])
+        self.assertIn("without the library 2 pairs of", said)
+        page = out(self.path, "html").decode()
+        self.assertIn(" for 2 pairs", page)
+        self.assertNotIn("7 pairs", page)
+        self.assertNotIn("5 pairs", page)
+
+    def test_they_have_one_name_everywhere(self):
+        said = well("report", self.path).out
+        for words in (f"4 MiB of it, 67%, were {self.NAME}.", f"{self.NAME} 67%, not known 33%",
+                      f"67%  {self.NAME}"):
+            self.assertIn(words, said)
+        self.assertRegex(said, rf"\n *1 MiB +1  {self.NAME} +-\n")
+        found = well("report", self.path, "--json").json["traces"][0]
+        self.assertEqual([its["owner"] for its in found["owners"]], [self.NAME, "not known"])
+        self.assertEqual([its["code"] for its in found["live_at_end"]], [self.NAME])
+        self.assertEqual(out(self.path, "folded").decode().splitlines()[0],
+                         f"{self.NAME} {4 * MIB}")
+        its = report.Report(self.path)
+        self.addCleanup(its.close)
+        told = report_page.Page(its).data()
+        self.assertEqual(told["owners"], [self.NAME, "not known"])
+        self.assertEqual({row["name"]: told["owners"][row["owner"]] for row in told["series"]},
+                         {self.NAME: self.NAME, "code that is not known": "not known"})
+
+    def test_the_sentence_about_the_order_names_them(self):
+        gct.write(self.path + ".order", [
+            gct.GPU, (100, "LIVE", BASE, 8 * MIB), (500, "ALLOC", BASE + 64 * MIB, 4 * MIB),
+            (510, "FREE", BASE, 0)], 1000)
+        said = well("report", self.path + ".order").out
+        self.assertIn(f"8 MiB of it, 67%, were {self.NAME}. The last block came 10 ns before the "
+                      f"next free, of 8 MiB {self.NAME}; in the other order", said)
+
+    def test_a_dump_knows_who_asked_for_them(self):
+        """Their frees are no pairs of that code either."""
+        gct.write(self.path + ".dump", [
+            gct.GPU, (0, "SITE", 0x400100, 0, 0, "", 1),
+            *[(0, "LIVE", BASE + n * MIB, MIB, 0, "", 1) for n in range(4)],
+            (0, "LIVE", BASE + 32 * MIB, MIB),
+            (300, "ALLOC", BASE + 64 * MIB, 2 * MIB, 0, "", 1),
+            (700, "FREE", BASE, 0), (710, "FREE", BASE + 64 * MIB, 0),
+            (711, "FREE_FAILED", BASE + 64 * MIB, 1), (720, "FREE", BASE + MIB, 0),
+            (721, "FREE_FAILED", BASE + MIB, 1)], 1000)
+        with trace.Trace(self.path + ".dump") as its:
+            sites = usage.Usage(its).sites
+        found = sites.pop(0x400100)
+        self.assertEqual((found.num_allocs, found.num_frees, found.blocks, found.live),
+                         (1, 0, 4, 5 * MIB))
+        self.assertEqual([*sites], [0])  # as the sentence of the library says it
