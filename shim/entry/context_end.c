@@ -340,7 +340,7 @@ CUresult cuCtxCreate_v4(CUcontext *ctx, CUctxCreateParams *create, unsigned flag
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     int cancel = cancel_forbid();
-    bool counted = context_life_begins(dev);
+    bool counted = !library_is_off() && context_life_begins(dev);
     CUresult rc;
     MAKE_CONTEXT(rc, dev, retry_cuDevicePrimaryCtxRetain(ctx, dev));
     if (counted)
@@ -414,7 +414,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice de
 {
     green_context_expect();
     int cancel = cancel_forbid();
-    bool counted = context_life_begins(dev);
+    bool counted = !library_is_off() && context_life_begins(dev);
     CUresult rc;
     MAKE_CONTEXT(rc, dev, retry_cuGreenCtxCreate(green, desc, dev, flags));
     if (counted)

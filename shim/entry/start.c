@@ -39,9 +39,9 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* The process that started the library. A child made by clone() inherits the word ON, since the
- * handler of fork() does not run there. */
-static pid_t owner;
+/* The process that started the library, and before that the one that watched forks first. A child
+ * made by clone() inherits the word ON, since the handler of fork() does not run there. */
+static _Atomic pid_t owner;
 
 /* CUDA does not work in a forked child, and another thread of the parent may have held any lock.
  * From here on every call goes to the driver, whose answer is the native one. CUDA does work if all
@@ -103,7 +103,7 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
 static void run_at_exit(void *arg)
 {
     (void)arg;
-    if (!state_is_on() || getpid() != owner)
+    if (!state_is_on() || getpid() != atomic_load(&owner))
         return;     /* a child: neither the page nor the calls under way are its own */
     park_at_exit(); /* the report asks the driver */
     tracing_end();
@@ -126,12 +126,13 @@ static atomic_bool forks_watched;
 static __thread bool watching_forks __attribute__((tls_model("initial-exec")));
 
 /* A byte that is 1, and 0 in each child that has memory of its own, however it was forked. NULL:
- * the kernel has no such memory (it came with Linux 4.14). */
+ * the kernel has no such memory (it came with Linux 4.14), or a filter of calls forbids it. */
 static _Atomic(unsigned char *) parent_mark;
 
 static void make_parent_mark(void)
 {
     unsigned char *none = NULL;
+    atomic_store(&owner, getpid());
     unsigned char *mark = mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mark == MAP_FAILED)
         return;
@@ -145,6 +146,14 @@ static bool is_unmarked(void)
 {
     const unsigned char *mark = atomic_load_explicit(&parent_mark, memory_order_acquire);
     return mark && !*mark;
+}
+
+/* Without the byte: has the process another number? A child of vfork has one too, and all memory of
+ * its parent, so nothing is to change there. */
+static bool is_other_process(void)
+{
+    return !atomic_load_explicit(&parent_mark, memory_order_acquire) &&
+           getpid() != atomic_load(&owner);
 }
 
 static bool watch_forks(void)
@@ -168,7 +177,7 @@ bool library_is_off(void)
     watch_forks();
     if (!state_is_off() && is_unmarked())
         forked_child();
-    return state_is_off();
+    return state_is_off() || is_other_process();
 }
 
 bool start_library(void)
@@ -181,7 +190,7 @@ bool start_library(void)
     environ_release();
     on = on && watch_forks();
     if (on) {
-        owner = getpid();
+        atomic_store(&owner, getpid());
         register_exit_handlers();
     }
     if (on) { /* before another thread makes a pool, and with it the page */

@@ -21,9 +21,11 @@ bool library_is_started(void);
  *     registered. Two threads may both register them: they do the same a second time.
  *  2. A handler of the program's may call a wrapper in the child ahead of ours, and some forks run
  *     no handlers (clone, _Fork). In such a child a byte of the library's is 0, which is 1 in the
- *     parent. The wrapper then does what our handler would.
- *  3. Left out: a fork that was under way at the registration, once in the life of a process; 2
- *     before Linux 4.14; a signal handler that forks in the middle of such a call and returns into
+ *     parent. The wrapper then does what our handler would. Where the kernel has no such byte, or a
+ *     filter forbids it, the number of the process differs. The wrapper then only calls the driver,
+ *     because a child of vfork has the memory of its parent.
+ *  3. Left out: a fork that was under way at the registration, once in the life of a process; a
+ *     signal handler that forks in the middle of such a call and returns into
  *     it in the child; and a first call from a handler of fork(), over which C libraries 2.28 to
  *     2.35 hold the lock of the registration. */
 bool library_is_off(void);

@@ -176,6 +176,18 @@ ACT(forks_before_cuinit)
     return failed + fork_and_use() != 0;
 }
 
+/* A sandbox, or a kernel of before 4.14. */
+ACT(forks_where_the_kernel_wipes_no_memory)
+{
+    scene_watchdog(120);
+    if (!scene_refuse(SYS_madvise, SYS_madvise, EPERM))
+        scene_skip("no filter of system calls is to be had");
+    half_without_handlers = true;
+    int failed = FORK_BESIDE("ends", ends, NULL);
+    REQUIRE(pthread_atfork(NULL, NULL, release_in_child));
+    return failed + FORK_BESIDE("pools, with a handler", rest, NULL) != 0;
+}
+
 ACT(forks_after_cuinit)
 {
     scene_watchdog(120);
