@@ -33,7 +33,8 @@ enum fence_record {
 
 /* What one request has asked others for memory so far. All zero at first, then the provider's. */
 struct lend_attempt {
-    uint64_t deadline_ns; /* 0: nobody was asked yet */
+    uint64_t deadline_ns;   /* 0: nobody was asked yet */
+    uint64_t park_until_ns; /* how far parks of other processes may put it off */
     bool last_try; /* nobody is asked any more: the caller's try after this is the last one */
 };
 

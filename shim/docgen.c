@@ -196,7 +196,7 @@ static bool print_part_layouts(void)
     FIELD(reply_sequence);
     FIELD(reply_bytes);
     FIELD(reply_code);
-    FIELD(zero);
+    FIELD(parks_sequence);
     FIELD(reply_value);
     FIELD(ask);
     FIELD(reply);

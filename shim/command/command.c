@@ -72,6 +72,8 @@ static enum page_reply run_row(int row, bool again, struct command_reply *reply)
     command.slot = request.slot;
     command.again = again;
     enum page_reply code = rows[row].run(&command, reply);
+    if (reply->begins_park)
+        page_note_park(&request);
     if (reply->again_ns) {
         waiting[request.slot].waits = true;
         waiting[request.slot].row = row;

@@ -64,6 +64,7 @@ struct command {
 struct command_reply {
     struct text text; /* PAGE_REPLY_BYTES of room: a JSON object */
     uint64_t value;   /* for other programs; see page/layout.h */
+    bool begins_park; /* page_note_park */
     /* Not 0: the request waits, and nothing else of the reply counts. The function is called again
      * at that time (CLOCK_MONOTONIC), whether a capture is open or not. */
     uint64_t again_ns;

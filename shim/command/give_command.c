@@ -22,10 +22,10 @@
 static struct give_wait {
     struct gpu_wait wait;
     uint64_t given_bytes;
-    uint64_t park;        /* its number; 0: none */
-    uint64_t asked_bytes; /* of it */
-    bool has_joined;      /* .. which was under way before the request came */
-    uint64_t park_until_ns;
+    uint64_t park;          /* its number; 0: none */
+    uint64_t asked_bytes;   /* of it */
+    bool has_joined;        /* .. which was under way before the request came */
+    uint64_t park_until_ns; /* until when it may begin; then, until when it is waited for */
 } waiting[PAGE_SLOTS];
 
 /* A park that is under way already, because the process is idle or another one asked, gives this
@@ -43,10 +43,12 @@ static bool begin_to_park(struct give_wait *w, uint64_t missing_bytes)
     if (!w->park && asleep_may_lend(w->wait.device, missing_bytes))
         w->park = park_begin(&wish);
     w->asked_bytes = missing_bytes;
+    if (w->park)
+        w->park_until_ns = clock_now_ns() + PAGE_PARK_MS * MS_NS;
     return w->park;
 }
 
-/* Has the park ended, or is the asker's time up? */
+/* Has the park ended, or is even the asker's time for that up? */
 static bool has_parked(struct give_wait *w)
 {
     struct park_receipt r;
@@ -93,8 +95,9 @@ enum page_reply command_give(const struct command *c, struct command_reply *repl
         reply->again_ns = gpu_wait_next_ns(&w->wait);
         return PAGE_REPLY_PARTLY;
     }
-    bool parks = w->park || (w->given_bytes < bytes && begin_to_park(w, bytes - w->given_bytes));
-    if (parks && !has_parked(w)) {
+    reply->begins_park =
+        !w->park && w->given_bytes < bytes && begin_to_park(w, bytes - w->given_bytes);
+    if (w->park && !has_parked(w)) {
         reply->again_ns = clock_now_ns() + PARK_LOOK_NS;
         return PAGE_REPLY_PARTLY;
     }

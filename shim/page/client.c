@@ -237,6 +237,25 @@ static bool look_again(struct watch *w, struct page *page, const struct loan_req
     return w->misses < PROBES;
 }
 
+static bool has_begun_to_park(struct page *page, unsigned slot, uint32_t sequence)
+{
+    uint32_t parks;
+    return page_get(page, &parks, PAGE_SLOT_OFFSET(slot, parks_sequence), sizeof parks) &&
+           parks == sequence + 1;
+}
+
+/* Until when the thread waits. A park that has begun in time is waited for. */
+static uint64_t wait_end_ns(struct page *page, unsigned slot, uint32_t sequence,
+                            const struct loan_request *q, uint64_t now_ns)
+{
+    if (now_ns < q->until_ns || now_ns >= q->park_until_ns ||
+        !has_begun_to_park(page, slot, sequence))
+        return q->until_ns;
+    if (q->waits_on)
+        atomic_store(q->waits_on, true);
+    return q->park_until_ns;
+}
+
 /* Waits for the reply to sequence + 1. What is known of the neighbour ages: it may be killed after
  * it heard the doorbell, and it may be seen, or heard, while its last threads end. So whatever the
  * last look said, there is a next one. */
@@ -252,19 +271,21 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
             return false;
         if (replied == sequence + 1)
             return true;
-        if (now_ns >= q->until_ns || replied != sequence ||
+        uint64_t until_ns = wait_end_ns(page, slot, sequence, q, now_ns);
+        if (now_ns >= until_ns || replied != sequence ||
             (w.look_ns && now_ns >= w.look_ns && !look_again(&w, page, q)))
             return false;
         if (now_ns >= w.look_ns)
             w.look_ns = now_ns + (w.is_there ? LOOK_NS : PAUSE_NS);
-        if (!page_wait(page, offset, sequence, min_u64(w.look_ns, q->until_ns)))
+        if (!page_wait(page, offset, sequence, min_u64(w.look_ns, until_ns)))
             return false;
     }
 }
 
 /* One request through a slot of the mapped page. */
 static enum loan_request_result ask_mapped(int fd, struct page *page, const struct loan_request *q,
-                                           uint64_t *bytes, struct loan_request_place *late)
+                                           struct loan_reply *reply,
+                                           struct loan_request_place *late)
 {
     uint32_t sequence = 0;
     uint64_t now_ns = clock_now_ns();
@@ -288,22 +309,26 @@ static enum loan_request_result ask_mapped(int fd, struct page *page, const stru
         late->sequence = sequence + 1;
         return LOAN_LOST;
     }
-    return page_get(page, bytes, PAGE_SLOT_OFFSET(slot, reply_value), sizeof *bytes) ? LOAN_REPLIED
-                                                                                     : LOAN_LOST;
+    reply->parked = has_begun_to_park(page, slot, sequence);
+    return page_get(page, &reply->bytes, PAGE_SLOT_OFFSET(slot, reply_value), sizeof reply->bytes)
+               ? LOAN_REPLIED
+               : LOAN_LOST;
 }
 
 enum loan_request_result loan_request_make(int folder, const struct loan_request *q,
-                                           uint64_t *bytes, struct loan_request_place *late)
+                                           struct loan_reply *reply,
+                                           struct loan_request_place *late)
 {
     struct stat st;
     enum loan_request_result result = LOAN_LOST;
+    *reply = (struct loan_reply){0};
     late->slot = -1;
     int fd = loan_request_open_page(folder, q->name, O_RDWR, &st);
     if (fd < 0)
         return LOAN_LOST;
     void *page = mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (page != MAP_FAILED) {
-        result = ask_mapped(fd, page, q, bytes, late);
+        result = ask_mapped(fd, page, q, reply, late);
         munmap(page, sizeof(struct page));
     }
     late->file = st.st_ino;

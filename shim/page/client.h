@@ -17,6 +17,7 @@
 
 #include "shim/page/dir.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -27,7 +28,10 @@ struct loan_request {
     const char *uuid_text;      /* of the GPU; NULL: a flush of all */
     uint64_t bytes;
     uint64_t until_ns; /* until when the thread waits (CLOCK_MONOTONIC) */
-    bool waits;        /* false: the thread waits for no reply */
+    /* .. and until when, once the neighbour parks for this request. 0: no longer. */
+    uint64_t park_until_ns;
+    atomic_bool *waits_on; /* set when until_ns has passed so; may be NULL */
+    bool waits;            /* false: the thread waits for no reply */
 };
 
 enum loan_request_result {
@@ -37,6 +41,11 @@ enum loan_request_result {
     LOAN_LOST, /* it has ended or is stopped, or does not reply */
 };
 
+struct loan_reply {
+    uint64_t bytes; /* the reply's value */
+    bool parked;    /* a park began for the request */
+};
+
 /* Where a reply is missing. */
 struct loan_request_place {
     int slot; /* -1: nowhere */
@@ -44,10 +53,11 @@ struct loan_request_place {
     ino_t file; /* of the page: each has sequences of its own */
 };
 
-/* Asks. *bytes is the reply's value. *late is where the reply is missing, if it is. The directory
- * of the pages is open as `folder`. Any thread. */
+/* Asks. *reply is all zero without one. *late is where the reply is missing, if it is. The
+ * directory of the pages is open as `folder`. Any thread. */
 enum loan_request_result loan_request_make(int folder, const struct loan_request *q,
-                                           uint64_t *bytes, struct loan_request_place *late);
+                                           struct loan_reply *reply,
+                                           struct loan_request_place *late);
 /* Has the reply come since, or the page a new file, where none is missing? */
 bool loan_request_may_repeat(int folder, const char *name, const struct loan_request_place *late);
 

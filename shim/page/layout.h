@@ -44,6 +44,7 @@ enum {
     PAGE_REPLY_BYTES = 3072,
     PAGE_BODY_BYTES = 57344,
     PAGE_WAIT_MS = 10000, /* the longest wait that a request may ask for */
+    PAGE_PARK_MS = 60000, /* .. and that an asker has for parks, which are under way by then */
     PAGE_BOOT_BYTES = 16,
 };
 
@@ -74,9 +75,9 @@ struct page_slot {
     uint32_t ask_bytes;
     uint32_t reply_sequence; /* a futex */
     uint32_t reply_bytes;
-    uint32_t reply_code; /* enum page_reply */
-    uint32_t zero;
-    uint64_t reply_value; /* of flush and give: the bytes that went back */
+    uint32_t reply_code;     /* enum page_reply */
+    uint32_t parks_sequence; /* the request of this number: a park has begun for it */
+    uint64_t reply_value;    /* of flush and give: the bytes that went back */
     char ask[PAGE_ASK_BYTES];
     char reply[PAGE_REPLY_BYTES];
 };

@@ -16,6 +16,7 @@
 #define MORE_DOORBELLS 7 /* threads: a bound */
 
 static uint32_t served[PAGE_SLOTS]; /* the sequences of the last requests */
+static uint32_t parks[PAGE_SLOTS];  /* .. and of the last ones for which a park began */
 static unsigned served_file;        /* of the file with this count */
 static void (*on_request)(void);
 static bool lacks_doorbell; /* no thread waits at the file of now */
@@ -25,8 +26,10 @@ static void begin_file(void)
 {
     unsigned count = page_map_count();
 
-    if (count != served_file)
+    if (count != served_file) {
         memset(served, 0, sizeof served);
+        memset(parks, 0, sizeof parks);
+    }
     served_file = count;
 }
 
@@ -50,7 +53,7 @@ bool page_read_request(unsigned slot, struct page_request *out)
 
 /* The words of a slot from reply_bytes to reply_value. */
 struct reply_head {
-    uint32_t reply_bytes, reply_code, zero;
+    uint32_t reply_bytes, reply_code, parks_sequence;
     uint64_t reply_value;
 } __attribute__((packed));
 
@@ -58,13 +61,23 @@ _Static_assert(sizeof(struct reply_head) ==
                    offsetof(struct page_slot, ask) - offsetof(struct page_slot, reply_bytes),
                "layout");
 
+void page_note_park(const struct page_request *r)
+{
+    if (page_map_count() != r->file)
+        return;
+    parks[r->slot] = r->sequence;
+    page_put(page_own(), &r->sequence, PAGE_SLOT_OFFSET(r->slot, parks_sequence),
+             sizeof r->sequence);
+}
+
 void page_answer_request(const struct page_request *r, const struct page_answer *answer)
 {
     if (page_map_count() != r->file) /* the asker is at the file before */
         return;
     size_t sequence_at = PAGE_SLOT_OFFSET(r->slot, reply_sequence);
     size_t text_bytes = answer->text_bytes <= PAGE_REPLY_BYTES ? answer->text_bytes : 0;
-    struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, 0, answer->value};
+    struct reply_head head = {(uint32_t)text_bytes, (uint32_t)answer->code, parks[r->slot],
+                              answer->value};
     const struct page_piece pieces[] = {
         {&head, PAGE_SLOT_OFFSET(r->slot, reply_bytes), sizeof head},
         {answer->text, PAGE_SLOT_OFFSET(r->slot, reply), text_bytes}};

@@ -35,6 +35,8 @@ struct page_answer {
 
 /* Copies the request in a slot (below PAGE_SLOTS). False: there is none that was not served. */
 bool page_read_request(unsigned slot, struct page_request *out);
+/* A park has begun for the request: its asker waits on for the answer, past its time. */
+void page_note_park(const struct page_request *r);
 /* Writes the answer, wakes the asker, and counts the request as served. Does nothing if the page
  * has another file since the request was read. */
 void page_answer_request(const struct page_request *r, const struct page_answer *answer);

@@ -151,8 +151,16 @@ static uint64_t wanted(const struct query *q, uint64_t bytes)
     return max_u64(missing_bytes, max_u64(run, LEAST_BYTES));
 }
 
+/* The time in which neighbours parked does not count. */
+static void put_off_deadline(struct lend_attempt *attempt, uint64_t parked_ns)
+{
+    if (parked_ns)
+        attempt->deadline_ns = min_u64(control_after(attempt->deadline_ns, parked_ns),
+                                       max_u64(attempt->deadline_ns, attempt->park_until_ns));
+}
+
 /* Asks neighbours on the device until one gives something. *some: there was one to ask. */
-static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bool *some)
+static bool ask_device(CUdevice device, uint64_t bytes, struct lend_attempt *attempt, bool *some)
 {
     struct query q = {.device = device};
     struct place place;
@@ -163,16 +171,19 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bo
                                   .uuid = q.uuid.bytes,
                                   .uuid_text = q.uuid.text,
                                   .bytes = wanted(&q, bytes),
-                                  .until_ns = deadline_ns,
+                                  .park_until_ns = attempt->park_until_ns,
                                   .waits = true};
-    while (clock_now_ns() < deadline_ns) {
-        uint64_t got;
-        switch (neighbour_ask(&wish, in_force()->share_ns, &got)) {
+    while (clock_now_ns() < attempt->deadline_ns) {
+        struct neighbour_reply reply;
+        wish.until_ns = attempt->deadline_ns;
+        enum neighbour_answer answer = neighbour_ask(&wish, in_force()->share_ns, &reply);
+        put_off_deadline(attempt, reply.parked_ns);
+        switch (answer) {
         case NEIGHBOUR_GAVE:
-            counter_add(COUNTER_BORROWED_BYTES, got);
-            run_note(device, got);
+            counter_add(COUNTER_BORROWED_BYTES, reply.bytes);
+            run_note(device, reply.bytes);
             log_debug("device %d was full: another process gave back %s MiB", device,
-                      text_fixed(got, 1 << 20, 1).text);
+                      text_fixed(reply.bytes, 1 << 20, 1).text);
             return true;
         case NEIGHBOUR_NONE:
             return false;
@@ -187,10 +198,11 @@ static bool ask_device(CUdevice device, uint64_t bytes, uint64_t deadline_ns, bo
     return false;
 }
 
-/* From now on the request has no more than GPUCACHE_SHARE. */
+/* From now on the request has no more than GPUCACHE_SHARE, and the time that parks take. */
 static void start_deadline(struct lend_attempt *attempt)
 {
     attempt->deadline_ns = control_after(clock_now_ns(), in_force()->share_ns);
+    attempt->park_until_ns = control_after(attempt->deadline_ns, PAGE_PARK_MS * MS);
 }
 
 /* True: the request may find memory now. *came: a neighbour gave some. */
@@ -205,8 +217,7 @@ static bool ask_devices(uint64_t devices, uint64_t bytes, struct lend_attempt *a
     else if (real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
         return false;
     for (CUdevice device = 0; device < count && device < DEVICES_MAX && !*came; device++)
-        *came = (device_bit(device) & devices) &&
-                ask_device(device, bytes, attempt->deadline_ns, &some);
+        *came = (device_bit(device) & devices) && ask_device(device, bytes, attempt, &some);
     if (*came)
         return true;
     /* A neighbour may have been at it itself, with its memory on its way back to the driver. */
@@ -267,7 +278,8 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
     static uint64_t asked_ns[DEVICES_MAX];
     struct query q = {.device = device};
     struct place place;
-    uint64_t now_ns = clock_now_ns(), got;
+    uint64_t now_ns = clock_now_ns();
+    struct neighbour_reply reply;
     if (!lend_is_on() || device < 0 || device >= DEVICES_MAX ||
         (asked_ns[device] && now_ns - asked_ns[device] < BACKGROUND_NS))
         return;
@@ -281,11 +293,11 @@ static void ask_in_background(CUdevice device, uint64_t bytes)
                                   .until_ns = now_ns};
     for (int i = 0; i < BACKGROUND_MAX && bytes; i++) {
         wish.bytes = bytes;
-        enum neighbour_answer answer = neighbour_ask(&wish, BACKGROUND_NS, &got);
+        enum neighbour_answer answer = neighbour_ask(&wish, BACKGROUND_NS, &reply);
         if (answer == NEIGHBOUR_NONE)
             break;
         if (answer == NEIGHBOUR_ASKED)
-            bytes -= min_u64(bytes, got);
+            bytes -= min_u64(bytes, reply.bytes);
     }
 }
 

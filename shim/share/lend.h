@@ -8,10 +8,11 @@
  * A request asks only after it has tried everything in its own process (pool/alloc.c). It never
  * asks where a limit of the process's own (MAX_RESERVED) is the reason. It asks one neighbour after
  * the other for what is missing, the one with most idle memory first, and tries again after each
- * reply. All that takes at most GPUCACHE_SHARE. Within a second of the last reply that gave memory,
- * a process asks for at least as much as that run of questions brought. For this reason it asks for
- * at most a sixteenth of the GPU. Otherwise a program that takes 48 GiB in pieces of 64 MiB would
- * ask for each piece.
+ * reply. All that takes at most GPUCACHE_SHARE. The time in which a neighbour parks for it does not
+ * count, up to PAGE_PARK_MS: a park takes some 50 ms for each GiB, and may go to a disk. Within a
+ * second of the last reply that gave memory, a process asks for at least as much as that run of
+ * questions brought. For this reason it asks for at most a sixteenth of the GPU. Otherwise a
+ * program that takes 48 GiB in pieces of 64 MiB would ask for each piece.
  *
  * A neighbour that gave memory and took some again within a second comes last for ten seconds. For
  * MIN_FREE, where no program waits, it is not asked at all. Otherwise two processes that need more

@@ -12,8 +12,9 @@
  *    own process.
  * 3. So if two processes ask each other, each control thread replies to the other's thread. The
  *    locks of the program's that the asking threads hold do not matter.
- * 4. A thread waits for `asking`, for a slot and for a reply until until_ns at the latest. Nothing
- *    in a page prolongs that.
+ * 4. A thread waits for `asking`, for a slot and for a reply until until_ns, or until park_until_ns
+ *    at the latest, where a neighbour says in its page that it parks for the process. Nothing else
+ *    in a page prolongs that. A park waits for no other process.
  * 5. A neighbour that does not reply is skipped for SKIP_NS, until its reply stands in the page, or
  *    until its page has a new file. So it costs the wait at most once in that time.
  */
@@ -39,6 +40,10 @@
 #define THRASH_MEMORY_NS (10 * SEC_NS)
 /* How long a thread waits for others that ask, to note what is locked. */
 #define LOCKED_WAIT_NS SEC_NS
+/* How often a thread looks whether the one that has the lock still waits for a park. That one sees
+ * it at the end of its own time, which may be a little later. */
+#define PARK_LOOK_NS (10 * MS_NS)
+#define PARK_LATE_NS (50 * MS_NS)
 
 enum { KNOWN = 64 };
 
@@ -64,6 +69,9 @@ struct candidate {
 };
 
 static struct known known[KNOWN];
+/* The thread that has the lock waits for a park, past its time. The others, which would ask the
+ * same neighbours, wait with it. */
+static atomic_bool waits_for_park;
 
 static struct known *find_known(const char *name)
 {
@@ -188,18 +196,26 @@ static enum neighbour_answer learn_answer(const struct candidate *c, const struc
 }
 
 static enum neighbour_answer ask_one(int folder, const char *name, const struct neighbour_wish *w,
-                                     uint64_t until_ns, uint64_t *bytes,
+                                     uint64_t until_ns, struct neighbour_reply *reply,
                                      struct loan_request_place *late)
 {
+    struct loan_reply its;
+    uint64_t begun_ns = clock_now_ns();
     const struct loan_request q = {.name = name,
                                    .self = w->self,
                                    .uuid_text = w->uuid_text,
                                    .bytes = w->bytes,
                                    .until_ns = until_ns,
+                                   .park_until_ns = w->park_until_ns,
+                                   .waits_on = &waits_for_park,
                                    .waits = w->waits};
-    switch (loan_request_make(folder, &q, bytes, late)) {
+    enum loan_request_result result = loan_request_make(folder, &q, &its, late);
+    atomic_store(&waits_for_park, false);
+    reply->bytes = its.bytes;
+    reply->parked_ns = its.parked ? clock_now_ns() - begun_ns : 0;
+    switch (result) {
     case LOAN_REPLIED:
-        return *bytes ? NEIGHBOUR_GAVE : NEIGHBOUR_NOTHING;
+        return its.bytes ? NEIGHBOUR_GAVE : NEIGHBOUR_NOTHING;
     case LOAN_SENT:
         return NEIGHBOUR_ASKED;
     case LOAN_BUSY:
@@ -212,7 +228,7 @@ static enum neighbour_answer ask_one(int folder, const char *name, const struct 
 
 /* The lock is held. */
 static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t wait_ns,
-                                      uint64_t *bytes)
+                                      struct neighbour_reply *reply)
 {
     struct page_search s;
     struct stat folder_stat;
@@ -227,10 +243,10 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
         if (until_ns > w->until_ns || s.candidates == 1)
             until_ns = w->until_ns;
         struct loan_request_place late;
-        answer = ask_one(folder, s.best.name, w, until_ns, bytes, &late);
-        answer = learn_answer(&s.best, w, answer, wait_ns, *bytes, &late);
+        answer = ask_one(folder, s.best.name, w, until_ns, reply, &late);
+        answer = learn_answer(&s.best, w, answer, wait_ns, reply->bytes, &late);
         if (answer == NEIGHBOUR_ASKED)
-            *bytes = s.best.idle_bytes;
+            reply->bytes = s.best.idle_bytes;
         counter_add(COUNTER_LEND_THRASH, answer != NEIGHBOUR_BUSY && s.best.thrashes);
         counter_add(COUNTER_LEND_TIMEOUT, answer == NEIGHBOUR_GONE);
     }
@@ -238,14 +254,39 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
     return answer;
 }
 
+/* Other threads may be before this one. Once one of them waited for a park, the time of this one
+ * begins anew, and reply->parked_ns says how long it was here. *late: its own time is up. */
+static bool lock_to_ask(const struct neighbour_wish *w, struct neighbour_reply *reply, bool *late)
+{
+    uint64_t begun_ns = clock_now_ns(), now_ns = begun_ns;
+    uint64_t until_ns = w->waits ? w->until_ns : 0;
+    uint64_t time_ns = until_ns > begun_ns ? until_ns - begun_ns : 0;
+    uint64_t rest_ns = PARK_LATE_NS;
+    bool parked = false;
+    while (!neighbour_page_lock(until_ns)) {
+        now_ns = clock_now_ns();
+        bool parks = atomic_load(&waits_for_park);
+        if (now_ns >= w->park_until_ns || (!parks && !rest_ns))
+            return false;
+        parked = parked || parks;
+        until_ns = now_ns + (parks ? PARK_LOOK_NS : rest_ns);
+        rest_ns = parks ? time_ns : 0;
+    }
+    now_ns = clock_now_ns();
+    *late = w->waits && now_ns >= w->until_ns;
+    reply->parked_ns = parked ? now_ns - begun_ns : 0;
+    return true;
+}
+
 enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wait_ns,
-                                    uint64_t *bytes)
+                                    struct neighbour_reply *reply)
 {
     int saved_errno = errno, cancel = cancel_forbid();
     enum neighbour_answer answer = NEIGHBOUR_NONE;
-    *bytes = 0;
-    if (neighbour_page_lock(w->waits ? w->until_ns : 0)) {
-        answer = ask_next(w, wait_ns, bytes);
+    bool late;
+    *reply = (struct neighbour_reply){0};
+    if (lock_to_ask(w, reply, &late)) {
+        answer = late ? NEIGHBOUR_BUSY : ask_next(w, wait_ns, reply);
         neighbour_page_unlock();
     }
     /* Many may ask the same neighbour at once: each comes back at a time of its own. */
@@ -279,7 +320,7 @@ static bool is_not_wanted(void *arg, int folder, const char *name)
 static uint64_t flush_neighbour(const char *path, const struct page_id *self, int pid,
                                 uint64_t until_ns)
 {
-    uint64_t bytes = 0;
+    struct loan_reply reply = {0};
     struct page_wanted wanted = {.self = self, .pid = (uint64_t)pid};
     struct stat folder_stat;
     struct loan_request_place late;
@@ -293,11 +334,11 @@ static uint64_t flush_neighbour(const char *path, const struct page_id *self, in
         const struct loan_request q = {
             .name = wanted.name, .self = self, .until_ns = until_ns, .waits = true};
         remember_neighbour(wanted.name, clock_now_ns())->is_near = true;
-        if (loan_request_make(folder, &q, &bytes, &late) != LOAN_REPLIED)
-            bytes = 0;
+        if (loan_request_make(folder, &q, &reply, &late) != LOAN_REPLIED)
+            reply.bytes = 0;
     }
     kernel_close_own(folder, &folder_stat);
-    return bytes;
+    return reply.bytes;
 }
 
 uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid, uint64_t until_ns)

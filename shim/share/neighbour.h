@@ -28,15 +28,21 @@ struct neighbour_wish {
     /* Until when the thread waits (CLOCK_MONOTONIC). It names the series of questions too: a
      * neighbour that gave less than was asked for is not asked again in the series. */
     uint64_t until_ns;
+    uint64_t park_until_ns; /* .. and while a neighbour parks for the process. 0: no longer */
     bool waits; /* false: for no reply; and a neighbour without idle memory is not asked */
 };
 
+struct neighbour_reply {
+    uint64_t bytes;
+    uint64_t parked_ns; /* how long the thread waited for a neighbour that parked meanwhile */
+};
+
 enum neighbour_answer {
-    NEIGHBOUR_GAVE,    /* *bytes > 0 */
+    NEIGHBOUR_GAVE,    /* bytes > 0 */
     NEIGHBOUR_NOTHING, /* it has none to give */
     NEIGHBOUR_BUSY,    /* all its slots are taken just now */
     NEIGHBOUR_GONE,    /* it has ended or is stopped, or does not reply; skipped for a while */
-    NEIGHBOUR_ASKED,   /* without a wait: *bytes is what its page shows as idle */
+    NEIGHBOUR_ASKED,   /* without a wait: bytes is what its page shows as idle */
     NEIGHBOUR_NONE,    /* there is no neighbour left to ask */
 };
 
@@ -50,8 +56,9 @@ uint64_t neighbour_flush(const char *folder, const struct page_id *self, int pid
 void neighbour_set_locked(int pid, bool locked);
 
 /* Asks the next neighbour. Waits at most until w->until_ns, and for a neighbour that is not the
- * last one at most half of wait_ns. Keeps errno. Any thread, with no lock of the pool's. */
+ * last one at most half of wait_ns. Once a neighbour parks for the process, it waits for that until
+ * w->park_until_ns. Keeps errno. Any thread, with no lock of the pool's. */
 enum neighbour_answer neighbour_ask(const struct neighbour_wish *w, uint64_t wait_ns,
-                                    uint64_t *bytes);
+                                    struct neighbour_reply *reply);
 
 #endif

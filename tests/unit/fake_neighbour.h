@@ -14,8 +14,9 @@
 
 #include "tests/unit/proc.h"
 
-/* What a neighbour does with a request. */
-enum manner { REPLIES, HANGS, DEAF, TRUNCATES };
+/* What a neighbour does with a request. PARKS: replies PARK_US after it said that it parks. */
+enum manner { REPLIES, HANGS, DEAF, TRUNCATES, PARKS };
+enum { PARK_US = 100000 }; /* soon enough for a neighbour that waits at no doorbell meanwhile */
 
 struct fake {
     char name[32], path[128];
@@ -78,7 +79,11 @@ static void *serve(void *arg)
                 assert_int_equal(truncate(f->path, 0), 0);
                 return NULL;
             }
-            if (f->manner == REPLIES)
+            if (f->manner == PARKS) {
+                __atomic_store_n(&s->parks_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+                usleep(PARK_US);
+            }
+            if (f->manner == REPLIES || f->manner == PARKS)
                 reply(f, s);
         }
         futex(&f->page->doorbell, FUTEX_WAIT, doorbell, NULL);

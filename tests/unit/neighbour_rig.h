@@ -41,11 +41,15 @@ static struct neighbour_wish wish(uint64_t bytes)
                                    .waits = true};
 }
 
-static _Thread_local uint64_t given; /* by the thread's latest request */
+static _Thread_local uint64_t given, parked_ns; /* of the thread's latest request */
 
 static enum neighbour_answer ask(const struct neighbour_wish *w)
 {
-    return neighbour_ask(w, WAIT_NS, &given);
+    struct neighbour_reply reply;
+    enum neighbour_answer answer = neighbour_ask(w, WAIT_NS, &reply);
+    given = reply.bytes;
+    parked_ns = reply.parked_ns;
+    return answer;
 }
 
 #endif

@@ -13,6 +13,7 @@
 #include "tests/unit/proc.h"
 
 #define WAIT_NS (30000 * MS_NS)
+#define SHORT_NS (200 * MS_NS)
 #define REPLY 4711
 
 /* What the neighbour's process is. LEADERLESS: its first thread has ended. LISTENS: it waits at the
@@ -119,14 +120,16 @@ static enum loan_request_result ask(uint64_t *bytes, uint64_t *took_ns)
                              .bytes = 1 << 20,
                              .until_ns = start_ns + WAIT_NS,
                              .waits = true};
-    *bytes = 0;
-    enum loan_request_result result = loan_request_make(dir, &q, bytes, &late);
+    struct loan_reply reply;
+    enum loan_request_result result = loan_request_make(dir, &q, &reply, &late);
+    *bytes = reply.bytes;
     *took_ns = clock_now_ns() - start_ns;
     return result;
 }
 
-/* Long after the probes of the doorbell, without ever waiting at it. */
-static void *reply_late(void *unused)
+/* Long after the probes of the doorbell, without ever waiting at it. `ahead`: it is told before
+ * that a park has begun for the request of that many numbers later. NULL: no park. */
+static void *reply_late(void *ahead)
 {
     for (;;) {
         usleep(1000);
@@ -135,6 +138,8 @@ static void *reply_late(void *unused)
             uint32_t asked = __atomic_load_n(&s->ask_sequence, __ATOMIC_SEQ_CST);
             if (asked == s->reply_sequence)
                 continue;
+            if (ahead)
+                s->parks_sequence = asked + *(uint32_t *)ahead;
             usleep(600000);
             s->reply_value = REPLY;
             __atomic_store_n(&s->reply_sequence, asked, __ATOMIC_SEQ_CST);
@@ -156,6 +161,54 @@ static void await_late_reply(enum kind kind)
 
 CASE_IS(a_process_that_has_its_page_is_waited_for, await_late_reply(HAS_PAGE))
 CASE_IS(a_process_whose_first_thread_has_ended_is_waited_for, await_late_reply(LEADERLESS))
+
+static uint32_t same = 0, next = 1;
+
+/* The request has less time than the neighbour takes, and more than that for a park. */
+static enum loan_request_result ask_who_is_slow(uint32_t *ahead, uint64_t park_ns,
+                                                struct loan_reply *reply, bool *waited_on)
+{
+    struct loan_request_place late;
+    atomic_bool waits_on = false;
+    start(HAS_PAGE);
+    pthread_t thread = started(reply_late, ahead);
+    uint64_t now_ns = clock_now_ns();
+    struct loan_request q = {.name = name,
+                             .self = &self,
+                             .uuid_text = "GPU-30313233",
+                             .bytes = 1 << 20,
+                             .until_ns = now_ns + SHORT_NS,
+                             .park_until_ns = park_ns ? now_ns + park_ns : 0,
+                             .waits_on = &waits_on,
+                             .waits = true};
+    enum loan_request_result result = loan_request_make(dir, &q, reply, &late);
+    *waited_on = atomic_load(&waits_on);
+    pthread_join(thread, NULL);
+    return result;
+}
+
+CASE(a_park_for_the_request_is_waited_for)
+{
+    struct loan_reply reply;
+    bool waited_on;
+    assert_int_equal(ask_who_is_slow(&same, WAIT_NS, &reply, &waited_on), LOAN_REPLIED);
+    assert_int_equal(reply.bytes, REPLY);
+    assert_true(reply.parked && waited_on);
+}
+
+static void is_lost(uint32_t *ahead, uint64_t park_ns, bool waits_on)
+{
+    struct loan_reply reply;
+    bool waited_on;
+    assert_int_equal(ask_who_is_slow(ahead, park_ns, &reply, &waited_on), LOAN_LOST);
+    assert_true(!reply.parked && !reply.bytes);
+    assert_int_equal(waited_on, waits_on);
+}
+
+CASE_IS(without_a_park_the_time_is_up, is_lost(NULL, WAIT_NS, false))
+CASE_IS(a_park_for_another_request_is_not_waited_for, is_lost(&next, WAIT_NS, false))
+CASE_IS(nor_one_where_no_park_is_wanted, is_lost(&same, 0, false))
+CASE_IS(a_park_that_takes_too_long_is_waited_for_no_more, is_lost(&same, 2 * SHORT_NS, true))
 
 static void loses_soon(void)
 {

@@ -281,4 +281,35 @@ CASE(twenty_threads_ask_one_after_the_other)
     assert_int_equal(atomic_load(&gave), 20);
 }
 
+/* A third of what a park takes, but for parks that have begun. */
+static void *ask_for_a_park(void *arg)
+{
+    struct asker *a = arg;
+    struct neighbour_wish w = wish(MIB);
+    enum neighbour_answer answer;
+    w.until_ns = clock_now_ns() + PARK_US * UINT64_C(1000) / 3;
+    w.park_until_ns = w.until_ns + 30000 * MS_NS;
+    do {
+        answer = ask(&w);
+        w.until_ns += parked_ns;
+    } while (answer == NEIGHBOUR_BUSY);
+    atomic_fetch_add(a->gave, answer == NEIGHBOUR_GAVE && given == MIB &&
+                                  parked_ns > PARK_US * UINT64_C(1000));
+    return NULL;
+}
+
+CASE(threads_wait_as_long_as_one_of_them_waits_for_a_park)
+{
+    struct asker askers[3];
+    atomic_int gave = 0;
+    add(PARKS, 3 * MIB);
+    for (int i = 0; i < 3; i++) {
+        askers[i].gave = &gave;
+        askers[i].thread = started(ask_for_a_park, &askers[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        pthread_join(askers[i].thread, NULL);
+    assert_int_equal(atomic_load(&gave), 3);
+}
+
 PLAY_TESTS
