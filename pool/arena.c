@@ -192,18 +192,35 @@ static void leave_behind(struct backend *b, struct chunk *c, bool moved)
     c->outcome = moved ? CHUNK_LOST : CHUNK_GONE;
 }
 
+static void release_unplaced(struct backend *b, struct chunk *list, const struct chunk *end)
+{
+    for (struct chunk *c = list; c != end; c = c->plan)
+        if (c->outcome == CHUNK_GONE)
+            b->ops->release(b, c->handle, c->size_bytes);
+}
+
+/* The memory of all new chunks, or of none. A driver that lacks the last part takes it in a moment.
+ * To map the others meanwhile would keep their memory from other processes ten times as long. */
+static int create_all(struct backend *b, struct chunk *list)
+{
+    int code = 0;
+    struct chunk *end = list;
+    for (; end; end = end->plan)
+        if (end->outcome == CHUNK_GONE &&
+            (code = b->ops->create(b, end->size_bytes, &end->handle)) != 0)
+            break;
+    if (code)
+        release_unplaced(b, list, end);
+    return code;
+}
+
 /* Brings one chunk to its target, where it is not yet accessible. */
 static int map_to_target(struct backend *b, struct chunk *c)
 {
-    int code = 0;
     bool moved = c->outcome == CHUNK_STAYED;
-    if (!moved)
-        code = b->ops->create(b, c->size_bytes, &c->handle);
-    else if (!c->in_use_by_gpu)
+    if (moved && !c->in_use_by_gpu)
         b->ops->unmap(b, c->addr, c->size_bytes);
-    if (code)
-        return code;
-    code = b->ops->map(b, c->target->addr, c->size_bytes, c->handle);
+    int code = b->ops->map(b, c->target->addr, c->size_bytes, c->handle);
     if (!code)
         c->outcome = moved ? CHUNK_MOVED : CHUNK_CREATED;
     else
@@ -221,12 +238,16 @@ static bool is_at_target(const struct chunk *c)
  * the backend refuses a range it may give each chunk. */
 static int map_all(struct backend *b, struct chunk *list)
 {
-    int code = 0;
-    for (struct chunk *c = list; c && !code; c = c->plan) {
-        map_touch(c->target->addr, c->size_bytes);
-        find_evict(c->target->addr, c->size_bytes);
-        code = map_to_target(b, c);
+    int code = create_all(b, list);
+    if (code)
+        return code;
+    struct chunk *rest = list;
+    for (; rest && !code; rest = rest->plan) {
+        map_touch(rest->target->addr, rest->size_bytes);
+        find_evict(rest->target->addr, rest->size_bytes);
+        code = map_to_target(b, rest);
     }
+    release_unplaced(b, rest, NULL);
     for (struct chunk *c = list; is_at_target(c);) {
         struct chunk *last = c;
         while (is_at_target(last->plan) && last->plan->target->addr == block_end(last->target))

@@ -111,8 +111,8 @@ RIG_TEST(a_request_that_fails_is_not_live_at_the_peak, expect_single(state))
     rig_alloc_all(r, a, 16, MIB(10));
     rig_free_every(r, a, 0, 16, 2);
     rig_alloc_all(r, NULL, 8, MIB(6));
-    model_fail(r->model, MODEL_ROW_create, 3, MODEL_BROKEN);
-    EXPECT_EQ(rig_alloc(r, MIB(64)), 0, "the third chunk cannot be made");
+    model_fail(r->model, MODEL_ROW_map, 3, MODEL_BROKEN);
+    EXPECT_EQ(rig_alloc(r, MIB(64)), 0, "the third chunk cannot be mapped");
     struct pool_stats s = rig_stats(r);
     EXPECT(s.reserved_bytes > MIB(160), "two are there");
     EXPECT_EQ(s.at_peak_requested_bytes, s.requested_bytes, "the request holds nothing");

@@ -208,17 +208,44 @@ RIG_TEST(an_unmap_that_fails_may_have_done_its_own, expect_arena(state))
     EXPECT_SOUND(r);
 }
 
-/* A large request takes two chunks, and the driver has memory for one of them. */
+/* A large request takes two chunks, and the driver maps one of them, or none. */
 TEST(a_request_that_fails_keeps_nothing)
+{
+    for (unsigned refused = 2; refused > 0; refused--) {
+        struct rig *r = rig_create(GIB(8));
+        rig_start(r);
+        model_fail_many(r->model, MODEL_ROW_map, refused, UINT64_MAX, r->model->backend.nomem_code);
+        EXPECT_EQ(rig_alloc(r, GIB(3)), 0, "a chunk cannot be mapped");
+        EXPECT_EQ(rig_stats(r).num_device_alloc > 0, refused > 1, "chunks that came");
+        EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "the driver has it for the program's own call");
+        EXPECT_EQ(model_used_bytes(r->model), 0, "all of it");
+        EXPECT_SOUND(r);
+        EXPECT_ENDS(r);
+    }
+}
+
+static unsigned num_maps;
+
+static void count_maps(struct model *m, enum model_row row)
+{
+    num_maps += row == MODEL_ROW_map;
+}
+
+/* .. or has memory for one of them: that one is not mapped. */
+TEST(what_the_driver_lacks_is_not_mapped_in_part)
 {
     struct rig *r = rig_create(GIB(8));
     rig_start(r);
+    num_maps = 0;
     r->model->other_bytes = GIB(6);
+    r->model->hook = count_maps;
     EXPECT_EQ(rig_alloc(r, GIB(3)), 0, "there is too little memory");
-    EXPECT(rig_stats(r).num_device_alloc > 0, "a chunk came");
-    EXPECT_EQ(rig_stats(r).reserved_bytes, 0, "the driver has it for the program's own call");
+    r->model->hook = NULL;
+    EXPECT_EQ(num_maps, 0, "mappings");
+    EXPECT_EQ(rig_stats(r).num_device_alloc, 0, "no chunk came");
     EXPECT_SOUND(r);
     r->model->other_bytes = 0;
+    EXPECT_EQ(model_used_bytes(r->model), 0, "the driver has it for the program's own call");
     EXPECT_ENDS(r);
 }
 
