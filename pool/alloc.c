@@ -25,9 +25,9 @@
  *  15 the host waits for all, then 14     at most OOM_WAITS times        wait    num_oom_waited
  *  16 others give memory, then 14         not for MAX_RESERVED                   num_oom_borrowed
  *
- * At the end MAX_RESERVED refuses (num_limit_rejections). Without it idle memory goes back, and the
- * caller makes the call of the program: the driver serves it (num_oom_passed), or the program gets
- * the error (num_ooms).
+ * At the end MAX_RESERVED refuses (num_limit_rejections). If the driver did, idle memory goes back,
+ * and the caller makes the call of the program: the driver serves it (num_oom_passed), or the
+ * program gets the error (num_ooms).
  * A request leaves the ladder for the driver (POOL_PASS) when more memory would not help
  * (is_hopeless), and when the driver fails for another reason than memory.
  */
@@ -53,9 +53,10 @@ struct request {
     struct block *block; /* result */
     struct slab *slab;
     unsigned slot;
-    uint64_t addr; /* or this address, out of a magazine: nothing is left to be done */
-    bool starved;  /* there was memory, but no host memory for a slab's record */
-    bool refused;  /* by the driver, since the thread waited last */
+    uint64_t addr;          /* or this address, out of a magazine: nothing is left to be done */
+    bool starved;           /* there was memory, but no host memory for a slab's record */
+    bool refused;           /* by the driver, since the thread waited last */
+    enum grow_result grown; /* of the last try at more memory */
 };
 
 /* Step 2. The two ways out of the bins and slabs are this and segment_take_spare:
@@ -128,17 +129,18 @@ static bool poll_and_take(struct pool *p, struct request *r)
     return r->addr || (retired && (take_free(p, r) || retire_and_take(p, r)));
 }
 
-static enum grow_result grow_pool(struct pool *p, const struct request *r, int *code)
+static enum grow_result grow_pool(struct pool *p, struct request *r, int *code)
 {
     uint64_t size_bytes = r->size_bytes, align = r->align;
     if (r->class_index >= 0) {
         size_bytes = slab_block_bytes((unsigned)r->class_index);
         align = SLAB_PAGE_BYTES;
     }
-    enum grow_result result = p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
-                                       : segment_grow(p, r->zone, size_bytes, code);
+    r->grown = p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
+                        : segment_grow(p, r->zone, size_bytes, code);
+    r->refused |= r->grown == GROW_NOMEM;
     peak_record(p, r->zone, r->size_bytes, r->requested_bytes);
-    return result;
+    return r->grown;
 }
 
 /* Should later work wait on the GPU for earlier work, so that pending memory can serve the request?
@@ -376,16 +378,15 @@ static enum pool_status serve_slowly(struct pool *p, struct request *r, int *cod
         case GROW_FAILED:
             return take_free(p, r) ? POOL_OK : POOL_PASS;
         case GROW_LIMIT:
+        case GROW_NOMEM:
             *code = p->backend->nomem_code;
             if (try_all_else(p, r))
                 return POOL_OK;
-            if (is_hopeless(p, r))
-                return POOL_PASS;
-            p->stats.num_limit_rejections++;
-            return POOL_LIMIT;
-        case GROW_NOMEM:
-            r->refused = true;
-            if (try_all_else(p, r) || (may_borrow(p, r) && borrow_and_take(p, r)))
+            if (r->grown == GROW_LIMIT && !is_hopeless(p, r)) { /* also after memory went back */
+                p->stats.num_limit_rejections++;
+                return POOL_LIMIT;
+            }
+            if (may_borrow(p, r) && borrow_and_take(p, r))
                 return POOL_OK;
             release_idle(p, UINT64_MAX, UINT64_MAX); /* what came of the last try at growing */
             return is_hopeless(p, r) ? POOL_PASS : POOL_NOMEM;

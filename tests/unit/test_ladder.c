@@ -213,6 +213,32 @@ TEST(what_the_driver_lacks_is_asked_for_once)
     }
 }
 
+/* The first growth would pass the limit. Once memory went back it is within it, and the driver has
+ * none: others are asked, as without a limit. */
+TEST(a_limit_is_no_reason_once_memory_went_back)
+{
+    for (enum pool_backing backing = BACKING_ARENA; backing <= BACKING_SEGMENT; backing++) {
+        rig = rig_create(GIB(16));
+        rig->several_streams = true;
+        struct backend_ops ops = *rig->model->backend.ops;
+        ops.ask_others = others_give;
+        rig->model->backend.ops = &ops;
+        rig->config.backing = backing;
+        rig->config.reuse = REUSE_READY;
+        rig->config.max_reserved_bytes = GIB(12);
+        rig_start(rig);
+        rig_alloc(rig, GIB(4));
+        uint64_t a = rig_alloc(rig, GIB(4));
+        rig_launch(rig, 1, MS(1), a);
+        rig_free(rig, a);
+        rig_launch(rig, 2, MS(1), 0);
+        rig->model->other_bytes = GIB(8);
+        EXPECT(rig_alloc(rig, GIB(7)), "the others gave memory");
+        EXPECT_EQ(rig_stats(rig).num_oom_borrowed, 1, "the request");
+        EXPECT_ENDS(rig);
+    }
+}
+
 static int says_none_is_free(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     *free_bytes = 0;
