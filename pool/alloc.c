@@ -21,7 +21,7 @@
  *  12 more memory                         MAX_RESERVED allows it         create
  * The driver has no memory, or MAX_RESERVED is reached (try_all_else, num_alloc_retries):
  *  13 later work is ordered behind all                                   order   num_oom_ordered
- *  14 idle memory goes back, then 12      chunks: there is room          unmap   num_oom_released
+ *  14 idle memory goes back, then 12                                     unmap   num_oom_released
  *  15 the host waits for all, then 14     at most OOM_WAITS times        wait    num_oom_waited
  *  16 others give memory, then 14         not for MAX_RESERVED                   num_oom_borrowed
  *
@@ -55,7 +55,6 @@ struct request {
     unsigned slot;
     uint64_t addr;          /* or this address, out of a magazine: nothing is left to be done */
     bool starved;           /* there was memory, but no host memory for a slab's record */
-    bool refused;           /* by the driver, since the thread waited last */
     enum grow_result grown; /* of the last try at more memory */
 };
 
@@ -138,7 +137,6 @@ static enum grow_result grow_pool(struct pool *p, struct request *r, int *code)
     }
     r->grown = p->arena ? arena_grow(p, r->zone, size_bytes, align, code)
                         : segment_grow(p, r->zone, size_bytes, code);
-    r->refused |= r->grown == GROW_NOMEM;
     peak_record(p, r->zone, r->size_bytes, r->requested_bytes);
     return r->grown;
 }
@@ -229,16 +227,6 @@ static bool reuse(struct pool *p, struct request *r)
     return false;
 }
 
-/* A request of several chunks is tried whatever the driver says is free, because the driver may
- * give back what its own pools hold idle. Once that was refused, a further try takes a part from
- * other processes before the rest is refused again. So it is made only if there is room for all. */
-static bool may_grow_again(struct pool *p, const struct request *r)
-{
-    uint64_t idle = min_u64(release_idle_bytes(p), r->size_bytes);
-    return !p->arena || !r->refused || r->size_bytes <= ARENA_CHUNK_MAX_BYTES ||
-           limits_driver_free_bytes(p, UINT64_MAX) >= r->size_bytes - idle;
-}
-
 /* Step 14: one try at memory that is there, or that the driver has after all idle memory went back.
  * *changed: meanwhile another thread was through with memory that it had in work. */
 static bool release_and_take(struct pool *p, struct request *r, bool *changed)
@@ -249,10 +237,10 @@ static bool release_and_take(struct pool *p, struct request *r, bool *changed)
     release_idle(p, UINT64_MAX, UINT64_MAX);
     uint64_t before = p->jobs_done;
     int code; /* the first code stays: the program asked once */
-    bool taken = take_free(p, r), grows = !taken && may_grow_again(p, r);
-    if (grows)
-        taken = grow_pool(p, r, &code) == GROW_OK && take_free(p, r);
-    *changed = p->jobs_done - before > grows; /* growing itself counts once */
+    if (take_free(p, r))
+        return true;
+    bool taken = grow_pool(p, r, &code) == GROW_OK && take_free(p, r);
+    *changed = p->jobs_done - before > 1; /* growing itself counts once */
     return taken;
 }
 
@@ -309,7 +297,6 @@ static bool try_all_else(struct pool *p, struct request *r)
         if (last)
             break;
         last = ++waits == OOM_WAITS || !wait_for_more(p, until_ns);
-        r->refused &= last; /* the driver's own pools may have more as well */
         again = 0;
         if (last)
             until_ns = p->backend->ops->now_ns(p->backend) + OOM_WAIT_NS;

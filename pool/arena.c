@@ -114,12 +114,14 @@ static bool claim_window(struct pool *p, struct zone *z, const struct window *w,
 
 /* The size of new chunks. Only whole idle chunks can be moved to where memory is needed. Idle
  * memory in a chunk that is partly live stays. So while nothing is idle, chunks are as large as the
- * requests, which needs the fewest driver calls. A request of up to ARENA_CHUNK_MAX_BYTES gets one
- * chunk, and a larger one gets two. Once memory is fragmented, chunks are small, whether the move
- * budget is used up or not, because chunks cannot be cut later. Each costs calls of the driver. So
- * they are as small as can be useful only while the time budget is full. */
+ * requests, which needs the fewest driver calls, up to ARENA_CHUNK_MAX_BYTES. Once memory is
+ * fragmented, chunks are small, whether the move budget is used up or not, because chunks cannot be
+ * cut later. Each costs calls of the driver. So they are as small as can be useful only while the
+ * time budget is full. */
 static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
 {
+    if (is_unfragmented(p))
+        return ARENA_CHUNK_MAX_BYTES;
     uint64_t missing = plan->missing_bytes, reserved = p->stats.reserved_bytes;
     uint64_t fine = max_u64(reserved >> ARENA_FINE_SHIFT, missing >> ARENA_FINE_REQUEST_SHIFT);
     if (!time_budget_is_full(&p->time_budget)) {
@@ -127,11 +129,7 @@ static uint64_t most_bytes(const struct pool *p, const struct plan *plan)
             min_u64(missing >> ARENA_SPENT_REQUEST_SHIFT, ARENA_SPENT_REQUEST_MAX_BYTES);
         fine = max_u64(fine, max_u64(reserved >> ARENA_SPENT_SHIFT, part));
     }
-    uint64_t most =
-        min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
-    if (is_unfragmented(p))
-        most = max_u64(ARENA_CHUNK_MAX_BYTES, round_up(missing / 2, GRANULE_BYTES));
-    return most;
+    return min_u64(UINT64_C(1) << log2_floor(max_u64(fine, GRANULE_BYTES)), ARENA_CHUNK_MAX_BYTES);
 }
 
 /* The next chunk for a hole with that much room: an idle one that fits, else a new one. */
@@ -199,18 +197,30 @@ static void release_unplaced(struct backend *b, struct chunk *list, const struct
             b->ops->release(b, c->handle, c->size_bytes);
 }
 
-/* The memory of all new chunks, or of none. A driver that lacks the last part takes it in a moment.
- * To map the others meanwhile would keep their memory from other processes ten times as long. */
-static int create_all(struct backend *b, struct chunk *list)
+/* Would the driver refuse some of the new chunks? To create the others would take their memory from
+ * other processes meanwhile. So, where less is free, one handle as large as all of them is tried
+ * first: the driver may have more than it says, because it gives what its own pools hold idle. */
+static int ask_for_all(struct backend *b, uint64_t create_bytes)
 {
-    int code = 0;
+    uint64_t free_bytes, total_bytes, handle;
+    if (create_bytes <= ARENA_CHUNK_MAX_BYTES ||
+        (!b->ops->mem_info(b, &free_bytes, &total_bytes) && free_bytes >= create_bytes))
+        return 0;
+    int code = b->ops->create(b, create_bytes, &handle);
+    if (!code)
+        b->ops->release(b, handle, create_bytes);
+    return code == b->nomem_code ? code : 0;
+}
+
+/* The memory of all new chunks, or of none. */
+static int create_all(struct backend *b, struct chunk *list, uint64_t create_bytes)
+{
+    int code = ask_for_all(b, create_bytes);
     struct chunk *end = list;
-    for (; end; end = end->plan)
+    for (; end && !code; end = end->plan)
         if (end->outcome == CHUNK_GONE &&
             (code = b->ops->create(b, end->size_bytes, &end->handle)) != 0)
-            break;
-    if (code)
-        release_unplaced(b, list, end);
+            release_unplaced(b, list, end);
     return code;
 }
 
@@ -236,9 +246,9 @@ static bool is_at_target(const struct chunk *c)
 /* The driver's part, without the lock. Stops at the first failure; outcome tells where each chunk
  * is. Access is granted once for each contiguous range, which is cheaper than chunk by chunk. What
  * the backend refuses a range it may give each chunk. */
-static int map_all(struct backend *b, struct chunk *list)
+static int map_all(struct backend *b, struct chunk *list, uint64_t create_bytes)
 {
-    int code = create_all(b, list);
+    int code = create_all(b, list, create_bytes);
     if (code)
         return code;
     struct chunk *rest = list;
@@ -409,7 +419,7 @@ static enum grow_result grow_window(struct pool *p, struct zone *z, uint64_t siz
     p->planned_bytes += plan.create_bytes;
     job_begin(p);
     state_unlock(p);
-    int failed = map_all(p->backend, plan.list);
+    int failed = map_all(p->backend, plan.list, plan.create_bytes);
     state_lock(p);
     job_end(p);
     p->planned_bytes -= plan.create_bytes;
