@@ -24,14 +24,14 @@ _TURN = threading.Lock()
 
 class Receipt(many.Receipt):
     """What came of the park or wake of one process. num_bytes: what went, or came back.
-    has_dropped: no copy is retained any more; the reply does not say how much it was."""
+    dropped_bytes: of the copies that were to be freed; None: none were."""
 
-    def __init__(self, target, status, why="", reply=None, has_dropped=False):
+    def __init__(self, target, status, why="", reply=None, drops=False):
         super().__init__(target, status, why)
-        self.has_dropped = has_dropped
         body = reply.body if reply else {}
         gpus = body.get("gpus")
         self.num_bytes = state.number(reply.value) if reply else 0
+        self.dropped_bytes = state.number(body.get("dropped_bytes")) if drops else None
         self.ns, self.state = state.number(body.get("ns")), state.word(body.get("state"))
         self.times = {name: state.number(body[name]) for name in ("room_ns", "copy_ns")
                       if name in body}
@@ -42,7 +42,14 @@ class Receipt(many.Receipt):
     def as_json(self):
         return {**self.numbers, "status": self.status, "why": self.why, "state": self.state,
                 "ns": self.ns, **self.times, "to": self.to, "bytes": self.num_bytes,
+                **({} if self.dropped_bytes is None else {"dropped_bytes": self.dropped_bytes}),
                 "gpus": self.gpus, "whole": self.whole is True, "whole_bytes": self.whole_bytes}
+
+    def _copy_words(self):
+        if self.dropped_bytes is None:
+            return ""
+        return (f"; {text.size(self.dropped_bytes)} of its copies on the host are freed"
+                if self.dropped_bytes else "; the host had no copy of its memory")
 
     def lines(self, names):
         """Text for people. names: UUID -> the GPU's number as ps shows it."""
@@ -53,8 +60,7 @@ class Receipt(many.Receipt):
         elif self.state == "woken":
             yield f"PID {self.pid}: " + (
                 f"{text.size(self.num_bytes)} back in {text.duration(self.ns)}" if self.num_bytes
-                else "it was not parked") + \
-                "; the host retains no copy of its memory" * self.has_dropped
+                else "it was not parked") + self._copy_words()
         elif not self.gpus and self.status == "done" and self.whole is not True:
             yield f"PID {self.pid}: it has no memory on a GPU"
         for its_gpu in self.gpus if self.state == "parked" else ():
@@ -134,7 +140,7 @@ def by_page(found, args, uuid=None):
             return Receipt(found, "left out", f"it used the GPU within the last {UNUSED_S:g} s",
                            reply)
         return Receipt(found, "done", reply=reply,
-                       has_dropped=args.verb == "wake" and args.drop)
+                       drops=args.verb == "wake" and args.drop)
     if reply.code == tables.PAGE_REPLY_PARTLY:
         receipt = Receipt(found, "partly", "not all is parked", reply)
         stays = list(filter(None, map(_stay_words, receipt.gpus)))

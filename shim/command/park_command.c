@@ -137,6 +137,8 @@ static enum page_reply write_receipt(const struct park_receipt *r, bool wakes, u
                  "\"whole\":true,\"whole_bytes\":%" PRIu64
                  ",\"wakes\":\"only at calls of the library's tables\",",
                  r->whole_bytes);
+    if (r->dropped_bytes)
+        text_add(&reply->text, "\"dropped_bytes\":%" PRIu64 ",", r->dropped_bytes);
     if (r->to[0]) {
         text_add_json_string(&reply->text, "to", r->to);
         text_add(&reply->text, ",\"room_ns\":%" PRIu64 ",\"copy_ns\":%" PRIu64 ",", r->room_ns,

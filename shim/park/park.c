@@ -367,8 +367,10 @@ static bool run_job(struct park_receipt *r)
     else if (gate_state() == GATE_WAKING)
         return false;
     receipt_tell(NULL, r);
-    if (job.drops && gate_state() == GATE_OPEN)
+    if (job.drops && gate_state() == GATE_OPEN) {
+        r->dropped_bytes = park_retained_bytes();
         move_drop();
+    }
     r->ns = clock_now_ns() - start_ns;
     r->outcome = code ? PARK_IS_REFUSED : PARK_IS_DONE;
     r->is_parked = gate_state() == GATE_PARKED;

@@ -121,6 +121,7 @@ struct park_receipt {
     char to[PARK_TO_BYTES];   /* of a park: "host", or the folder; "": it made no room */
     bool is_parked, is_whole; /* now */
     uint64_t whole_bytes;     /* device memory that went by the driver's checkpoint */
+    uint64_t dropped_bytes;   /* host memory of retained copies that a wake freed */
     /* All of it; of that, until the store was there, and behind the gate until all was copied. */
     uint64_t ns, room_ns, copy_ns;
     unsigned num_gpus;

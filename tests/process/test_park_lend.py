@@ -65,5 +65,3 @@ class Lend(Base):
         self.assertEqual(sleeper.do("check"), "right")
         self.assertNotEqual(asker.talker.read(), "done")
         self.assertEqual(sleeper.do("check"), "right")
-
-

@@ -219,13 +219,15 @@ class Asked(Case):
         page.publish(sleeper())
         self.assertEqual((tool("wake", "--all").status, page.asked[1:]), (0, ["wake"]))
 
-    def test_a_drop_says_that_no_copy_is_left(self):
-        """The reply has no figure of what was freed."""
-        for value, back in (0, "it was not parked"), (128 * MIB, "128 MiB back in 600 ms"):
-            page = self.serve(DONE, {"ns": 600_000_000, "state": "woken"}, value)
+    def test_a_drop_says_what_was_freed(self):
+        none = "the host had no copy of its memory"
+        for value, dropped, back in ((0, {}, f"it was not parked; {none}"),
+                                     (128 * MIB, {}, f"128 MiB back in 600 ms; {none}"),
+                                     (0, {"dropped_bytes": 96 * MIB}, "it was not parked; "
+                                      "96 MiB of its copies on the host are freed")):
+            page = self.serve(DONE, {"ns": 600_000_000, "state": "woken", **dropped}, value)
             said = [tool("wake", os.getpid(), *words).out for words in (["--drop"], [])]
-            self.assertEqual(said, [f"{ME}: {back}; the host retains no copy of its memory\n",
-                                    f"{ME}: {back}\n"])
+            self.assertEqual(said, [f"{ME}: {back}\n", f"{ME}: {back.partition(';')[0]}\n"])
             page.close()
 
     def test_what_cannot_be_asked(self):
