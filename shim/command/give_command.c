@@ -76,7 +76,7 @@ enum page_reply command_give(const struct command *c, struct command_reply *repl
     if (!command_number(c, "bytes", UINT64_MAX, &bytes, reply) ||
         !command_number(c, "wait", COMMAND_WAIT_MS, &wait_ms, reply))
         return PAGE_REPLY_BAD;
-    if (!lend_is_on())
+    if (!c->again && !lend_is_on())
         return command_error(reply, PAGE_REPLY_REFUSED, "GPUCACHE_SHARE=0: the process gives none");
     if (!c->again) {
         *w = (struct give_wait){0};

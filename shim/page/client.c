@@ -246,21 +246,21 @@ static bool has_begun_to_park(struct page *page, unsigned slot, uint32_t sequenc
 
 /* Until when the thread waits. A park that has begun in time is waited for. */
 static uint64_t wait_end_ns(struct page *page, unsigned slot, uint32_t sequence,
-                            const struct loan_request *q, uint64_t now_ns)
+                            const struct loan_request *q, bool *parked)
 {
-    if (now_ns < q->until_ns || now_ns >= q->park_until_ns ||
-        !has_begun_to_park(page, slot, sequence))
+    *parked = *parked || has_begun_to_park(page, slot, sequence);
+    if (!*parked)
         return q->until_ns;
     if (q->waits_on)
         atomic_store(q->waits_on, true);
-    return q->park_until_ns;
+    return max_u64(q->until_ns, q->park_until_ns);
 }
 
 /* Waits for the reply to sequence + 1. What is known of the neighbour ages: it may be killed after
  * it heard the doorbell, and it may be seen, or heard, while its last threads end. So whatever the
  * last look said, there is a next one. */
 static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
-                        const struct loan_request *q)
+                        const struct loan_request *q, bool *parked)
 {
     size_t offset = PAGE_SLOT_OFFSET(slot, reply_sequence);
     struct watch w = {.is_there = ring(page)};
@@ -269,9 +269,9 @@ static bool await_reply(struct page *page, unsigned slot, uint32_t sequence,
         uint64_t now_ns = clock_now_ns();
         if (!page_get(page, &replied, offset, sizeof replied))
             return false;
+        uint64_t until_ns = wait_end_ns(page, slot, sequence, q, parked);
         if (replied == sequence + 1)
             return true;
-        uint64_t until_ns = wait_end_ns(page, slot, sequence, q, now_ns);
         if (now_ns >= until_ns || replied != sequence ||
             (w.look_ns && now_ns >= w.look_ns && !look_again(&w, page, q)))
             return false;
@@ -303,13 +303,12 @@ static enum loan_request_result ask_mapped(int fd, struct page *page, const stru
         ring(page);
         return LOAN_SENT;
     }
-    if (!await_reply(page, slot, sequence, q)) {
+    if (!await_reply(page, slot, sequence, q, &reply->parked)) {
         withdraw_request(page, slot);
         late->slot = taken;
         late->sequence = sequence + 1;
         return LOAN_LOST;
     }
-    reply->parked = has_begun_to_park(page, slot, sequence);
     return page_get(page, &reply->bytes, PAGE_SLOT_OFFSET(slot, reply_value), sizeof reply->bytes)
                ? LOAN_REPLIED
                : LOAN_LOST;

@@ -30,8 +30,9 @@ struct loan_request {
     uint64_t until_ns; /* until when the thread waits (CLOCK_MONOTONIC) */
     /* .. and until when, once the neighbour parks for this request. 0: no longer. */
     uint64_t park_until_ns;
-    atomic_bool *waits_on; /* set when until_ns has passed so; may be NULL */
-    bool waits;            /* false: the thread waits for no reply */
+    atomic_bool
+        *waits_on; /* set once it is seen to park, in case the thread waits so; may be NULL */
+    bool waits;    /* false: the thread waits for no reply */
 };
 
 enum loan_request_result {
@@ -43,7 +44,7 @@ enum loan_request_result {
 
 struct loan_reply {
     uint64_t bytes; /* the reply's value */
-    bool parked;    /* a park began for the request */
+    bool parked;    /* a park began for the request, also where no reply came */
 };
 
 /* Where a reply is missing. */
@@ -53,7 +54,7 @@ struct loan_request_place {
     ino_t file; /* of the page: each has sequences of its own */
 };
 
-/* Asks. *reply is all zero without one. *late is where the reply is missing, if it is. The
+/* Asks. *late is where the reply is missing, if it is. The
  * directory of the pages is open as `folder`. Any thread. */
 enum loan_request_result loan_request_make(int folder, const struct loan_request *q,
                                            struct loan_reply *reply,

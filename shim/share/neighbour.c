@@ -69,9 +69,11 @@ struct candidate {
 };
 
 static struct known known[KNOWN];
-/* The thread that has the lock waits for a park, past its time. The others, which would ask the
- * same neighbours, wait with it. */
+/* A neighbour parks for the thread that has the lock, and may take longer than its time. The
+ * others, which would ask the same neighbours, wait with it. And how long such questions took, in
+ * all. */
 static atomic_bool waits_for_park;
+static _Atomic uint64_t parked_ns;
 
 static struct known *find_known(const char *name)
 {
@@ -210,9 +212,13 @@ static enum neighbour_answer ask_one(int folder, const char *name, const struct 
                                    .waits_on = &waits_for_park,
                                    .waits = w->waits};
     enum loan_request_result result = loan_request_make(folder, &q, &its, late);
-    atomic_store(&waits_for_park, false);
     reply->bytes = its.bytes;
-    reply->parked_ns = its.parked ? clock_now_ns() - begun_ns : 0;
+    if (its.parked) {
+        uint64_t took_ns = clock_now_ns() - begun_ns;
+        reply->parked_ns += took_ns;
+        atomic_fetch_add(&parked_ns, took_ns);
+    }
+    atomic_store(&waits_for_park, false);
     switch (result) {
     case LOAN_REPLIED:
         return its.bytes ? NEIGHBOUR_GAVE : NEIGHBOUR_NOTHING;
@@ -254,27 +260,22 @@ static enum neighbour_answer ask_next(const struct neighbour_wish *w, uint64_t w
     return answer;
 }
 
-/* Other threads may be before this one. Once one of them waited for a park, the time of this one
- * begins anew, and reply->parked_ns says how long it was here. *late: its own time is up. */
+/* Other threads may be before this one. What time parks take meanwhile does not count, and is in
+ * reply->parked_ns. *late: the thread's own time is up, so that it has to begin anew. */
 static bool lock_to_ask(const struct neighbour_wish *w, struct neighbour_reply *reply, bool *late)
 {
-    uint64_t begun_ns = clock_now_ns(), now_ns = begun_ns;
-    uint64_t until_ns = w->waits ? w->until_ns : 0;
-    uint64_t time_ns = until_ns > begun_ns ? until_ns - begun_ns : 0;
-    uint64_t rest_ns = PARK_LATE_NS;
-    bool parked = false;
+    uint64_t before_ns = atomic_load(&parked_ns), until_ns = w->waits ? w->until_ns : 0;
     while (!neighbour_page_lock(until_ns)) {
-        now_ns = clock_now_ns();
-        bool parks = atomic_load(&waits_for_park);
-        if (now_ns >= w->park_until_ns || (!parks && !rest_ns))
+        uint64_t now_ns = clock_now_ns(), more_ns = atomic_load(&parked_ns) - before_ns;
+        uint64_t end_ns = w->until_ns + more_ns + PARK_LATE_NS;
+        if (atomic_load(&waits_for_park))
+            end_ns = now_ns + PARK_LOOK_NS;
+        if (now_ns >= w->park_until_ns || now_ns >= end_ns)
             return false;
-        parked = parked || parks;
-        until_ns = now_ns + (parks ? PARK_LOOK_NS : rest_ns);
-        rest_ns = parks ? time_ns : 0;
+        until_ns = end_ns;
     }
-    now_ns = clock_now_ns();
-    *late = w->waits && now_ns >= w->until_ns;
-    reply->parked_ns = parked ? now_ns - begun_ns : 0;
+    reply->parked_ns = atomic_load(&parked_ns) - before_ns;
+    *late = w->waits && clock_now_ns() >= w->until_ns;
     return true;
 }
 

@@ -53,6 +53,17 @@ class Lend(Base):
         os.kill(sleeper.pid, signal.SIGCONT)
         self.assertEqual(sleeper.do("check"), "right")
 
+    def test_who_is_stopped_meanwhile_leaves_time_for_another(self):
+        slow = self.sleeper(*6 * ["take 64"], "make 16 1", cost_ms=1000)  # it is asked first
+        quick = self.sleeper(*8 * ["take 64"], "make 16 1", cost_ms=1)
+        asker = self.start(GPUCACHE_SHARE="3s")
+        self.begin(asker, slow, "take 300")
+        time.sleep(2.5)
+        programs.stop(slow.pid)
+        self.assertEqual(asker.talker.read(), "done")
+        self.assertEqual(quick.state()["counters"]["num_parks"], 1)
+        os.kill(slow.pid, signal.SIGCONT)
+
     def test_who_is_killed_meanwhile_leaves_its_memory(self):
         sleeper, asker = self.sleeper(*9 * ["take 64"], "make 64 1"), self.start()
         self.begin(asker, sleeper, "take 700")
