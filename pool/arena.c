@@ -200,10 +200,12 @@ static void release_unplaced(struct backend *b, struct chunk *list, const struct
 /* Would the driver refuse some of the new chunks? To create the others would take their memory from
  * other processes meanwhile. So, where less is free, one handle as large as all of them is tried
  * first: the driver may have more than it says, because it gives what its own pools hold idle. */
-static int ask_for_all(struct backend *b, uint64_t create_bytes)
+static int ask_for_all(struct backend *b, const struct chunk *list, uint64_t create_bytes)
 {
     uint64_t free_bytes, total_bytes, handle;
-    if (create_bytes <= ARENA_CHUNK_MAX_BYTES ||
+    while (list && list->outcome != CHUNK_GONE)
+        list = list->plan;
+    if (create_bytes < ARENA_ASK_BYTES || list->size_bytes == create_bytes ||
         (!b->ops->mem_info(b, &free_bytes, &total_bytes) && free_bytes >= create_bytes))
         return 0;
     int code = b->ops->create(b, create_bytes, &handle);
@@ -215,7 +217,7 @@ static int ask_for_all(struct backend *b, uint64_t create_bytes)
 /* The memory of all new chunks, or of none. */
 static int create_all(struct backend *b, struct chunk *list, uint64_t create_bytes)
 {
-    int code = ask_for_all(b, create_bytes);
+    int code = ask_for_all(b, list, create_bytes);
     struct chunk *end = list;
     for (; end && !code; end = end->plan)
         if (end->outcome == CHUNK_GONE &&

@@ -13,16 +13,18 @@ struct end {
     bool ended;
 };
 
-static bool is_waited_for(enum model_row row)
+/* A thread that gets memory is waited for; on its way it may ask what is free. */
+static bool is_waited_for(const struct pool *p, enum model_row row)
 {
     return row == MODEL_ROW_create || row == MODEL_ROW_map || row == MODEL_ROW_allow ||
-           row == MODEL_ROW_segment_alloc || row == MODEL_ROW_reserve;
+           row == MODEL_ROW_segment_alloc || row == MODEL_ROW_reserve ||
+           (row == MODEL_ROW_mem_info && p->unlocked_jobs);
 }
 
 static void end_meanwhile(struct model *m, enum model_row row)
 {
     struct end *e = m->hook_arg;
-    if (is_waited_for(row) || e->ended || ++e->calls < e->at)
+    if (is_waited_for(e->pool, row) || e->ended || ++e->calls < e->at)
         return;
     e->ended = true;
     model_destroy_context(m);
@@ -124,7 +126,7 @@ TEST(a_thread_with_memory_in_work_is_waited_for)
 static void end_in_own_job(struct model *m, enum model_row row)
 {
     struct end *e = m->hook_arg;
-    if (!is_waited_for(row) || e->ended || ++e->calls < e->at)
+    if (!is_waited_for(e->pool, row) || e->ended || ++e->calls < e->at)
         return;
     e->ended = true;
     model_destroy_context(m);

@@ -238,11 +238,43 @@ TEST(a_limit_is_no_reason_once_memory_went_back)
     }
 }
 
+/* Also below a gigabyte, where memory is fragmented. */
+TEST(small_chunks_are_not_taken_in_part)
+{
+    rig = rig_create(GIB(2));
+    rig_start(rig);
+    uint64_t a = rig_alloc(rig, MIB(40));
+    rig_alloc(rig, MIB(40));
+    rig_free(rig, a);
+    rig->model->other_bytes = GIB(1);
+    most_used_bytes = 0;
+    rig->model->hook = note_used;
+    EXPECT(!rig_alloc(rig, MIB(1020)), "there is too little memory");
+    rig->model->hook = NULL;
+    EXPECT_EQ(most_used_bytes, MIB(80), "taken at the most");
+    EXPECT_ENDS(rig);
+}
+
 static int says_none_is_free(struct backend *b, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     *free_bytes = 0;
     *total_bytes = b->total_bytes;
     return 0;
+}
+
+/* What is refused for another reason may come chunk by chunk. */
+TEST(a_driver_that_refuses_one_handle_of_all_may_give_several)
+{
+    for (int broken = 0; broken < 2; broken++) {
+        rig = rig_create(GIB(16));
+        struct backend_ops ops = *rig->model->backend.ops;
+        ops.mem_info = says_none_is_free;
+        rig->model->backend.ops = &ops;
+        rig_start(rig);
+        model_fail(rig->model, MODEL_ROW_create, 1, broken ? MODEL_BROKEN : 999);
+        EXPECT(rig_alloc(rig, GIB(4)), "the request");
+        EXPECT_ENDS(rig);
+    }
 }
 
 /* The driver does not count what its own pools hold idle, and gives it all the same. So its word
