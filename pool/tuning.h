@@ -97,9 +97,9 @@
 /* With 4 GiB a replay peaked at 1.30, not 1.08. Blocks of 1 to 64 GiB beside small ones, up to 0.9
  * of an H200: with halves of the request 66 of 48,000 requests found no memory, with this none. */
 #define ARENA_CHUNK_MAX_BYTES (UINT64_C(1) << 30)
-#define ARENA_ASK_BYTES (UINT64_C(64) << 20) /* in several chunks: is there room for all of them?  \
-                                              */
-#define ARENA_FRAGMENTED_SHIFT 10            /* of what is used, idle: then chunks are fine */
+/* Several chunks of so much in all: is there room for all of them? */
+#define ARENA_ASK_BYTES (UINT64_C(64) << 20)
+#define ARENA_FRAGMENTED_SHIFT 10                  /* of what is used, idle: then chunks are fine */
 #define ARENA_FRAGMENTED_BYTES (2 * GRANULE_BYTES) /* .. but for so little */
 /* Fine chunks are this part of the arena. Replay: with 8 the mean of 39 is 1.033, not 1.028, where
  * driver calls take no time. */
