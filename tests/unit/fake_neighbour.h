@@ -14,9 +14,10 @@
 
 #include "tests/unit/proc.h"
 
-/* What a neighbour does with a request. PARKS: replies PARK_US after it said that it parks. */
+/* What a neighbour does with a request. PARKS: replies after PARK_US, and has said before that it
+ * parks for it. That is soon enough for one that waits at no doorbell meanwhile. */
 enum manner { REPLIES, HANGS, DEAF, TRUNCATES, PARKS };
-enum { PARK_US = 100000 }; /* soon enough for a neighbour that waits at no doorbell meanwhile */
+enum { PARK_US = 60000 };
 
 struct fake {
     char name[32], path[128];
@@ -79,12 +80,12 @@ static void *serve(void *arg)
                 assert_int_equal(truncate(f->path, 0), 0);
                 return NULL;
             }
-            if (f->manner == PARKS) {
-                __atomic_store_n(&s->parks_sequence, s->ask_sequence, __ATOMIC_SEQ_CST);
+            if (f->manner == PARKS)
                 usleep(PARK_US);
-            }
             if (f->manner == REPLIES || f->manner == PARKS)
                 reply(f, s);
+            if (f->manner == PARKS)
+                __atomic_add_fetch(&s->parks_sequence, 1, __ATOMIC_SEQ_CST);
         }
         futex(&f->page->doorbell, FUTEX_WAIT, doorbell, NULL);
     }
@@ -117,6 +118,8 @@ static inline struct fake *add(enum manner manner, uint64_t idle_bytes)
     memcpy(f->page->magic, PAGE_MAGIC, sizeof f->page->magic);
     memset(f->page->gpus[0].uuid, 'x', 16);
     memcpy(f->page->gpus[1].uuid, uuid, 16);
+    for (int i = 0; i < PAGE_SLOTS; i++)
+        f->page->slots[i].parks_sequence = manner == PARKS; /* the number of the first request */
     f->page->gpus[1].idle_bytes = f->page->gpus[1].reserved_bytes = idle_bytes;
     if (manner != DEAF) {
         f->thread = started(serve, f);
