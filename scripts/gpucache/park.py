@@ -49,7 +49,7 @@ class Receipt(many.Receipt):
         if self.dropped_bytes is None:
             return ""
         return (f"; {text.size(self.dropped_bytes)} of its copies on the host are freed"
-                if self.dropped_bytes else "; the host had no copy of its memory")
+                if self.dropped_bytes else "; the host kept no copy of its memory")
 
     def lines(self, names):
         """Text for people. names: UUID -> the GPU's number as ps shows it."""

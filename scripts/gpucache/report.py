@@ -191,7 +191,7 @@ class Report:
                     f"free, of {text.size(-change)} {by}{self._name(site)}; in the other order " \
                     f"the peak is {text.size(less)}."
         highest = max(used.columns, key=lambda column: column.live)
-        idle = highest.reserved - highest.live
+        idle = highest.reserved - max(0, highest.live - highest.away)
         if idle > 0:
             said += f" {text.size(highest.reserved)} of the device were held then, " \
                     f"{text.size(idle)} of it idle."

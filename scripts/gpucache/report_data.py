@@ -15,8 +15,7 @@ def steps(values):
 def _near_of_lane(its):
     """its: a detail.Near."""
     return {"starts": steps([column.start for column in its.columns]),
-            "held": steps([max(column.reserved, column.live) - column.away
-                           for column in its.columns]),
+            "held": steps([together.on_device(column) for column in its.columns]),
             "live": steps([column.live for column in its.columns]), "end": its.end_ns}
 
 
@@ -24,7 +23,7 @@ def _ends_of_lane(its):
     """its: a together.Process. behind: what it holds, and has live, after its trace."""
     used = its.usage
     behind = [0, 0] if its.trace.ended else \
-        [max(used.reserved, used.live) - used.away.bytes, used.live]
+        [max(used.reserved, used.live - used.away.bytes), used.live]
     return {"begin": used.lead_ns, "end": used.span_ns, "behind": behind}
 
 
@@ -77,7 +76,7 @@ def near(its, place, is_away):
         changes += [len(pairs), *itertools.chain.from_iterable(pairs)]
     told = {"starts": [column.start for column in its.columns],
             "at": [column.ns for column in its.columns],
-            "reserved": [column.reserved for column in its.columns],
+            "reserved": [column.reserved + column.away for column in its.columns],
             **({"away": [column.away for column in its.columns]} if is_away else {})}
     return {"end": its.end_ns, "changes": changes,
             **{name: steps(values) for name, values in told.items()}}

@@ -185,7 +185,7 @@ class Page:
                 "b": peak, "peak": peak, "span": max(self.usage.span_ns, self.report.whole_ns),
                 "slots": steps([column.ns // width for column in self.columns]),
                 "at": steps([column.ns for column in self.columns]),
-                "reserved": steps([column.reserved for column in self.columns]),
+                "reserved": steps([column.reserved + column.away for column in self.columns]),
                 **({"away": steps([column.away for column in self.columns])}
                    if self.usage.away.area else {}),
                 "near": [report_data.near(its, place, self.usage.away.area) for its in self.near],

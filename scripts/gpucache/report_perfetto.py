@@ -43,8 +43,8 @@ def data(report):
         rows.append({"name": "live by library", "ph": "C", "pid": pid, "ts": column.ns / US,
                      "args": sums})
         rows.append({"name": "device memory", "ph": "C", "pid": pid, "ts": column.ns / US,
-                     "args": {"live": column.live,
-                              "idle": max(0, column.reserved - column.live),
+                     "args": {"live": max(0, column.live - column.away),
+                              "idle": max(0, column.reserved - max(0, column.live - column.away)),
                               **({"parked": column.away} if used.away.area else {})}})
     for mark in telling(used.marks):
         what, more = report.mark(mark)

@@ -15,7 +15,8 @@ LAST, QUIET = 4, 3  # of them: in which work ends; at the end, in which nothing 
 MOST, NEARLY_ALL = 0.5, 0.75
 TILL_IDLE = ", until the program was idle: a leak, or what it loads once"
 FREES = KIND["FREE"], KIND["FREE_ASYNC"]
-IDLE = KIND["GPU"], KIND["PROCESS"]  # each second, also of a program that does nothing
+# Of a program that does nothing, too: each second; and what was live before the trace.
+IDLE = KIND["GPU"], KIND["PROCESS"], KIND["LIVE"]
 
 Block = collections.namedtuple("Block", "bytes site ns")
 # Something that happened at a moment. kind: the name of a row of kinds.def. live: bytes, then.
@@ -152,15 +153,19 @@ class Levels(collections.Counter):
 
 
 class Away:
-    """Memory that is parked: bytes, and their sum over the time."""
+    """Memory that is parked: bytes, and their sum over the time; live_area: of what is live of it.
+    What the pool holds is without it: a park gives memory to the driver, as a flush does."""
 
     def __init__(self, begin_ns):
-        self.bytes, self.area, self._ns = 0, 0, begin_ns
+        self.bytes, self.area, self.live_area = 0, 0, 0
+        self._ns, self._live = begin_ns, 0
 
-    def take(self, ns, size):
-        """So much is away from now on."""
-        self.area += self.bytes * max(0, ns - self._ns)
-        self.bytes, self._ns = size, max(ns, self._ns)
+    def take(self, ns, size, live):
+        """So much is away from now on. live: what is live in all."""
+        step = max(0, ns - self._ns)
+        self.area += self.bytes * step
+        self.live_area += self._live * step
+        self.bytes, self._ns, self._live = size, max(ns, self._ns), min(size, live)
 
 
 class AfterPeak:
@@ -268,6 +273,7 @@ class Floors:
 
     def _fold(self, sites):
         part = {}
+        self._changed.discard(BEFORE)  # it is told at the start, little by little
         for site in self._changed:
             its = sites[site]
             part[site], its.floor = (its.floor, its.live), its.live

@@ -49,12 +49,17 @@ def gpus(processes):
     return found
 
 
+def on_device(its):
+    """What a process holds of the device, with what is live before the driver's call is told."""
+    return max(its.reserved, its.live - its.away)
+
+
 def lane(its):
     """[(column's number, bytes held, bytes live)] of a process, where they change."""
     width, found = its.usage.column_ns, []
     for column in its.usage.columns:
         slot = column.ns // width
-        entry = slot, max(column.reserved, column.live) - column.away, column.live
+        entry = slot, on_device(column), column.live
         if found and found[-1][0] == slot:
             entry = slot, *map(max, entry[1:], found.pop()[1:])
         found.append(entry)

@@ -81,7 +81,7 @@ class Usage:
                 gc.enable()
         self._level(self.span_ns)
         self._hold(self.span_ns, 0)
-        self.away.take(self.span_ns, self.away.bytes)
+        self.away.take(self.span_ns, self.away.bytes, self.live)
         self._finish_column(self.span_ns)
         self._keep_peak()
         self.moments.at_end(self.span_ns, "the end", self.blocks)
@@ -380,10 +380,10 @@ class Usage:
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
-        return (self._held_time - self.away.area) // self.own_ns
+        return self._held_time // self.own_ns
 
     def mean_idle(self):
-        return max(0, self._held_time - self.live_time()) // self.own_ns
+        return max(0, self._held_time - self.live_time() + self.away.live_area) // self.own_ns
 
     def _beside_changed(self, ns, site, change):
         """Device memory beside the pool is live and held. It is not in the map of blocks."""
@@ -427,7 +427,7 @@ class Usage:
         self.outside.note_gpu(event)
 
     def _process(self, event):
-        self.outside.note_process(event, self.reserved - self.away.bytes)
+        self.outside.note_process(event, self.reserved)
 
     def _option(self, event):
         name, _, value = event.text.partition("=")
@@ -461,7 +461,7 @@ class Usage:
         """Memory went to the host, or all that was there came back."""
         self._mark(event)
         before = self.away.bytes
-        self.away.take(event.ns, before + event.a if event.kind == KIND["PARK"] else 0)
+        self.away.take(event.ns, before + event.a if event.kind == KIND["PARK"] else 0, self.live)
         self._changes.append((event.ns, detail.AWAY, self.away.bytes - before, None))
 
     _others = {

@@ -98,8 +98,11 @@ def _server():
                 its.ask(at + 0.1, at + 0.4, more, 900 + number % 3 * 500, ACTIVATIONS)
     its.give_back(24.9, more, 2560)
     its.tell(24.9, "LEND_GIVE", 2560 * MIB)
-    its.tell(38.5, "PARK", 1500 * MIB, 200_000_000)
-    its.tell(41, "WAKE", 1500 * MIB, 180_000_000)
+    its.give_back(38.4, cache, 2048)  # a park gives handles to the driver, and a wake makes others
+    its.tell(38.5, "PARK", 2048 * MIB, 200_000_000)
+    its.tell(40.9, "CREATE", 9, 2048 * MIB, aux=CREATE_NS)
+    its.tell(40.9, "MAP", cache, 2048 * MIB, aux=MAP_NS)
+    its.tell(41, "WAKE", 2048 * MIB, 180_000_000)
     return its
 
 

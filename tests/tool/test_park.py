@@ -220,7 +220,7 @@ class Asked(Case):
         self.assertEqual((tool("wake", "--all").status, page.asked[1:]), (0, ["wake"]))
 
     def test_a_drop_says_what_was_freed(self):
-        none = "the host had no copy of its memory"
+        none = "the host kept no copy of its memory"
         for value, dropped, back in ((0, {}, f"it was not parked; {none}"),
                                      (128 * MIB, {}, f"128 MiB back in 600 ms; {none}"),
                                      (0, {"dropped_bytes": 96 * MIB}, "it was not parked; "

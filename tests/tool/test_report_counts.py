@@ -10,7 +10,7 @@ import unittest
 from fake import tool, well
 
 import gct
-from gpucache import report, report_page, trace, usage
+from gpucache import report, report_page, together, trace, usage
 
 MIB = 1 << 20
 BASE = 0x7f0000000000
@@ -46,9 +46,28 @@ class Flushes(unittest.TestCase):
         self.assertNotIn("not in the picture", page)
 
 
+class Parked(unittest.TestCase):
+    def test_what_is_parked_counts_once(self):
+        """A park gives each handle to the driver, and a wake makes others."""
+        used = gct.used_of((0, "CREATE", 1, 100 * MIB), (0, "ALLOC", BASE, 60 * MIB),
+                           (20, "RELEASE", 1, 100 * MIB), (20, "PARK", 100 * MIB, 5),
+                           (70, "CREATE", 2, 100 * MIB), (70, "WAKE", 100 * MIB, 5),
+                           (70, "RELEASE", 3, 0))
+        self.assertEqual((used.mean_held(), used.mean_idle()), (50 * MIB, 20 * MIB))
+        self.assertEqual(used.reserved_peak, 100 * MIB)
+        lane = [together.on_device(column) for column in used.columns]
+        self.assertEqual((min(lane), max(lane)), (0, 100 * MIB))
+
+
 class Before(unittest.TestCase):
     """Of blocks that were live when the trace began nobody knows who asked for them, and when."""
     NAME = "from before the trace"
+
+    def test_they_are_no_leak(self):
+        """They are told one after the other, of a program that does nothing."""
+        for rows in ([(1 + n, "LIVE", BASE + n * MIB, MIB, 0) for n in range(300)],
+                     [(1 + n * 1000, "LIVE", BASE + n * MIB, MIB, 0) for n in range(90)]):
+            self.assertEqual(gct.used_of(*rows, span_ns=100_000).grows(), {})
 
     @classmethod
     def setUpClass(cls):

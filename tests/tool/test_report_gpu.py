@@ -136,7 +136,7 @@ class Others(Told):
             "two-gpus", *((at, "PROCESS", size, 0, 0, uuid) for at, sizes in
                           ((2 * S, (900 * MIB, 624 * MIB)), (4 * S, (300 * MIB, 200 * MIB)))
                           for size, uuid in zip(sizes, ("GPU-0", "GPU-1"))),
-            (3 * S, "PARK", GIB, 5), events=gpus))
+            (3 * S, "SEGMENT_FREE", FIRST, 0), (3 * S, "PARK", GIB, 5), events=gpus))
         self.assertEqual(its.usage.outside.beyond, [(2 * S, 500 * MIB), (4 * S, 500 * MIB)])
 
 

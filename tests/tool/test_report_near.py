@@ -143,13 +143,15 @@ class Columns(unittest.TestCase):
         with unittest.mock.patch.object(detail, "PART", 1):
             used = gct.used_of((10, "SEGMENT", FIRST, 100), (20, "ALLOC", FIRST, 10),
                                (30, "ALLOC", FIRST + 512, 50), (40, "FREE", FIRST, 0),
-                               (41, "PARK", 100, 5), (60, "WAKE", 100, 5),
+                               (41, "SEGMENT_FREE", FIRST, 0), (41, "PARK", 100, 5),
+                               (60, "SEGMENT", FIRST, 100), (60, "WAKE", 100, 5),
                                (70, "SEGMENT_FREE", FIRST, 0), span_ns=100)
         (near,) = used.stretches()
         self.assertEqual([(column.start, column.live, column.reserved, column.away)
                           for column in near.columns],
                          [(0, 0, 0, 0), (10, 0, 100, 0), (20, 10, 100, 0), (30, 60, 100, 0),
-                          (40, 50, 100, 0), (41, 50, 100, 100), (60, 50, 100, 0), (70, 50, 0, 0)])
+                          (40, 50, 100, 0), (41, 50, 0, 0), (41, 50, 0, 100), (60, 50, 100, 100),
+                          (60, 50, 100, 0), (70, 50, 0, 0)])
 
     def test_many_sites_are_never_less_than_nothing(self):
         """The column of the peak has the largest ones by name."""

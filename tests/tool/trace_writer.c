@@ -85,13 +85,15 @@ static void parked(const char *path)
 {
     struct timespec third = {.tv_nsec = 50000000};
     TRACE(CONTEXT, .a = 0, .b = 1024 * MIB, .context = 1, .text = "GPU-1 a GPU");
-    TRACE(SEGMENT, .a = FIRST, .b = 128 * MIB, .aux = 5000, .context = 1);
+    TRACE(CREATE, .a = 1, .b = 128 * MIB, .aux = 5000, .context = 1);
     alloc(FIRST, 100 * MIB, AT(parked));
     nanosleep(&third, NULL);
     TRACE(FLUSH, .b = 300, .text = "park");
     TRACE(FLUSH, .b = 300, .text = "park");
+    TRACE(RELEASE, .a = 1, .b = 128 * MIB, .context = 1);
     TRACE(PARK, .a = 128 * MIB, .b = 777);
     nanosleep(&third, NULL);
+    TRACE(CREATE, .a = 2, .b = 128 * MIB, .aux = 5000, .context = 1);
     TRACE(WAKE, .a = 128 * MIB, .b = 888);
     nanosleep(&third, NULL);
 }
