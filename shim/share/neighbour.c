@@ -41,7 +41,7 @@
 /* How long a thread waits for others that ask, to note what is locked. */
 #define LOCKED_WAIT_NS SEC_NS
 /* How often a thread looks whether the one that has the lock still waits for a park. That one sees
- * it at the end of its own time, which may be a little later. */
+ * when it looks next, at the end of its own time at the latest, which may be a little later. */
 #define PARK_LOOK_NS (10 * MS_NS)
 #define PARK_LATE_NS (50 * MS_NS)
 

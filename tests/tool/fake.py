@@ -241,6 +241,13 @@ def well(*words, **env):
     return done
 
 
+def out(path, ending):
+    """A report of that kind, from its file."""
+    done = tool("report", path, "-o", f"{path}.{ending}")
+    assert done.status == 0, done.err
+    return pathlib.Path(f"{path}.{ending}").read_bytes()
+
+
 def pythons():
     """This Python, and those of pyenv, that are 3.8 or newer."""
     found = {*glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python")), sys.executable}

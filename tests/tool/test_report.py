@@ -13,7 +13,7 @@ import tempfile
 import unittest
 import unittest.mock
 
-from fake import TOOL, Scratch, tool, well
+from fake import TOOL, Scratch, out, tool, well
 
 import gct
 from gct import used_of
@@ -22,13 +22,6 @@ from gpucache import report, report_page, site, symbols, usage
 WRITER = sys.argv[2]
 MIB = 1 << 20
 BASE = 0x7f0000000000
-
-
-def out(path, ending):
-    """A report of that kind."""
-    done = tool("report", path, "-o", f"{path}.{ending}")
-    assert done.status == 0, done.err
-    return pathlib.Path(f"{path}.{ending}").read_bytes()
 
 
 class Recorded(unittest.TestCase):

@@ -3,24 +3,16 @@
 gave back nothing are not told."""
 import json
 import os
-import pathlib
 import tempfile
 import unittest
 
-from fake import tool, well
+from fake import out, well
 
 import gct
 from gpucache import report, report_page, together, trace, usage
 
 MIB = 1 << 20
 BASE = 0x7f0000000000
-
-
-def out(path, ending):
-    """A report of that kind."""
-    done = tool("report", path, "-o", f"{path}.{ending}")
-    assert done.status == 0, done.err
-    return pathlib.Path(f"{path}.{ending}").read_bytes()
 
 
 class Flushes(unittest.TestCase):

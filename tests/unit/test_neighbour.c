@@ -267,18 +267,24 @@ static void *ask_once(void *arg)
     return NULL;
 }
 
-CASE(twenty_threads_ask_one_after_the_other)
+/* So many threads ask at once, and each is given a MiB. */
+static void all_are_given(int num_askers, void *(*ask_one)(void *arg))
 {
     struct asker askers[20];
     atomic_int gave = 0;
-    add(REPLIES, 20 * MIB);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < num_askers; i++) {
         askers[i].gave = &gave;
-        askers[i].thread = started(ask_once, &askers[i]);
+        askers[i].thread = started(ask_one, &askers[i]);
     }
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < num_askers; i++)
         pthread_join(askers[i].thread, NULL);
-    assert_int_equal(atomic_load(&gave), 20);
+    assert_int_equal(atomic_load(&gave), num_askers);
+}
+
+CASE(twenty_threads_ask_one_after_the_other)
+{
+    add(REPLIES, 20 * MIB);
+    all_are_given(20, ask_once);
 }
 
 /* A third of what a park takes, but for parks that have begun. */
@@ -300,16 +306,8 @@ static void *ask_for_a_park(void *arg)
 
 CASE(threads_wait_as_long_as_one_of_them_waits_for_a_park)
 {
-    struct asker askers[3];
-    atomic_int gave = 0;
     add(PARKS, 3 * MIB);
-    for (int i = 0; i < 3; i++) {
-        askers[i].gave = &gave;
-        askers[i].thread = started(ask_for_a_park, &askers[i]);
-    }
-    for (int i = 0; i < 3; i++)
-        pthread_join(askers[i].thread, NULL);
-    assert_int_equal(atomic_load(&gave), 3);
+    all_are_given(3, ask_for_a_park);
 }
 
 PLAY_TESTS
