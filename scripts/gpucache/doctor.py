@@ -208,7 +208,7 @@ def _page_folder(found, folder):
                    "page there", "remove it, or set GPUCACHE_DIR")
     number = len([name for name in os.listdir(folder) if page.NAME.fullmatch(name)]) \
         if os.access(folder, os.R_OK | os.X_OK) else 0
-    return f"{folder} (mode {its.st_mode & 0o7777:04o}, {number} page{'s' * (number != 1)})"
+    return f"{folder} (mode {its.st_mode & 0o7777:04o}, {text.counted(number, 'page')})"
 
 
 def _packages(found, folders):

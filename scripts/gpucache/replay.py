@@ -104,9 +104,14 @@ class Replay:
             self.why = MISSING
             return
         try:
-            self.process = subprocess.Popen(
-                [found, str(SECONDS), str(gpu_bytes), path, *settings], text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # /dev/stdin is another file there
+            try:
+                self.process = subprocess.Popen(
+                    [found, str(SECONDS), str(gpu_bytes), f"/proc/self/fd/{fd}", *settings],
+                    text=True, pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE)
+            finally:
+                os.close(fd)
             atexit.register(self.close)
         except OSError as error:
             self.why = f"Nothing was replayed: {error.strerror}."

@@ -215,8 +215,9 @@ class Report:
         pairs = sum(its.num_frees for its in used.sites.values())
         cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
         if pairs:
-            cost += f"; without the library {text.count(pairs)} pairs of cudaMalloc and cudaFree " \
-                    f"take some {text.duration(pairs * usage.NATIVE_PAIR_NS)}"
+            take = "takes" if pairs == 1 else "take"
+            cost += f"; without the library {text.counted(pairs, 'pair')} of cudaMalloc and " \
+                    f"cudaFree {take} some {text.duration(pairs * usage.NATIVE_PAIR_NS)}"
         told.append(("What did it cost?", cost))
         return told
 

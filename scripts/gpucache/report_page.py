@@ -269,14 +269,13 @@ class Page:
         named = "; ".join(f"<code>{escape(str(self.report.symbols[site]))}</code> by "
                           f"{text.size(size)} in the last half{till}"
                           for site, size, till in grows[:3])
-        number = f"{text.count(len(grows))} call site{'s' * (len(grows) > 1)} grow" \
-                 f"{'s' * (len(grows) == 1)}"
+        number = f"{text.counted(len(grows), 'call site')} grow{'s' * (len(grows) == 1)}"
         return f'<strong class="wastes">{number}</strong><p>{named}; {live}</p>'
 
     def _cost(self):
         pairs = sum(its.num_frees for its in self.usage.sites.values())
         natively = f"; natively some {_duration(pairs * NATIVE_PAIR_NS)} for " \
-                   f"{text.count(pairs)} pairs" if pairs else ""
+                   f"{text.counted(pairs, 'pair')}" if pairs else ""
         return f"<strong>{_duration(self.usage.driver_ns)}</strong><p>in driver calls that " \
                f"took or gave device memory{natively}</p>"
 
@@ -298,13 +297,14 @@ class Page:
         rows, grows = self.report.live_at_end(), self.report.grows()
         blocks = sum(its.blocks for _, its in rows)
         growing = [site for site, _ in rows if site in grows]
-        said = f"{text.count(len(growing))} of these call sites grow" if growing else \
+        said = f"{text.count(len(growing))} of these call sites " \
+            f"grow{'s' * (len(growing) == 1)}" if growing else \
             '<b class="fine">none</b> from a call site that grows'
         shown = [[self._where(site), text.size(its.live), text.count(its.blocks),
                   "≤ " * its.is_sum + text.size(its.most),
                   f'<b class="wastes">{text.change(grows[site])}</b>' if site in grows else "0"]
                  for site, its in rows[:ROWS]]
-        return _table(f"Live {self.end}", f"{text.count(blocks)} block{'s' * (blocks != 1)}, "
+        return _table(f"Live {self.end}", f"{text.counted(blocks, 'block')}, "
                       f"{text.size(self.usage.live)}; {said}",
                       (("call site", ""), ("bytes", "n"), ("blocks", "n"), ("most", "n"),
                        ("growth", "n")), shown, len(rows) - ROWS)

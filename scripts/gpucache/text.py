@@ -31,6 +31,11 @@ def count(number):
     return f"{number:,}"
 
 
+def counted(number, noun):
+    """1 pair, 1,234 pairs"""
+    return f"{count(number)} {noun}{'s' * (number != 1)}"
+
+
 def rate(a_second):
     """0/s, 310/s, 6.8k/s, 12M/s"""
     if a_second is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Traces of several processes on one axis of time: what each held of a GPU, and their sum."""
 from gpucache import outside, usage
-from gpucache.fault import Fault
+from gpucache.fault import USAGE, Fault
 
 OTHERS_MOST = 12  # lanes of processes without a trace
 
@@ -15,8 +15,13 @@ class Process:
 
 def align(traces):
     """Gives all the time of the first that began. Returns the whole span in ns. Faults where their
-    clocks or GPUs have nothing to do with each other."""
-    first = traces[0]
+    clocks or GPUs have nothing to do with each other, or where two are of one recording."""
+    first, known = traces[0], {}
+    for its in traces:
+        other = known.setdefault(its.recording, its)
+        if other is not its:
+            raise Fault(f"{other.path} and {its.path} are copies of one trace: a sum would count "
+                        "the process twice", USAGE)
     for its in traces[1:]:
         if its.boot_id != first.boot_id or not any(its.boot_id):
             raise Fault(f"{first.path} and {its.path} are of two boots, or of two machines: there "

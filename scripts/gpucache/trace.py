@@ -114,6 +114,7 @@ class Trace:
         self.told_ns = self._last[1]  # when the process last said in the header that it records
         offset, form = tables.TRACE_HEADER["boot_id"]
         self.boot_id = struct.unpack_from(form, head, offset)[0]
+        self.recording = self.boot_id, self.pid, self.start_unix_ns, self._start  # copies share it
 
     def add(self, rows):
         """Adds records of PROCESS behind the file, which nobody writes any more. rows: (ns of

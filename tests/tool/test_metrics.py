@@ -203,19 +203,29 @@ class Served(Case):
                                    f"--web.listen-address=127.0.0.1:{port}"],
                                   stdout=subprocess.DEVNULL,
                                   stderr=subprocess.DEVNULL) as prometheus:
-                def found(query="gpucache_idle_bytes"):
+                def answer(query):
                     query = urllib.parse.quote(query)
                     try:
-                        answer = get(f"http://127.0.0.1:{port}/api/v1/query?query={query}")[1]
-                        return [r for r in json.loads(answer)["data"]["result"]
-                                if r["metric"].get("pid") == str(os.getpid())]
+                        said = get(f"http://127.0.0.1:{port}/api/v1/query?query={query}")[1]
+                        return json.loads(said)["data"]["result"]
                     except OSError:
                         return []
+
+                def found(query="gpucache_idle_bytes"):
+                    return [r for r in answer(query) if r["metric"].get("pid") == str(os.getpid())]
                 try:
                     result = wait_for(found, 60)
                     self.assertEqual(result[0]["value"][1], str(156 * MIB))
                     self.assertEqual(result[0]["metric"]["gpu_uuid"], UUID)
                     self.assertTrue(found("gpucache_allocs_total"))
+                    for panel in json.loads(text_of(sys.argv[2]))["panels"]:
+                        for expr in (target["expr"] for target in panel["targets"]):
+                            if "rate(" in expr:
+                                continue  # there is no second scrape yet
+                            told, other = (answer(expr.replace("$gpu_uuid", its))
+                                           for its in (UUID, "GPU-another"))
+                            self.assertTrue(told, expr)
+                            self.assertEqual(other, [], expr)
                 finally:
                     prometheus.terminate()
 

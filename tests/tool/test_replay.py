@@ -67,6 +67,18 @@ class Traces(Scratch):
         return head, rows
 
 
+class Descriptor(Traces):
+    def test_what_only_this_process_has_open_is_replayed(self):
+        """As /dev/stdin, which is another file in the replay. Also one without a name."""
+        for end in (lambda: None, lambda: os.unlink(self.path)):
+            with open(self.path, "rb") as file:
+                end()
+                done = tool("report", f"/dev/fd/{file.fileno()}")
+            self.assertEqual((done.status, done.err), (0, ""))
+            self.assertIn("MAX_IDLE=0", done.out)
+            self.assertNotIn("Nothing was replayed", done.out)
+
+
 class Program(Traces):
     def test_what_it_says_of_the_trace(self):
         self.assertEqual(self.replay("")[0], {"events": 6, "peak_live": 3 * BLOCK,

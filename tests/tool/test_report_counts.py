@@ -15,6 +15,17 @@ MIB = 1 << 20
 BASE = 0x7f0000000000
 
 
+class One(unittest.TestCase):
+    def test_one_pair_is_no_pairs(self):
+        folder = tempfile.TemporaryDirectory(prefix="report-")
+        self.addCleanup(folder.cleanup)
+        path = os.path.join(folder.name, "a.gct")
+        gct.write(path, [gct.GPU, (10, "ALLOC", BASE, MIB), (20, "FREE", BASE, 0)], 100)
+        self.assertRegex(well("report", path).out,
+                         r"without the library 1 pair of cudaMalloc and cudaFree takes some \S+ us")
+        self.assertRegex(out(path, "html").decode(), r"; natively some [^;]* for 1 pair<")
+
+
 class Flushes(unittest.TestCase):
     def test_one_that_gave_back_nothing_is_not_told(self):
         """Each park flushes twice: at once, and when GPU work and Python packages are waited for.

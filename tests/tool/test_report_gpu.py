@@ -4,6 +4,7 @@ text, in the page and, where Chromium is, beside the cursor."""
 import itertools
 import json
 import os
+import shutil
 
 from fake import tool
 from opened import Opened, WIDTHS
@@ -48,7 +49,8 @@ class Told(Pages):
 class Twice(Told):
     def test_a_file_that_is_given_twice(self):
         """By any name: the sum of the processes would count it twice."""
-        path, other = (self.write(name, boot_id=b"B" * 16) for name in ("one", "two"))
+        path, other = (self.write(name, boot_id=b"B" * 16, pid=pid)
+                       for name, pid in (("one", 77), ("two", 78)))
         for make, name in (os.symlink, "soft.gct"), (os.link, "hard.gct"):
             make(path, os.path.join(self.folder, name))
         odd = os.path.join(self.folder, ".", "one.gct")
@@ -66,6 +68,21 @@ class Twice(Told):
         self.assertEqual(tool("report", path, path).status, 0)  # one after the other, without a sum
         gone = tool("report", path + "x", path + "x", "-o", path + ".html")
         self.assertIn("no such file", gone.err)
+
+    def test_a_copy(self):
+        """Also one from when the process went on: both begin at the same moment."""
+        path, other = (self.write(name, boot_id=b"B" * 16, pid=pid)
+                       for name, pid in (("one", 77), ("two", 78)))
+        early = self.write("early", boot_id=b"B" * 16, events=PROGRAM[:2], span_ns=S)
+        shutil.copy(path, os.path.join(self.folder, "copy.gct"))
+        for its in early, os.path.join(self.folder, "copy.gct"):
+            for files in (path, its), (path, other, its):
+                done = tool("report", *files, "-o", path + ".html")
+                self.assertEqual((done.status, done.out, done.err), (
+                    2, "", f"gpucache: {path} and {its} are copies of one trace: a sum would "
+                           "count the process twice\n"), files)
+        later = self.write("later", boot_id=b"B" * 16, start_unix_ns=10**18 + 1)
+        self.assertEqual(tool("report", path, other, later, "-o", later + ".html").status, 0)
 
 
 class Others(Told):

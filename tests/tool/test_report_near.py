@@ -193,8 +193,9 @@ class Zoomed(Opened):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        for name, at_ns in (("hour", 1800 * S), ("own", BESIDE_NS), ("other", BESIDE_NS + 8000)):
-            cls.write(name, short_peak(at_ns))
+        for pid, (name, at_ns) in enumerate((("hour", 1800 * S), ("own", BESIDE_NS),
+                                             ("other", BESIDE_NS + 8000)), 77):
+            cls.write(name, short_peak(at_ns), pid=pid)
         cls.report("hour", "hour")
         cls.report("two", "own", "other")
 
@@ -326,9 +327,9 @@ class Zoomed(Opened):
         far = [(0, *gct.GPU[1:]), (0, "SEGMENT", FIRST, 2 << 30),
                (100 * S, "ALLOC", FIRST, 2 << 30), (101 * S, "FREE", FIRST, 0),
                (1000 * S, "ALLOC", FIRST, 1 << 29), (1700 * S, "ALLOC", FIRST + (1 << 29), 1 << 29)]
-        self.write("leaves", near + end, end_ns)
-        self.write("stops", near, end_ns)
-        self.write("leaves-far", far + end, end_ns)
+        self.write("leaves", near + end, end_ns, pid=80)
+        self.write("stops", near, end_ns, pid=81)
+        self.write("leaves-far", far + end, end_ns, pid=82)
         self.report("ends", "own", "leaves", "stops", "leaves-far")
         self.open("ends")
         self.closer(4)
