@@ -11,10 +11,7 @@ static atomic_int handler_rc;
 static void *signal_inside(void *thread)
 {
     scene_await_held(1);
-    REQUIRE(pthread_kill(*(pthread_t *)thread, SIGUSR2));
-    for (int ms = 0; ms < 5000 && !atomic_load(&handled); ms++)
-        scene_sleep_ms(1);
-    if (!atomic_load(&handled))
+    if (!scene_handles(*(pthread_t *)thread, SIGUSR2, &handled))
         printf("the handler is stuck\n");
     SIM(simLetGo)(held_call);
     return NULL;

@@ -121,10 +121,7 @@ static void submit_there(int number)
 static void *signal_there(void *thread)
 {
     scene_await_held(1);
-    REQUIRE(pthread_kill(*(pthread_t *)thread, SIGUSR2));
-    for (int ms = 0; ms < 5000 && !atomic_load(&handled); ms++)
-        scene_sleep_ms(1);
-    if (!atomic_load(&handled))
+    if (!scene_handles(*(pthread_t *)thread, SIGUSR2, &handled))
         printf("the handler is stuck\n");
     return NULL;
 }

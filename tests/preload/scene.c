@@ -141,6 +141,16 @@ void scene_await_held(unsigned count)
     EXPECT(SIM(simHeld)() >= count);
 }
 
+bool scene_handles(pthread_t thread, int number, atomic_bool *handled)
+{
+    for (int ms = 0; ms < 5000 && !atomic_load(handled); ms++) {
+        if (ms % 1000 == 0)
+            REQUIRE(pthread_kill(thread, number));
+        scene_sleep_ms(1);
+    }
+    return atomic_load(handled);
+}
+
 void scene_cost(const char *function, const char *ns)
 {
     char name[128];

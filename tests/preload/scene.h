@@ -104,6 +104,9 @@ bool scene_simulated(void);
 #define SIM(name) ((__typeof__(&(name)))(uintptr_t)scene_driver_symbol(#name))
 /* Until so many calls wait in it (simHold). */
 void scene_await_held(unsigned count);
+/* The thread gets the signal, of which the handler sets handled. False: it did not in 5 s. Another
+ * signal comes each second, because ThreadSanitizer loses one of a hundred on a busy machine. */
+bool scene_handles(pthread_t thread, int number, atomic_bool *handled);
 /* Before the GPU is opened: there each call of the function takes so long, unless the environment
  * says otherwise. */
 void scene_cost(const char *function, const char *ns);
