@@ -96,12 +96,11 @@ class Moment:
         return cell, found
 
 
-class Moments:
-    """What is collected while a trace is read: the highest moment, some of other kinds, the end."""
+class Ranges:
+    """Memory, by its addresses."""
 
     def __init__(self):
-        self.peak, self.others, self.end = None, [], None
-        self.ranges, self._starts = {}, []  # of memory that is mapped now
+        self.ranges, self._starts = {}, []  # start -> bytes; in order
 
     def take(self, unmapped, addr, size):
         """Memory has an address, or has none any more. It may lose that in larger parts than it
@@ -123,7 +122,7 @@ class Moments:
             self._add(addr, size)
 
     def within(self, addr, size):
-        """[(start, bytes)] of the memory from addr on that is mapped now."""
+        """[(start, bytes)] of the memory from addr on that is there."""
         found, place = [], max(0, bisect.bisect_right(self._starts, addr) - 1)
         while place < len(self._starts) and self._starts[place] < addr + size:
             start = self._starts[place]
@@ -133,14 +132,27 @@ class Moments:
             place += 1
         return found
 
+    def has(self, addr):
+        place = bisect.bisect_right(self._starts, addr) - 1
+        return place >= 0 and addr < self._starts[place] + self.ranges[self._starts[place]]
+
     def _add(self, addr, size):
         bisect.insort(self._starts, addr)
         self.ranges[addr] = size
 
     def forget(self):
-        """No memory is mapped any more."""
+        """There is none any more."""
         self.ranges.clear()
         self._starts.clear()
+
+
+class Moments(Ranges):
+    """What is mapped, and what is collected of it while a trace is read: the highest moment, some
+    of other kinds, the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.peak, self.others, self.end = None, [], None
 
     def at_peak(self, ns, blocks, changes, ranges):
         """blocks: address -> (bytes, site, ..), now. changes: (ns, site, bytes, address or None:

@@ -16,10 +16,12 @@ SLICE = 1 << 14     # changes that are kept or dropped at once
 EXACT = 1000        # of these that have a column each
 COLUMNS = 2000      # of the others of a stretch
 FAILURES = 8        # the first ones; the others have the columns of the picture
-HOLD, AWAY = FIRST_PATH - 1, FIRST_PATH - 2  # in the place of a site: no code has these addresses
+# In the place of a site, for what is held on the device, what is away, and what is live of that: no
+# code has these addresses.
+MEMORY = HOLD, AWAY, AWAY_LIVE = FIRST_PATH - 1, FIRST_PATH - 2, FIRST_PATH - 3
 
 # ns: the highest moment. start: ns. changes: {site: bytes} since the column before, or nothing.
-Fine = collections.namedtuple("Fine", "start ns live reserved away changes")
+Fine = collections.namedtuple("Fine", "start ns live reserved away away_live changes")
 # Columns with no gap between them. The first one has what was held by then as its changes.
 Near = collections.namedtuple("Near", "columns end_ns")
 
@@ -46,10 +48,10 @@ class Part:
 
 
 class Moment:
-    """number: of changes by then. held: {site: bytes} then."""
+    """number: of changes by then. memory: bytes of MEMORY, then. held: {site: bytes} then."""
 
-    def __init__(self, ns, number, reserved, away, held=None):
-        self.ns, self.number, self.reserved, self.away, self.held = ns, number, reserved, away, held
+    def __init__(self, ns, number, memory, held=None):
+        self.ns, self.number, self.memory, self.held = ns, number, memory, held
         self.parts, self.end_ns = [], None  # None: more come
 
 
@@ -62,22 +64,21 @@ class Detail:
         self.number = 0
         self._highest, self._peak, self._failures = None, None, []
 
-    def peak(self, ns, number, reserved, away):
+    def peak(self, ns, number, memory):
         """Until now it is the highest moment. It has taken place as the change before this number.
         """
-        self._highest = ns, number, reserved, away
+        self._highest = ns, number, memory
 
-    def failed(self, ns, number, sites, reserved, away):
+    def failed(self, ns, number, sites, memory):
         """sites: address -> Site."""
         last = self._failures[-1].number if self._failures else -EXACT
         if len(self._failures) < FAILURES and number - last >= EXACT:
             held = {site: its.live for site, its in sites.items() if its.live}
-            self._failures.append(Moment(ns, number, reserved, away, held))
+            self._failures.append(Moment(ns, number, memory, held))
             self._failures[-1].parts += self._parts
 
     def take(self, changes):
-        """[(ns, site, bytes, anything)] since the last call; of what is held on the device and of
-        what is away HOLD and AWAY stand for the site."""
+        """[(ns, site or one of MEMORY, bytes, anything)] since the last call."""
         for first in range(0, len(changes), SLICE):
             self._take(changes[first:first + SLICE])
 
@@ -141,14 +142,13 @@ class Stretch:
     def _at_first(self, its):
         """{site: bytes} before all changes. What a moment does not know of its small sites is of
         the others."""
-        begin = collections.Counter(its.held)
-        begin[HOLD], begin[AWAY] = its.reserved, its.away
+        begin = collections.Counter({**its.held, **dict(zip(MEMORY, its.memory))})
         for _, (_, site, size) in itertools.islice(self._changes(), its.number - self.first):
             begin[site] -= size
         if OTHERS in its.held:
             for site, size in self._least().items():
                 missing = -(begin[site] + size)
-                if missing > 0 and site not in (HOLD, AWAY):
+                if missing > 0 and site not in MEMORY:
                     begin[site] += missing
                     begin[OTHERS] -= missing
         return begin
@@ -174,8 +174,8 @@ class Stretch:
 
     def columns(self):
         """[Fine]"""
-        reserved, away = self.begin.pop(HOLD), self.begin.pop(AWAY)
-        its = Open(self.start_ns, sum(self.begin.values()), reserved, away, self.begin)
+        memory = [self.begin.pop(its) for its in MEMORY]
+        its = Open(self.start_ns, sum(self.begin.values()), memory, self.begin)
         behind = self.start_ns  # where the columns end that are told
         is_exact, edge = False, next(self.edges)
         for number, (ns, site, size) in self._changes():
@@ -208,24 +208,25 @@ class Stretch:
 class Open:
     """A column that is not over."""
 
-    def __init__(self, start, live, reserved, away, changes):
-        self.start, self.live, self.reserved, self.away = start, live, reserved, away
-        self.best = start, live, reserved, away
+    def __init__(self, start, live, memory, changes):
+        self.start, self.live, self.memory = start, live, dict(zip(MEMORY, memory))
+        self.best = start, live, *memory
         self._told, self._since = dict(changes), {}  # {site: bytes}
         self.has_more = self.replaces = False  # the first change is the begin
 
     def change(self, ns, site, size):
-        if site == HOLD:
-            self.reserved += size
-        elif site == AWAY:
-            self.away += size
+        memory = self.memory
+        if site in memory:
+            memory[site] += size
         else:
             self.live += size
             since = self._since
             since[site] = since.get(site, 0) + size
-        if self.replaces or (self.live, self.reserved) > self.best[1:3]:
+        at_ns, live, reserved, away, _ = self.best
+        now, best = (self.live, memory[HOLD] + memory[AWAY]), (live, reserved + away)
+        if self.replaces or now > best or now == best and ns == at_ns:
             self.best, self.replaces, self.has_more = \
-                (ns, self.live, self.reserved, self.away), False, False
+                (ns, self.live, *memory.values()), False, False
             for its, change in self._since.items():
                 self._told[its] = self._told.get(its, 0) + change
             self._since.clear()
@@ -239,5 +240,5 @@ class Open:
         self._told, self._since = self._since, self._told
         self._since.clear()
         self.start, self.has_more = end_ns, False
-        self.best = end_ns, self.live, self.reserved, self.away
+        self.best = end_ns, self.live, *self.memory.values()
         return made

@@ -28,7 +28,8 @@ class Job:
                 asked.close()
 
     def _take(self, used):
-        self.live, self.held, self.span_ns = used.peak, used.reserved_peak, used.span_ns
+        self.live, self.span_ns = used.peak, used.span_ns
+        self.held = max(self.live, used.memory.whole_peak)  # as if nothing had been parked
         width = used.column_ns
         self.steps = [(column.ns // width * width, column.live) for column in used.columns]
         self.gpus = {(its["device"], its["uuid"]): its["total_bytes"]

@@ -149,7 +149,7 @@ function startTheme() {
 // The columns of a stretch, behind all others.
 function addNear(its) {
   const starts = sums(its.starts), held = data.series.map(() => 0);
-  const away = its.away ? sums(its.away) : starts.map(() => 0);
+  const none = starts.map(() => 0);
   const push = (to, from) => from.forEach(value => to.push(value));
   its.first = data.starts.length;
   let place = 0;
@@ -161,13 +161,15 @@ function addNear(its) {
   push(data.starts, starts.map(ns => ns / data.width));
   push(data.at, sums(its.at));
   push(data.reserved, sums(its.reserved));
-  push(data.away, away);
+  push(data.away, its.away ? sums(its.away) : none);
+  push(data.away_live, its.away ? sums(its.away_live) : none);
 }
 
 function startPicture() {
   data.at = sums(data.at);
   data.slots = sums(data.slots);
   data.reserved = sums(data.reserved);
+  data.away_live = data.away ? sums(data.away_live) : data.reserved.map(() => 0);
   data.away = data.away ? sums(data.away) : data.reserved.map(() => 0);
   data.series.forEach(its => its.held = sums(its.held));
   data.starts = [...data.slots];

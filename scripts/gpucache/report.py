@@ -191,7 +191,7 @@ class Report:
                     f"free, of {text.size(-change)} {by}{self._name(site)}; in the other order " \
                     f"the peak is {text.size(less)}."
         highest = max(used.columns, key=lambda column: column.live)
-        idle = highest.reserved - max(0, highest.live - highest.away)
+        idle = together.idle_of(highest)
         if idle > 0:
             said += f" {text.size(highest.reserved)} of the device were held then, " \
                     f"{text.size(idle)} of it idle."
@@ -207,13 +207,13 @@ class Report:
                 f"{owner} {size / whole:.0%}" for owner, size in
                 used.by_owner(used.at_peak)[:4])))
         told.append(("What did it need?", f"{text.size(used.peak)} at once; at most "
-                     f"{text.size(used.reserved_peak)} were held on the device"))
+                     f"{text.size(used.memory.peak)} were held on the device"))
         told.append(("Was memory idle?", f"{text.size(used.mean_idle())} on average"))
         told.append(("Does it leak?", "; ".join(
             f"{self._name(site)} grew by {text.size(size)} in the last half{till}"
             for site, size, till in self.leaks()[:3]) or "no code asks for ever more"))
         pairs = sum(its.num_frees for its in used.sites.values())
-        cost = f"{text.duration(used.driver_ns)} in calls that took or gave device memory"
+        cost = f"{text.duration(used.memory.driver_ns)} in calls that took or gave device memory"
         if pairs:
             take = "takes" if pairs == 1 else "take"
             cost += f"; without the library {text.counted(pairs, 'pair')} of cudaMalloc and " \
@@ -345,8 +345,8 @@ class Report:
         pool."""
         used = self.usage
         failed = sum(mark.kind == "ALLOC_FAILED" for mark in used.marks)
-        return (text.size(used.mean_pool()), text.size(used.pool_peak),
-                text.duration(used.driver_ns), text.count(failed) if failed else "none")
+        return (text.size(used.mean_pool()), text.size(used.memory.pool_peak),
+                text.duration(used.memory.driver_ns), text.count(failed) if failed else "none")
 
     def what_if(self):
         """Lines: what other settings would have done."""
@@ -415,23 +415,29 @@ class Report:
     def csv(self, out):
         """As RMM's logging adaptor writes it."""
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
-        driver = set()  # addresses of blocks that it served
-        for event in self.trace.events():
-            if event.kind in usage.ALLOCS:
-                action, size = "allocate", event.b
-                if event.kind == usage.ALLOC_DRIVER:
-                    driver.add(event.a)
-            elif event.kind == usage.FREE or event.kind == usage.FREE_ASYNC and event.a in driver:
-                action, size = "free", 0
-                driver.discard(event.a)
-            elif NAME[event.kind] == "ALLOC_FAILED":
-                action, size = "allocate failure", event.b
-            else:
-                continue
+        live, contexts = {}, set()  # address -> whether the driver served it; those that are there
+
+        def tell(event, action, addr, size):
             us = event.ns // 1000
             out.write(f"{event.tid},{us // 3_600_000_000:02}:{us // 60_000_000 % 60:02}:"
                       f"{us // 1_000_000 % 60:02}:{us % 1_000_000:06},{action},"
-                      f"0x{event.a if size or action == 'free' else 0:x},{size},0x0\n")
+                      f"0x{addr:x},{size},0x0\n")
+        for event in self.trace.events():
+            kind, addr = event.kind, event.a
+            if kind in usage.ALLOCS:
+                live[addr] = kind == usage.ALLOC_DRIVER
+                tell(event, "allocate", addr if event.b else 0, event.b)
+            elif kind == usage.FREE or kind == usage.FREE_ASYNC and live.get(addr):
+                live.pop(addr, None)
+                tell(event, "free", addr, 0)
+            elif NAME[kind] == "ALLOC_FAILED":
+                tell(event, "allocate failure", addr if event.b else 0, event.b)
+            elif NAME[kind] == "CONTEXT":
+                contexts.add(event.context)
+            elif NAME[kind] == "CONTEXT_END":  # as usage does
+                contexts.discard(event.context)
+                while live and not contexts:
+                    tell(event, "free", live.popitem()[0], 0)
 
 
 def _format(args):

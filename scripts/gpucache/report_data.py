@@ -23,7 +23,7 @@ def _ends_of_lane(its):
     """its: a together.Process. behind: what it holds, and has live, after its trace."""
     used = its.usage
     behind = [0, 0] if its.trace.ended else \
-        [max(used.reserved, used.live - used.away.bytes), used.live]
+        [max(used.reserved, used.live - used.memory.away.live), used.live]
     return {"begin": used.lead_ns, "end": used.span_ns, "behind": behind}
 
 
@@ -64,7 +64,17 @@ def nvml(report):
             "nvml": steps([size for _, size in found])} if found else {}
 
 
-def near(its, place, is_away):
+def memory(columns, was_any):
+    """What was held and what was away, together; with the latter and what is live of it apart, if
+    there was any."""
+    told = {"reserved": [column.reserved + column.away for column in columns]}
+    if was_any:
+        told.update(away=[column.away for column in columns],
+                    away_live=[column.away_live for column in columns])
+    return {name: steps(values) for name, values in told.items()}
+
+
+def near(its, place, was_any):
     """its: a detail.Near. place: the number of a site's series. changes: of each column a number of
     pairs, and these: a series, and its bytes since the column before."""
     changes = []
@@ -75,8 +85,6 @@ def near(its, place, is_away):
         pairs = [(number, size) for number, size in sums.items() if size]
         changes += [len(pairs), *itertools.chain.from_iterable(pairs)]
     told = {"starts": [column.start for column in its.columns],
-            "at": [column.ns for column in its.columns],
-            "reserved": [column.reserved + column.away for column in its.columns],
-            **({"away": [column.away for column in its.columns]} if is_away else {})}
-    return {"end": its.end_ns, "changes": changes,
+            "at": [column.ns for column in its.columns]}
+    return {"end": its.end_ns, "changes": changes, **memory(its.columns, was_any),
             **{name: steps(values) for name, values in told.items()}}

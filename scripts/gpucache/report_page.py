@@ -180,15 +180,13 @@ class Page:
     def data(self):
         first, peak = self._ends()
         series, place = self._series()
-        width = self.usage.column_ns
+        width, was_any = self.usage.column_ns, self.usage.memory.away.was_any
         return {**self._lanes(), **report_data.nvml(self.report), "width": width, "a": first,
                 "b": peak, "peak": peak, "span": max(self.usage.span_ns, self.report.whole_ns),
                 "slots": steps([column.ns // width for column in self.columns]),
                 "at": steps([column.ns for column in self.columns]),
-                "reserved": steps([column.reserved + column.away for column in self.columns]),
-                **({"away": steps([column.away for column in self.columns])}
-                   if self.usage.away.area else {}),
-                "near": [report_data.near(its, place, self.usage.away.area) for its in self.near],
+                **report_data.memory(self.columns, was_any),
+                "near": [report_data.near(its, place, was_any) for its in self.near],
                 "owners": self.owners, "series": series, "maps": self.maps(),
                 "marks": self._told(self.marks)}
 
@@ -234,15 +232,15 @@ class Page:
 
     def _need(self):
         used = self.usage
-        more = used.reserved_peak - used.peak
-        said = f"at most {text.size(used.reserved_peak)} were held on the device"
-        said += f", {used.reserved_peak / used.peak:.3g} times as much" if more >= used.peak \
+        more = used.memory.peak - used.peak
+        said = f"at most {text.size(used.memory.peak)} were held on the device"
+        said += f", {used.memory.peak / used.peak:.3g} times as much" if more >= used.peak \
             else f", {100 * more / used.peak:.1f} % more" if more > 0 else ""
         return f"<strong>{text.size(used.peak)}</strong><p>{said}</p>"
 
     def _idle(self):
         idle = self.usage.mean_idle()
-        kind = "wastes" if idle > 0.1 * self.usage.reserved_peak else "fine"
+        kind = "wastes" if idle > 0.1 * self.usage.memory.peak else "fine"
         return f'<strong class="{kind}">{text.size(idle)} idle</strong><p>on average, of ' \
                f"{text.size(self.usage.mean_held())} held on the device{self._idle_price()}</p>"
 
@@ -276,8 +274,8 @@ class Page:
         pairs = sum(its.num_frees for its in self.usage.sites.values())
         natively = f"; natively some {_duration(pairs * NATIVE_PAIR_NS)} for " \
                    f"{text.counted(pairs, 'pair')}" if pairs else ""
-        return f"<strong>{_duration(self.usage.driver_ns)}</strong><p>in driver calls that " \
-               f"took or gave device memory{natively}</p>"
+        return f"<strong>{_duration(self.usage.memory.driver_ns)}</strong><p>in driver calls " \
+               f"that took or gave device memory{natively}</p>"
 
     def churn(self):
         rows = self.report.churn()

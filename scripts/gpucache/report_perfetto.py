@@ -43,9 +43,9 @@ def data(report):
         rows.append({"name": "live by library", "ph": "C", "pid": pid, "ts": column.ns / US,
                      "args": sums})
         rows.append({"name": "device memory", "ph": "C", "pid": pid, "ts": column.ns / US,
-                     "args": {"live": max(0, column.live - column.away),
-                              "idle": max(0, column.reserved - max(0, column.live - column.away)),
-                              **({"parked": column.away} if used.away.area else {})}})
+                     "args": {"live": max(0, column.live - column.away_live),
+                              "idle": together.idle_of(column),
+                              **({"parked": column.away} if used.memory.away.was_any else {})}})
     for mark in telling(used.marks):
         what, more = report.mark(mark)
         rows.append({"name": f"{what} {more}".strip(), "ph": "i", "s": "p", "pid": pid, "tid": 0,

@@ -324,7 +324,7 @@ class Timeline {
     rows.sort((m, n) => n[0] - m[0]);
     find(".reading").replaceChildren(make("span", {}, "at ", make("b", {}, when(column)),
       words), row(make("i", {class: "dot", style: "background:var(--idle)"}), "idle",
-      Math.min(held - total, held - away), "held, not in use"),
+      Math.max(0, held - away - (total - data.away_live[column])), "held, not in use"),
     ...rows.slice(0, 9).map(each => each[1]),
     ...away ? [row(make("i", {class: "dot away"}), "parked", away, "on the host")] : [],
     ...beyond === undefined ? [] : [row(make("i", {class: "dot context"}),

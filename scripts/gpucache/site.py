@@ -6,7 +6,7 @@ import itertools
 import operator
 import os
 
-from gpucache.detail import AWAY, HOLD
+from gpucache.detail import MEMORY
 from gpucache.trace import BEFORE, FROM_BEFORE, KIND, OTHERS
 
 SITES_MOST = 300    # of a column; the others count as OTHERS
@@ -23,8 +23,10 @@ Block = collections.namedtuple("Block", "bytes site ns")
 # limit: of ALLOC_FAILED the bytes of GPUCACHE_MAX_RESERVED, if that refused it.
 Mark = collections.namedtuple("Mark", "ns kind bytes text site live limit", defaults=(None, ))
 # ns: the highest moment. held: site -> bytes there. reserved: the device memory of the library and
-# of blocks that the driver served, then; away: bytes of it that are parked, on the host.
-Column = collections.namedtuple("Column", "ns held live reserved away", defaults=(0,))
+# of blocks that the driver served, then; away: bytes that are parked, beside it; away_live: live
+# ones of them. most: of reserved, in the whole column.
+Column = collections.namedtuple("Column", "ns held live reserved away away_live most",
+                                defaults=(0, 0, 0))
 
 
 LIMIT = "GPUCACHE_MAX_RESERVED"
@@ -152,22 +154,6 @@ class Levels(collections.Counter):
         return (level + 1) << 20
 
 
-class Away:
-    """Memory that is parked: bytes, and their sum over the time; live_area: of what is live of it.
-    What the pool holds is without it: a park gives memory to the driver, as a flush does."""
-
-    def __init__(self, begin_ns):
-        self.bytes, self.area, self.live_area = 0, 0, 0
-        self._ns, self._live = begin_ns, 0
-
-    def take(self, ns, size, live):
-        """So much is away from now on. live: what is live in all."""
-        step = max(0, ns - self._ns)
-        self.area += self.bytes * step
-        self.live_area += self._live * step
-        self.bytes, self._ns, self._live = size, max(ns, self._ns), min(size, live)
-
-
 class AfterPeak:
     """The peak's last block came; then freed, (ns, site, bytes), was the first to go. before,
     after: the highest moments on both sides."""
@@ -187,7 +173,7 @@ class AfterPeak:
 
     def take(self, changes):
         if self._notes:
-            self.since += [its for its in changes[self._place:] if its[1] not in (HOLD, AWAY)]
+            self.since += [its for its in changes[self._place:] if its[1] not in MEMORY]
         self._place = 0
 
     def end_column(self, peak, best):

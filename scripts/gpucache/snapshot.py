@@ -5,7 +5,8 @@ addresses, a block what the program asked for. All is on stream 0, since an allo
 has no stream.
 
 A viewer begins with the end and takes the events back, so each block has a segment at each moment:
-memory that came or went has an event, and what the library did not hold is the block's own."""
+memory that came or went has an event, and what the library did not hold is the block's own. What is
+parked stays, because its blocks do."""
 import bisect
 import collections
 import pickle
@@ -31,7 +32,7 @@ class Snapshot:
         self.entries = [collections.deque(maxlen=EVENTS_MOST) for _ in range(self.num_devices)]
         self._frames, self._blocks = {0: []}, {}
         self._ranges, self._starts = {}, []  # start -> (bytes, device); what was ever there
-        self._there = block_map.Moments()    # its ranges are those that are there
+        self._there = block_map.Ranges()     # or parked
         self._own = {}                       # address of a block -> parts that it brought along
         self._contexts = set()               # that are there
         self._given = 0, 0, 0                # address, bytes and site of the last free
@@ -89,6 +90,9 @@ class Snapshot:
             bisect.insort(self._starts, event.a)
         self._ranges[event.a] = event.b, gpu["device"] \
             if gpu and gpu["device"] < self.num_devices else self.first_device
+        for addr, parts in list(self._own.items()):  # they were parked, which no record told
+            self._own[addr] = [part for part in parts
+                               if not event.a <= part[0] < event.a + event.b]
         self._come(event, event.a, event.b, event.kind != KIND["HELD"])
 
     def _end_context(self, event):
@@ -152,7 +156,11 @@ class Snapshot:
         elif kind == KIND["SEGMENT_FREE"]:
             self._go(event, event.a, self._ranges.get(event.a, (0, 0))[0])
         elif kind == KIND["UNMAP"]:
-            self._go(event, event.a, event.b)
+            if (event.ns, event.a) not in self.usage.memory.away.taken:
+                self._go(event, event.a, event.b)
+        elif kind == KIND["WAKE"]:
+            for start, size in self.usage.memory.away.left.get(event.ns, {}).items():
+                self._go(event, start, size)
         elif kind == KIND["CONTEXT"]:
             self._contexts.add(event.context)
         elif kind == KIND["CONTEXT_END"]:

@@ -56,7 +56,12 @@ def gpus(processes):
 
 def on_device(its):
     """What a process holds of the device, with what is live before the driver's call is told."""
-    return max(its.reserved, its.live - its.away)
+    return max(its.reserved, its.live - its.away_live)
+
+
+def idle_of(its):
+    """What of that is not in use."""
+    return max(0, its.reserved - max(0, its.live - its.away_live))
 
 
 def lane(its):
@@ -64,7 +69,7 @@ def lane(its):
     width, found = its.usage.column_ns, []
     for column in its.usage.columns:
         slot = column.ns // width
-        entry = slot, on_device(column), column.live
+        entry = slot, max(column.most, on_device(column)), column.live
         if found and found[-1][0] == slot:
             entry = slot, *map(max, entry[1:], found.pop()[1:])
         found.append(entry)

@@ -6,8 +6,8 @@ import collections
 import gc
 import itertools
 
-from gpucache import beside, block_map, detail, outside
-from gpucache.site import (AfterPeak, Away, Block, Column, Floors, Largest, Levels, Owners, Site,
+from gpucache import beside, block_map, detail, memory, outside
+from gpucache.site import (AfterPeak, Block, Column, Floors, Largest, Levels, Owners, Site,
                            limit_then, mark_of)
 from gpucache.trace import BEFORE, KIND, Event
 
@@ -38,39 +38,36 @@ class Usage:
         self.column_ns = max(1, -(-max(whole_ns, self.span_ns) // COLUMNS))
         lead_ns = self.lead_ns = getattr(its, "lead_ns", 0)
         self.own_ns = max(1, self.span_ns - lead_ns)
-        self.floors, self.away = Floors(lead_ns, self.own_ns), Away(lead_ns)
+        self.floors = Floors(lead_ns, self.own_ns)
         self.sites = collections.defaultdict(Site)
         self.blocks, self.marks, self.gpus = {}, [], {}
         self.options = {}       # in force at the start, and not the defaults; {}: not told
         self.outside = outside.Outside()
         self.oom, self.neighbours = None, []  # Event; [(pid, name, bytes)], with most first
         self.limit = None       # bytes of GPUCACHE_MAX_RESERVED, if that refused what oom asked for
-        self.live = self.reserved = self.num_events = self.num_unknown_frees = 0
+        self.live = self.num_events = self.num_unknown_frees = 0
         self.peak = self.peak_ns = 0
-        self.reserved_peak = self.pool_peak = 0  # pool: without what is beside it
         self.after_peak = AfterPeak()
         self.beside = beside.Beside(self._beside_changed)
-        self.driver_ns = 0   # in calls that took or gave device memory
         self.levels, self.columns = Levels(), []
-        self._owned, self._freed, self._late = {}, NONE_FREED, {}
+        self._freed, self._late = NONE_FREED, {}
         # Address -> bytes of a block that the driver served; None: it is from before the trace.
         self._apart, self._apart_freed = {}, NONE_FREED  # address, ns and that, of the last free
-        self._level_ns = self._held_ns = lead_ns
-        # Bytes times ns; of live memory that of blocks that were freed.
-        self._live_area = self._held_time = self._beside_area = 0
-        # What has come, with its address; bytes that have none so far.
-        self._came, self._created = block_map.Moments(), 0
-        self._contexts, self._reserved = set(), collections.Counter()  # those there; held by each
+        self._level_ns = lead_ns
+        # Bytes times ns, of blocks that were freed, and of what was beside the pool.
+        self._live_area = self._beside_area = 0
+        self._contexts = set()  # those there
         self._unknown = set()   # addresses that were freed and are none that the trace knows
-        self.moments = block_map.Moments()
         self._peak_ranges = None  # of the peak, whose blocks are to be kept
         # Of the column: its highest moment, which has a number. has_changed: live memory, since.
-        self._best, self._best_ns, self._best_reserved, self._moment = 0, 0, 0, 0
+        self._best, self._best_ns, self._best_memory, self._moment = 0, 0, (0, 0, 0), 0
         self._has_changed, self._end_ns = False, self.column_ns
         # site -> Site of those that changed since the highest moment of the column before.
         self._largest, self._touched = Largest(), {}
         self._owners = Owners(its)
         self._changes = []  # (ns, site, bytes, address) since the last cut
+        self.memory = memory.Memory(lead_ns, its, self.blocks, self._changes, self._note_memory)
+        self.moments = self.memory.moments
         self.detail = detail.Detail(lead_ns, self.span_ns)
         collects = gc.isenabled()
         gc.disable()  # there are no cycles among millions of tuples, and a tenth of the time goes
@@ -80,8 +77,7 @@ class Usage:
             if collects:
                 gc.enable()
         self._level(self.span_ns)
-        self._hold(self.span_ns, 0)
-        self.away.take(self.span_ns, self.away.bytes, self.live)
+        self._held_time = self.memory.pass_to(self.span_ns)
         self._finish_column(self.span_ns)
         self._keep_peak()
         self.moments.at_end(self.span_ns, "the end", self.blocks)
@@ -90,7 +86,7 @@ class Usage:
         beside_blocks = self.beside.num_live()
         for site, found in self.sites.items():
             found.count(blocks[site], beside_blocks[site])
-        if not self.sites and not self.reserved_peak:
+        if not self.sites and not self.memory.peak:
             self.columns = []
         best = max(self.columns, key=lambda column: column.live, default=None)
         self.at_peak = dict(best.held) if best else {}
@@ -111,7 +107,7 @@ class Usage:
         names. _take does the same and all the rest."""
         blocks, sites, levels, pop = self.blocks, self.sites, self.levels, self.blocks.pop
         late, apart, change = self._late, self._apart, self._changes.append
-        touched = self._touched
+        touched, parked = self._touched, self.memory.away.ranges.ranges
         live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
         level, end_ns = live >> 20, self._end_ns
         for ns, kind, addr, size, site, wide in zip(batch.ns, batch.kind, batch.a, batch.b,
@@ -122,7 +118,7 @@ class Usage:
                 self._finish_column(ns)
                 best, moment, has_changed = live, self._moment, False
                 end_ns = self._end_ns
-            if kind == FREE and addr in blocks and not late and addr not in apart:
+            if kind == FREE and addr in blocks and not late and not parked and addr not in apart:
                 freed = size, site, since, its = pop(addr)
                 freed_addr, freed_ns, life = addr, ns, ns - since
                 area += size * life
@@ -134,7 +130,7 @@ class Usage:
                 if held < its.floor:
                     its.floor = held
                 size = -size
-            elif (kind == ALLOC_FAST or kind == ALLOC) and addr not in blocks:
+            elif (kind == ALLOC_FAST or kind == ALLOC) and addr not in blocks and not parked:
                 its = sites[site]
                 blocks[addr] = size, site, ns, its
                 its.bytes_total += size
@@ -222,13 +218,13 @@ class Usage:
 
     def _new_best(self, ns, live):
         self._moment += 1
-        self._best_ns, self._best_reserved = ns, self.reserved
+        its = self.memory
+        self._best_ns, self._best_memory = ns, (its.held, its.away.bytes, its.away.live)
         self.beside.since.clear()
         if live > self.peak:
             self.after_peak.begin(self.peak, len(self._changes))
             self.peak, self.peak_ns = live, ns
-            self.detail.peak(ns, self.detail.number + len(self._changes), self.reserved,
-                             self.away.bytes)
+            self.detail.peak(ns, self.detail.number + len(self._changes), self._best_memory)
 
     def _finish_column(self, ns):
         """The column is over; ns: the next event. The column says what was live at its highest
@@ -238,15 +234,15 @@ class Usage:
         self.floors.note(touched)
         held = self._largest.held([(site, its.then if its.moment == moment else its.live)
                                    for site, its in touched.items()])
-        self.columns.append(Column(self._best_ns, held, self._best, self._best_reserved,
-                                   self.away.bytes))
+        self.columns.append(Column(self._best_ns, held, self._best, *self._best_memory,
+                                   self.memory.most))
+        now = self._best_memory = self.memory.all()
         since = {site: its for site, its in touched.items() if its.moment == moment}
         touched.clear()
         touched.update(since)
         if ns >= self._end_ns + self.column_ns:  # nothing happened in the columns until ns
             held = self._largest.held([(site, its.live) for site, its in touched.items()])
-            self.columns.append(Column(self._end_ns, held, self.live, self.reserved,
-                                       self.away.bytes))
+            self.columns.append(Column(self._end_ns, held, self.live, *now, now[0]))
             touched.clear()
         if self.after_peak.is_new:
             self._peak_ranges = dict(self.moments.ranges)
@@ -257,7 +253,7 @@ class Usage:
         self.floors.take(ns, self.sites)
         self._end_ns = (ns // self.column_ns + 1) * self.column_ns
         self._best, self._best_ns = self.live, self._end_ns - self.column_ns
-        self._best_reserved = self.reserved
+        self.memory.begin_column()
         self._moment += 1
         self._has_changed = False
         self.after_peak.begin_column()
@@ -284,9 +280,11 @@ class Usage:
         its.count_alloc(size, kind == LIVE)
         if kind == LIVE:
             self._apart[addr] = None
+            self.memory.was_live(ns, addr, size)
         elif kind == ALLOC_DRIVER:
             self._apart[addr] = size
-            self._hold(ns, size)
+            self.memory.change(ns, size)
+        self.memory.away.came(ns, addr, size)
         self._change(ns, its, site, size, addr)
         its.most = max(its.most, its.live)
 
@@ -309,10 +307,11 @@ class Usage:
         held = self._apart.get(addr, 0)
         its.count_free(ns - since, held is None)
         self._change(ns, its, site, -size, addr)
+        self.memory.away.freed(ns, addr)
         its.floor = min(its.floor, its.live)
         if addr in self._apart:
             self._apart_freed = addr, ns, self._apart.pop(addr)
-            self._hold(ns, -(held or 0))
+            self.memory.change(ns, -(held or 0))
 
     def _free_beside(self, ns, addr):
         """Of what is no block. False: it is no memory that is known."""
@@ -330,66 +329,38 @@ class Usage:
         self._freed, held = NONE_FREED, 0
         if self._apart_freed[:2] == (addr, ns):
             held = self._apart[addr] = self._apart_freed[2]
-            self._hold(event.ns, held or 0)
+            self.memory.change(event.ns, held or 0)
         self._live_area -= size * (ns - since)
         its.count_free(ns - since, held is None, -1)
+        self.memory.away.came(event.ns, addr, size)
         self._change(event.ns, its, site, size, addr)
 
-    def _hold(self, ns, change):
-        self._held_time += self.reserved * max(0, ns - self._held_ns)
-        self._held_ns = max(ns, self._held_ns)
-        self.reserved += change
-        if change:
-            self._changes.append((ns, detail.HOLD, change, None))
-        self.reserved_peak = max(self.reserved_peak, self.reserved)
-        self.pool_peak = max(self.pool_peak, self.reserved - self.beside.live)
+    @property
+    def reserved(self):
+        """What is held on the device."""
+        return self.memory.held
+
+    def _note_memory(self, ns):
+        """A column has the most that was held, or away, at its highest moment."""
+        now, best = self.memory.all(), self._best_memory
         if self.live == self._best and not self._has_changed and \
-                self.reserved > self._best_reserved:
-            self._best_ns, self._best_reserved = ns, self.reserved
-
-    def _change_held(self, event, change):
-        self.driver_ns += event.aux
-        self._reserved[event.context] += change
-        self._hold(event.ns, change)
-
-    def _took(self, event):
-        size = event.b
-        if event.kind == KIND["HELD"]:  # but for what came while the trace began
-            size -= sum(its for _, its in self._came.within(event.a, size))
-        elif event.kind == KIND["SEGMENT"]:
-            self._came.take(False, event.a, size)
-        else:
-            self._created += size
-        self._owned[event.a] = event.b
-        if event.kind != KIND["CREATE"] and event.a:  # a dump says only how much it was
-            self.moments.take(False, event.a, event.b)
-        self._change_held(event, size)
-
-    def _gave(self, event):
-        """RELEASE says how much, SEGMENT_FREE where."""
-        if event.kind == KIND["SEGMENT_FREE"]:
-            self.moments.take(True, event.a, self._owned.get(event.a, 0))
-        self._change_held(event, -self._owned.pop(event.a, 0)
-                          if event.kind == KIND["SEGMENT_FREE"] else -event.b)
-
-    def _mapped(self, event):
-        if event.kind == KIND["MAP"] and self._created >= event.b:
-            self._created -= event.b
-            self._came.take(False, event.a, event.b)
-        self.moments.take(event.kind == KIND["UNMAP"], event.a, event.b)
+                now[0] + now[1] > best[0] + best[1]:
+            self._best_ns, self._best_memory = ns, now
 
     def mean_held(self):
         """Device memory that was held, on average of the time."""
         return self._held_time // self.own_ns
 
     def mean_idle(self):
-        return max(0, self._held_time - self.live_time() + self.away.live_area) // self.own_ns
+        live_there = self.live_time() - self.memory.away.live_area
+        return max(0, self._held_time - live_there) // self.own_ns
 
     def _beside_changed(self, ns, site, change):
         """Device memory beside the pool is live and held. It is not in the map of blocks."""
         its = self.sites[site]
         self._beside_area -= change * ns
-        self._hold(ns, change)
+        self.memory.beside_live = self.beside.live
+        self.memory.change(ns, change)
         self._change(ns, its, site, change, None)
         its.most = max(its.most, its.live)
         its.floor = min(its.floor, its.live)
@@ -407,8 +378,8 @@ class Usage:
         self._failed(event.ns)
 
     def _failed(self, ns):
-        self.detail.failed(ns, self.detail.number + len(self._changes), self.sites, self.reserved,
-                           self.away.bytes)
+        self.detail.failed(ns, self.detail.number + len(self._changes), self.sites,
+                           self.memory.all())
 
     def stretches(self):
         """[detail.Near] of the peak, and of failures for want of memory."""
@@ -444,8 +415,8 @@ class Usage:
             for addr in list(self.blocks):
                 self._free(event.ns, addr)
             self.beside.context_ended(event.ns)
-            self.moments.forget()
-        self._change_held(event, -self._reserved[event.context])  # segments go with their context
+            self.memory.all_ended(event.ns)
+        self.memory.context_ended(event)
 
     def _mark(self, its):
         name = {number: name for name, number in KIND.items()}[its.kind]
@@ -457,12 +428,17 @@ class Usage:
         if name == "ALLOC_FAILED" and its.a == OUT_OF_MEMORY:
             self._failed(its.ns)
 
+    def _took(self, event):
+        self.memory.took(event)
+
+    def _gave(self, event):
+        self.memory.gave(event)
+
+    def _mapped(self, event):
+        self.memory.mapped(event)
+
     def _moved(self, event):
-        """Memory went to the host, or all that was there came back."""
-        self._mark(event)
-        before = self.away.bytes
-        self.away.take(event.ns, before + event.a if event.kind == KIND["PARK"] else 0, self.live)
-        self._changes.append((event.ns, detail.AWAY, self.away.bytes - before, None))
+        self._mark(self.memory.moved(event, self.live))
 
     _others = {
         KIND["FREE_FAILED"]: _free_failed, KIND["CREATE"]: _took, KIND["SEGMENT"]: _took,

@@ -163,7 +163,7 @@ good(cuda.cuMemHostUnregister(page))
 """)
         self.assertEqual((used.peak, used.live, used.num_unknown_frees), (103 * MIB, 3 * MIB, 0))
         self.assertEqual(used.reserved - used.beside.live,
-                         used.pool_peak)  # nothing of the pool's went back
+                         used.memory.pool_peak)  # nothing of the pool's went back
         self.check(used, **{"async": (21, 3, 8, 3), "managed": (1, 0, 50, 0),
                             "host": (2, 0, 4, 0)})
         self.assertEqual(sum(used.at_peak.values()), 103 * MIB)
@@ -213,7 +213,7 @@ assert cuda.cuMemHostUnregister(host)
                               in ((name, used.beside.kinds[group])
                                   for name, group in GROUPS.items())}, known["kinds"], seed)
             self.assertEqual(sum(used.at_peak.values()), used.peak)
-            self.assertEqual(used.reserved - used.beside.live, used.pool_peak)
+            self.assertEqual(used.reserved - used.beside.live, used.memory.pool_peak)
 
     def test_reports_and_plans_tell_it(self):
         path = self.run_traced("""

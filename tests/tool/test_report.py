@@ -54,7 +54,7 @@ class Program(Recorded):
                          {"weights": 100, "churner": 1, "leaker": 21, "spike": 200})
         self.assertEqual(self.usage.peak, 322 * MIB)
         self.assertEqual(sum(at.values()), self.usage.peak)
-        self.assertEqual(self.usage.reserved_peak, 1024 * MIB)
+        self.assertEqual(self.usage.memory.peak, 1024 * MIB)
         self.assertEqual(self.usage.by_owner(at), [(os.path.basename(WRITER), 322 * MIB)])
         self.assertTrue(140 * MIB <= self.usage.enough() <= 142 * MIB, self.usage.enough())
         self.assertLess(self.usage.peak_lasted_ns(), self.usage.span_ns // 4)
@@ -460,8 +460,8 @@ class Words(Scratch):
     def test_what_the_driver_served_is_held_but_not_idle(self):
         used = used_of((0, "SEGMENT", 1 << 30, 500, 0, 9), (0, "ALLOC_DRIVER", 512, 300, 1, 9),
                        (50, "FREE", 512), (50, "SEGMENT_FREE", 1 << 30, 0, 0, 9))
-        self.assertEqual((used.reserved_peak, used.reserved, used.live, used.mean_held(),
-                          used.mean_idle(), used.driver_ns), (800, 0, 0, 400, 250, 18))
+        self.assertEqual((used.memory.peak, used.reserved, used.live, used.mean_held(),
+                          used.mean_idle(), used.memory.driver_ns), (800, 0, 0, 400, 250, 18))
 
     def test_parks_and_requests_are_told_as_flushes_are(self):
         its = report.Report.__new__(report.Report)
@@ -482,7 +482,7 @@ class Words(Scratch):
         """It is in a record of its own and in the list of what was held at the start."""
         def held(*rows):
             used = used_of(*((ns, *row, 0) for ns, row in enumerate(rows)))
-            return used.reserved, used.reserved_peak
+            return used.reserved, used.memory.peak
         self.assertEqual(held(("CREATE", 7, 64), ("MAP", 1 << 20, 64), ("HELD", 0x80000, 512),
                               ("HELD", 1 << 20, 64)), (576, 576))
         self.assertEqual(held(("SEGMENT", 1 << 20, 64), ("HELD", 1 << 20, 64)), (64, 64))

@@ -57,7 +57,7 @@ class Parked(unittest.TestCase):
                            (70, "CREATE", 2, 100 * MIB), (70, "WAKE", 100 * MIB, 5),
                            (70, "RELEASE", 3, 0))
         self.assertEqual((used.mean_held(), used.mean_idle()), (50 * MIB, 20 * MIB))
-        self.assertEqual(used.reserved_peak, 100 * MIB)
+        self.assertEqual(used.memory.peak, 100 * MIB)
         lane = [together.on_device(column) for column in used.columns]
         self.assertEqual((min(lane), max(lane)), (0, 100 * MIB))
 

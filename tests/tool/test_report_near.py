@@ -141,17 +141,18 @@ class Columns(unittest.TestCase):
 
     def test_what_is_held_and_what_is_away(self):
         with unittest.mock.patch.object(detail, "PART", 1):
-            used = gct.used_of((10, "SEGMENT", FIRST, 100), (20, "ALLOC", FIRST, 10),
-                               (30, "ALLOC", FIRST + 512, 50), (40, "FREE", FIRST, 0),
-                               (41, "SEGMENT_FREE", FIRST, 0), (41, "PARK", 100, 5),
-                               (60, "SEGMENT", FIRST, 100), (60, "WAKE", 100, 5),
-                               (70, "SEGMENT_FREE", FIRST, 0), span_ns=100)
+            used = gct.used_of((10, "CREATE", 1, 1000), (11, "MAP", FIRST, 1000),
+                               (20, "ALLOC", FIRST, 10), (30, "ALLOC", FIRST + 512, 50),
+                               (40, "FREE", FIRST, 0), (41, "UNMAP", FIRST, 1000),
+                               (42, "RELEASE", 1, 1000), (43, "PARK", 1000, 5),
+                               (60, "CREATE", 2, 1000), (61, "MAP", FIRST, 1000),
+                               (65, "WAKE", 1000, 5), (70, "FREE", FIRST + 512, 0), span_ns=100)
         (near,) = used.stretches()
-        self.assertEqual([(column.start, column.live, column.reserved, column.away)
-                          for column in near.columns],
-                         [(0, 0, 0, 0), (10, 0, 100, 0), (20, 10, 100, 0), (30, 60, 100, 0),
-                          (40, 50, 100, 0), (41, 50, 0, 0), (41, 50, 0, 100), (60, 50, 100, 100),
-                          (60, 50, 100, 0), (70, 50, 0, 0)])
+        self.assertEqual([column[:-1] for column in near.columns],
+                         [(0, 0, 0, 0, 0, 0), (10, 10, 0, 1000, 0, 0), (20, 20, 10, 1000, 0, 0),
+                          (30, 30, 60, 1000, 0, 0), (40, 40, 50, 1000, 0, 0),
+                          (42, 42, 50, 0, 0, 0), (43, 43, 50, 0, 1000, 50),
+                          (60, 60, 50, 1000, 0, 0), (70, 70, 0, 1000, 0, 0)])
 
     def test_many_sites_are_never_less_than_nothing(self):
         """The column of the peak has the largest ones by name."""

@@ -67,7 +67,7 @@ class Figures(Pages):
         away = list(itertools.accumulate(data["away"]))
         self.assertEqual((away[0], max(away), away[-1]), (0, 128 * MIB, 0))
         self.assertAlmostEqual(its.usage.mean_held() / MIB, 128 * 2 / 3, delta=20)
-        self.assertEqual(its.usage.reserved_peak, 128 * MIB)
+        self.assertEqual(its.usage.memory.peak, 128 * MIB)
         steps = [size for size, _ in itertools.groupby(its[1] for its in together.lane(its))]
         self.assertEqual(steps[-4:], [128 * MIB, 0, 128 * MIB, 0])
         self.assertNotIn("away", self.page("program")[1])

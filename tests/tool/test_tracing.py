@@ -37,7 +37,7 @@ class Tracing(Traces):
         self.assertEqual(used.live, 100_000_000)
         self.assertEqual(used.peak, max(used.peak, 100_000_000))
         self.assertEqual(used.reserved, pool["reserved_bytes"])
-        self.assertEqual(used.reserved_peak, pool["reserved_peak_bytes"])
+        self.assertEqual(used.memory.peak, pool["reserved_peak_bytes"])
         self.assertEqual(used.num_unknown_frees, 1)
         # Each address is taken and given in turns.
         held = set()
