@@ -15,6 +15,52 @@ LATEST = 1 << 16           # records of a kind that are kept
 LOOKS_MOST = 20_000_000    # at blocks, in all parks; from then on it is as if there were no UNMAP
 
 
+class Part(block_map.Ranges):
+    """Memory, and the live blocks that begin there."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self._sizes, self._order = 0, {}, []
+
+    def put(self, blocks):
+        """address -> bytes, of new ones, with no other one between them."""
+        order = sorted(blocks)
+        place = bisect.bisect_left(self._order, order[0]) if order else 0
+        self._order[place:place] = order
+        self._sizes.update(blocks)
+        self.live += sum(blocks.values())
+
+    def note(self, blocks):
+        """These are all that there are; address -> (bytes, ..), with others."""
+        self._sizes = {addr: its[0] for addr, its in blocks.items() if self.has(addr)}
+        self._order, self.live = sorted(self._sizes), sum(self._sizes.values())
+
+    def drop(self, addr):
+        """True: there was such a block."""
+        size = self._sizes.pop(addr, None)
+        if size is not None:
+            del self._order[bisect.bisect_left(self._order, addr)]
+            self.live -= size
+        return size is not None
+
+    def cut(self, start, size):
+        """[(start, bytes)] of these that were there, and are no more; their blocks, as put has
+        them."""
+        found, blocks = self.within(start, size), {}
+        self.take(True, start, size)
+        for at, each in found:
+            first, behind = (bisect.bisect_left(self._order, its) for its in (at, at + each))
+            for addr in self._order[first:behind]:
+                blocks[addr] = self._sizes.pop(addr)
+            del self._order[first:behind]
+        self.live -= sum(blocks.values())
+        return found, blocks
+
+    def forget(self):
+        super().forget()
+        self.live, self._sizes, self._order = 0, {}, []
+
+
 class Away:
     """What the pool holds is without it: a park gives memory to the driver, as a flush does."""
 
@@ -23,16 +69,16 @@ class Away:
         bytes, None)."""
         self.bytes, self.live = 0, 0             # live: of these bytes
         self.was_any, self.live_area = False, 0  # live times ns
-        # Where it is, as far as that is known. There blocks have to be told: came, freed.
-        self.ranges = block_map.Ranges()
+        # Where it is, as far as that is known. While asks has something, all
+        # blocks have to be told (came, freed).
+        self.gone, self.asks = Part(), []
         # (ns, start) of the UNMAPs of parks; ns of a WAKE -> {start: bytes} that did not come back.
         self.taken, self.left = set(), {}
         self._blocks, self._changes, self._ns = blocks, changes, begin_ns
-        self._placed = self._placed_live = 0     # bytes in the ranges
-        self._sizes, self._order = {}, []        # of blocks there; their addresses in order
-        self._rest = self._rest_live = 0         # bytes elsewhere
-        self._coming = 0                         # bytes that were created, and have no address yet
-        self._back, self._num_back = block_map.Ranges(), 0  # what has device memory again
+        self._placed = 0                         # bytes that are gone
+        self._rest = self._rest_live = 0         # bytes at addresses that are not known
+        self._back, self._num_back = Part(), 0   # what has device memory again
+        self._bare = 0                           # bytes of device memory without an address
         # (ns, start, bytes) and (ns, bytes)
         self._unmapped, self._released = (collections.deque(maxlen=LATEST) for _ in range(2))
         self._looks = 0
@@ -44,12 +90,12 @@ class Away:
         self._ns += step
 
     def _changed(self, ns):
-        """What is created on the way back is away no more, though it has no address yet: the sum
-        with what is held stays."""
+        """What is created on the way back is away no more, though it has no address yet; a wake
+        that fails gives it back in the other order. The sum with what is held stays."""
         self.pass_to(ns)
         size, live = self.bytes, self.live
-        self.bytes = max(0, self._placed + self._rest - self._coming)
-        self.live = min(self.bytes, self._placed_live + self._rest_live)
+        self.bytes = max(0, self._placed + self._rest - self._bare)
+        self.live = min(self.bytes, self.gone.live + self._rest_live)
         self.was_any = self.was_any or self.bytes > 0
         if self.bytes != size:
             self._changes.append((ns, AWAY, self.bytes - size, None))
@@ -58,7 +104,7 @@ class Away:
 
     def parked(self, ns, size, duration_ns, live):
         """PARK. live: what is live in all."""
-        known, began_ns, before = 0, ns, self._placed_live
+        known, began_ns, before = 0, ns, self.gone.live
         self._looks += len(self._blocks)
         while self._unmapped and known < size and self._looks < LOOKS_MOST:
             at, start, each = self._unmapped.pop()
@@ -67,10 +113,11 @@ class Away:
             known, began_ns = known + self._place(start, each), at
             self.taken.add((at, start))
         self._unmapped.clear()
-        self._note_blocks()
+        if known:
+            self.gone.note(self._blocks)
         self._rest += max(0, size - known)
-        self._rest_live = max(0, min(self._rest, live - self._placed_live))
-        self._went(ns, began_ns, (self._placed_live - before) / known if known else 0)
+        self._rest_live = max(0, min(self._rest, live - self.gone.live))
+        self._went(ns, began_ns, (self.gone.live - before) / known if known else 0)
         self._changed(ns)
 
     def _went(self, ns, began_ns, live_part):
@@ -82,6 +129,9 @@ class Away:
 
     def released(self, ns, size):
         self._released.append((ns, size))
+        if self._bare:  # a wake has failed
+            self._bare = max(0, self._bare - size)
+            self._changed(ns)
 
     def found(self, ns, addr, size):
         """A block that was live when the trace began, at which no device memory was."""
@@ -89,76 +139,67 @@ class Away:
         self.came(ns, addr, size)
 
     def _place(self, start, size):
-        new = size - sum(its for _, its in self.ranges.within(start, size))
-        self.ranges.take(False, start, size)
+        new = size - sum(its for _, its in self.gone.within(start, size))
+        self.gone.take(False, start, size)
+        self.asks[:] = [True]
         self._placed += new
         return new
-
-    def _note_blocks(self):
-        has = self.ranges.has
-        self._sizes = {addr: block[0] for addr, block in self._blocks.items() if has(addr)} \
-            if self.ranges.ranges else {}
-        self._order, self._placed_live = sorted(self._sizes), sum(self._sizes.values())
 
     def woke(self, ns):
         """WAKE. Returns how much came back; None: it is not known."""
         came = None if self._rest else self._num_back
-        if self.ranges.ranges:
-            self.left[ns] = dict(self.ranges.ranges)
+        if self.gone.ranges:
+            self.left[ns] = dict(self.gone.ranges)
         self.ended(ns)
         return came
 
     def ended(self, ns):
         """Nothing is away any more."""
-        self.ranges.forget()
-        self._back.forget()
-        self._sizes, self._order = {}, []
-        self._placed = self._placed_live = self._rest = self._rest_live = 0
-        self._coming = self._num_back = 0
+        for its in self.gone, self._back:
+            its.forget()
+        self.asks.clear()
+        self._placed = self._rest = self._rest_live = self._bare = self._num_back = 0
         self._changed(ns)
 
     def came(self, ns, addr, size):
         """A block."""
-        if self.ranges.has(addr):
-            self.freed(ns, addr)
-            self._sizes[addr] = size
-            bisect.insort(self._order, addr)
-            self._placed_live += size
-            self._changed(ns)
+        for its in self.gone, self._back:
+            if its.has(addr):
+                its.drop(addr)
+                its.put({addr: size})
+                self._changed(ns)
 
     def freed(self, ns, addr):
-        size = self._sizes.pop(addr, None)
-        if size is not None:
-            del self._order[bisect.bisect_left(self._order, addr)]
-            self._placed_live -= size
+        if self.gone.drop(addr) or self._back.drop(addr):
             self._changed(ns)
 
     def created(self, ns, size):
         if self.bytes:
-            self._coming += size
+            self._bare += size
             self._changed(ns)
 
     def mapped(self, ns, start, size):
         if not self._placed and not self._rest:
             return
-        self._coming = max(0, self._coming - size)
-        for at, each in self.ranges.within(start, size):
+        self._bare = max(0, self._bare - size)
+        found, blocks = self.gone.cut(start, size)
+        for at, each in found:
             self._back.take(False, at, each)
             self._num_back += each
             self._placed -= each
-            first, behind = (bisect.bisect_left(self._order, its) for its in (at, at + each))
-            self._placed_live -= sum(map(self._sizes.pop, self._order[first:behind]))
-            del self._order[first:behind]
-        self.ranges.take(True, start, size)
+        self._back.put(blocks)
+        if not found:  # as if it came back
+            self._rest = max(0, self._rest - size)
+            self._rest_live = min(self._rest, self._rest_live)
         self._changed(ns)
 
     def unmapped(self, ns, start, size):
         """Also what a wake has mapped that fails then."""
         self._unmapped.append((ns, start, size))
-        again = self._back.within(start, size)
-        for at, each in again:
-            self._back.take(True, at, each)
+        found, blocks = self._back.cut(start, size)
+        for at, each in found:
             self._num_back -= self._place(at, each)
-        if again:
-            self._note_blocks()
+            self._bare += each
+        if found:
+            self.gone.put(blocks)
             self._changed(ns)

@@ -2,6 +2,7 @@
 """The device memory that a trace's process holds: that of the library, of blocks that the driver
 served, and what is beside the pool."""
 import collections
+import copy
 
 from gpucache import away, block_map
 from gpucache.detail import HOLD
@@ -25,7 +26,7 @@ class Memory:
         self._owned, self._of_contexts = {}, collections.Counter()
         # What has come, with its address; bytes that have none so far.
         self._came, self._created = block_map.Ranges(), 0
-        self._is_dump = False
+        self._is_dump, self._parked = False, 0
 
     def all(self):
         """Bytes of detail.MEMORY."""
@@ -70,7 +71,10 @@ class Memory:
         elif event.a:  # HELD, but for what came while the trace began
             size -= sum(its for _, its in self._came.within(event.a, size))
         else:  # a dump says only how much it was, with what is parked
-            self._is_dump, size = True, max(0, size - self._away_at_end())
+            if not self._is_dump:
+                self._is_dump, self._parked = True, self._away_at_end()
+            size = max(0, event.b - self._parked)
+            self._parked -= event.b - size
         self._owned[event.a] = event.b
         if event.kind != KIND["CREATE"] and event.a:
             self.moments.take(False, event.a, event.b)
@@ -78,7 +82,7 @@ class Memory:
 
     def _away_at_end(self):
         found = 0
-        for part in self._trace.batches():
+        for part in copy.copy(self._trace).batches():  # which counts what is torn
             for kind, size in zip(part.kind, part.a):
                 if kind in MOVES:
                     found = found + size if kind == KIND["PARK"] else 0
@@ -88,10 +92,11 @@ class Memory:
         """RELEASE says how much, SEGMENT_FREE where."""
         if event.kind == KIND["SEGMENT_FREE"]:
             self.moments.take(True, event.a, self._owned.get(event.a, 0))
+            self._change_of(event, -self._owned.pop(event.a, 0))
         else:
-            self.away.released(event.ns, event.b)
-        self._change_of(event, -self._owned.pop(event.a, 0)
-                        if event.kind == KIND["SEGMENT_FREE"] else -event.b)
+            self._change_of(event, -event.b)
+            self.away.released(event.ns, event.b)  # behind it: at no moment is it twice there
+            self._note(event.ns)
 
     def mapped(self, event):
         if event.kind == KIND["MAP"] and self._created >= event.b:
@@ -114,8 +119,10 @@ class Memory:
         return event if came is None else event._replace(a=came)
 
     def was_live(self, ns, addr, size):
-        """A block of LIVE: the pool's, so what is at no device memory is parked."""
-        if not self._is_dump and not self.moments.has(addr):
+        """A block of LIVE: the pool's, so what is at no device memory is parked. If records were
+        lost nobody knows."""
+        if not self._is_dump and not self.moments.has(addr) and \
+                not getattr(self._trace, "num_lost", 0):
             self.away.found(ns, addr, size)
             self._note(ns)
 

@@ -295,7 +295,7 @@ class Report:
                 for site, size in sorted(self.told(used.at_peak).items(),
                                          key=lambda item: -item[1])[:ROWS]]
         yield from self._table("Live at the peak", ("BYTES", "PART", "CODE", "IN"), rows)
-        rows = [[text.count(its.num_frees), text.duration(its.median_life_ns() or 0),
+        rows = [[text.count(its.num_frees), used.life(its),
                  text.size(its.bytes_total // max(1, its.num_allocs)), *self.where(site)]
                 for site, its in self.churn()[:ROWS]]
         yield from self._table("Freed and asked for again", ("PAIRS", "LIFE", "EACH", "CODE", "IN"),

@@ -282,7 +282,7 @@ class Page:
         most = max((its.num_frees for _, its in rows), default=1)
         shown = [[self._where(site), text.count(its.num_frees),
                   text.size(its.bytes_total // max(1, its.num_allocs)),
-                  _duration(its.median_life_ns() or 0),
+                  _micro(self.usage.life(its)),
                   f'<span class="figure n">{_duration(its.num_frees * NATIVE_PAIR_NS)}</span>'
                   f'<i class="meter" style="width:{45 * its.num_frees / most:.0f}%"></i>']
                  for site, its in rows[:ROWS]]

@@ -6,7 +6,7 @@ import collections
 import gc
 import itertools
 
-from gpucache import beside, block_map, detail, memory, outside
+from gpucache import beside, block_map, detail, memory, outside, text
 from gpucache.site import (AfterPeak, Block, Column, Floors, Largest, Levels, Owners, Site,
                            limit_then, mark_of)
 from gpucache.trace import BEFORE, KIND, Event
@@ -107,7 +107,7 @@ class Usage:
         names. _take does the same and all the rest."""
         blocks, sites, levels, pop = self.blocks, self.sites, self.levels, self.blocks.pop
         late, apart, change = self._late, self._apart, self._changes.append
-        touched, parked = self._touched, self.memory.away.ranges.ranges
+        touched, parked = self._touched, self.memory.away.asks
         live, best, moment, has_changed, level_ns, area, freed_addr, freed_ns, freed = self._state()
         level, end_ns = live >> 20, self._end_ns
         for ns, kind, addr, size, site, wide in zip(batch.ns, batch.kind, batch.a, batch.b,
@@ -458,6 +458,10 @@ class Usage:
     def peak_lasted_ns(self):
         """How long as much was live as at the peak, to a MiB."""
         return self.levels[self.peak >> 20]
+
+    def life(self, its):
+        """That of half of a Site's blocks, in words."""
+        return f"some {text.duration(its.median_life_ns(self.own_ns) or 0)}"
 
     def grows(self):
         """{site: bytes} by which what a site always has rose in the last half."""

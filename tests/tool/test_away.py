@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import struct
 import unittest
 import unittest.mock
 
@@ -10,7 +11,8 @@ from fake import Scratch, out, tool, well
 
 import gct
 from gct import MIB
-from gpucache import away, plan, report, together
+from gpucache import away, plan, report, together, trace, usage
+from gpucache.trace import KIND, Event
 
 BASE, FAR = 0x7f0000000000, 1 << 30
 ROUNDS = 60
@@ -64,6 +66,22 @@ class Model:
         if total:
             self.note(("PARK", total, self.ns - start_ns))
 
+    def fail_to_wake(self):
+        """All that it took goes back, in the other order."""
+        some = self.random.sample(sorted(self.away), self.random.randrange(len(self.away) + 1))
+        mapped = some[:self.random.randrange(len(some) + 1)]
+        held = {addr: self.away.pop(addr) for addr in some}
+        for addr, size in held.items():
+            self.ns += not self.is_brief
+            self.chunks[addr] = size
+            self.note(("CREATE", addr, size))
+        self.note(*(("MAP", addr, held[addr]) for addr in mapped))
+        self.ns += not self.is_brief
+        self.note(*(("UNMAP", addr, held[addr]) for addr in mapped))
+        for addr, size in held.items():
+            self.away[addr] = self.chunks.pop(addr)
+            self.note(("RELEASE", addr, size))
+
     def wake(self):
         for addr in list(self.away):
             size = self.away.pop(addr)
@@ -81,6 +99,8 @@ class Model:
                 self.take()
             elif what < .75:
                 self.free()
+            elif self.away and self.random.random() < .3:
+                self.fail_to_wake()
             elif self.away:
                 self.wake()
             elif what < .87 and self.chunks:
@@ -154,16 +174,33 @@ class Cases(unittest.TestCase):
         self.assertEqual(used.memory.away.live, 28 * MIB)
 
     def test_a_wake_that_failed_is_none(self):
-        """It gives back what it has taken."""
+        """It gives back what it has taken, with an address or not."""
+        tries = {
+            "a map": ((30, "CREATE", 3, 128 * MIB), (31, "MAP", BASE, 128 * MIB),
+                      (32, "UNMAP", BASE, 128 * MIB), (33, "RELEASE", 3, 128 * MIB)),
+            "no map": ((30, "CREATE", 3, 100 * MIB), (31, "CREATE", 4, 28 * MIB),
+                       (32, "RELEASE", 3, 100 * MIB), (33, "RELEASE", 4, 28 * MIB)),
+            "a part": ((30, "CREATE", 3, 100 * MIB), (31, "CREATE", 4, 28 * MIB),
+                       (32, "MAP", BASE, 100 * MIB), (33, "UNMAP", BASE, 100 * MIB),
+                       (34, "RELEASE", 3, 100 * MIB), (35, "RELEASE", 4, 28 * MIB))}
+        for name, rows in tries.items():
+            used = gct.used_of(*self.PARKED, *rows)
+            self.assertEqual((used.reserved, used.memory.away.bytes, used.memory.away.live),
+                             (60 * MIB, 128 * MIB, 28 * MIB), name)
+            self.assertEqual(used.memory.whole_peak, 188 * MIB, name)
+            used = gct.used_of(*self.PARKED, *rows, (36, "FREE", BASE, 0),
+                               (37, "ALLOC", BASE + MIB, 20 * MIB), (40, "CREATE", 5, 128 * MIB),
+                               (41, "MAP", BASE, 128 * MIB), (50, "WAKE", 128 * MIB, 5))
+            self.assertEqual([mark.bytes for mark in used.marks], [128 * MIB] * 2, name)
+            self.assertEqual((used.reserved, used.live), (188 * MIB, 80 * MIB), name)
+            self.assertEqual(used.memory.whole_peak, 188 * MIB, name)
+
+    def test_blocks_of_a_wake_that_fails(self):
+        """They come and go while its memory has an address."""
         used = gct.used_of(*self.PARKED, (30, "CREATE", 3, 128 * MIB), (31, "MAP", BASE, 128 * MIB),
-                           (32, "UNMAP", BASE, 128 * MIB), (33, "RELEASE", 3, 128 * MIB))
-        self.assertEqual((used.reserved, used.memory.away.bytes, used.memory.away.live),
-                         (60 * MIB, 128 * MIB, 28 * MIB))
-        used = gct.used_of(*self.PARKED, (30, "CREATE", 3, 128 * MIB), (31, "MAP", BASE, 128 * MIB),
-                           (32, "UNMAP", BASE, 128 * MIB), (33, "RELEASE", 3, 128 * MIB),
-                           (40, "CREATE", 4, 128 * MIB), (41, "MAP", BASE, 128 * MIB),
-                           (50, "WAKE", 128 * MIB, 5))
-        self.assertEqual([mark.bytes for mark in used.marks], [128 * MIB] * 2)
+                           (32, "FREE", BASE, 0), (33, "ALLOC", BASE + MIB, 7 * MIB),
+                           (34, "UNMAP", BASE, 128 * MIB), (35, "RELEASE", 3, 128 * MIB))
+        self.assertEqual((used.memory.away.bytes, used.memory.away.live), (128 * MIB, 7 * MIB))
 
     def test_a_wake_brings_what_has_blocks(self):
         """The mark says how much that is, and no word of what has been freed meanwhile."""
@@ -188,6 +225,9 @@ class Cases(unittest.TestCase):
         used = gct.used_of(*rows, (70, "CREATE", 3, 128 * MIB), (70, "WAKE", 128 * MIB, 5))
         self.assertEqual([mark.bytes for mark in used.marks], [128 * MIB] * 2)
         self.assertEqual((used.reserved, used.memory.away.bytes), (188 * MIB, 0))
+        used = gct.used_of(*rows, (70, "CREATE", 3, 128 * MIB), (70, "MAP", BASE, 128 * MIB),
+                           (80, "WAKE", 128 * MIB, 5))
+        self.assertEqual((used.reserved, used.memory.whole_peak), (188 * MIB, 188 * MIB))
 
     @unittest.mock.patch.object(away, "LOOKS_MOST", 2)
     def test_many_parks_of_many_blocks_take_no_time(self):
@@ -208,7 +248,7 @@ class Columns(unittest.TestCase):
         self.assertEqual(together.lane(process)[0], (0, 500, 100))
 
 
-class Begun(unittest.TestCase):
+class Begun(Scratch):
     """A trace that begins while the process is parked."""
     LIVE = ((0, "HELD", BASE + FAR, 60 * MIB), (1, "LIVE", BASE, 28 * MIB),
             (1, "LIVE", BASE + 64 * MIB, 32 * MIB), (1, "LIVE", BASE + FAR, 60 * MIB))
@@ -231,6 +271,29 @@ class Begun(unittest.TestCase):
                                (1, "LIVE", BASE + FAR, 100 * MIB), row)
             self.assertEqual((used.reserved, used.live, used.memory.away.bytes),
                              (held * MIB, 160 * MIB, (160 - held) * MIB), row)
+        used = gct.used_of((0, "HELD", 0, 160 * MIB), (0, "HELD", 0, 200 * MIB),
+                           (25, "PARK", 180 * MIB, 5))
+        self.assertEqual((used.reserved, used.memory.whole_peak), (180 * MIB, 360 * MIB))
+
+    def test_records_that_were_lost_may_be_of_what_is_held(self):
+        for lost, size in (0, 88 * MIB), (1, 0):
+            rows = [Event(1, KIND["LIVE"], addr, each, 0, 0, 1, 1, "") for addr, each in (
+                (BASE, 28 * MIB), (BASE + FAR, 60 * MIB))]
+            its = gct.Given(rows)
+            its.num_lost = lost
+            self.assertEqual(usage.Usage(its).memory.away.bytes, size)
+
+    def test_what_is_torn_is_counted_once(self):
+        gct.write(self.path, [gct.GPU, (0, "HELD", 0, 160 * MIB), (1, "LIVE", BASE, MIB)], 100)
+        with open(self.path, "r+b") as file:
+            data = file.read()
+            place = data.rindex(struct.pack("=QQ", BASE, MIB)) - 9  # the kind
+            file.seek(place)
+            file.write(b"\xff\xff")
+        its = trace.Trace(self.path)
+        self.addCleanup(its.close)
+        usage.Usage(its)
+        self.assertEqual(its.num_torn + its.num_unknown, 1)
 
 
 class Formats(Scratch):

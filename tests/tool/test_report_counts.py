@@ -25,6 +25,11 @@ class One(unittest.TestCase):
                          r"without the library 1 pair of cudaMalloc and cudaFree takes some \S+ us")
         self.assertRegex(out(path, "html").decode(), r"; natively some [^;]* for 1 pair<")
 
+    def test_no_life_is_longer_than_the_trace(self):
+        used = gct.used_of((1, "ALLOC", BASE, MIB), (68, "FREE", BASE, 0), span_ns=70)
+        (its,) = used.sites.values()
+        self.assertEqual([its.median_life_ns(most) for most in (70, 1000)], [70, 100])
+
 
 class Flushes(unittest.TestCase):
     def test_one_that_gave_back_nothing_is_not_told(self):
@@ -87,7 +92,7 @@ class Before(unittest.TestCase):
         said = well("report", self.path).out
         churn = said.partition("Freed and asked for again")[2].partition("Live at the end")[0]
         self.assertEqual([line.split() for line in churn.strip().splitlines()[1:]], [
-            ["2", "96", "ns", "2", "MiB", *"code that is not known not known".split()]])
+            ["2", "some", "100", "ns", "2", "MiB", *"code that is not known not known".split()]])
         self.assertIn("without the library 2 pairs of", said)
         page = out(self.path, "html").decode()
         self.assertIn(" for 2 pairs", page)
