@@ -11,7 +11,7 @@ import suite as base
 
 # Name, and the fewest device allocations that the program makes by itself: several in each round.
 NVCC = {"thrust": 160, "cub": 160}
-C = {"cublas": 200, "cufft": 80, "cusolver": 190, "cusparse": 320, "nccl": 160}
+C = {"cublas": 200, "cufft": 80, "cusolver": 190, "cusparse": 320, "nccl": 80}
 
 
 def packages(suite):
