@@ -17,6 +17,11 @@ NVML, FORKS = sys.argv[5:7]
 CONTEXT_MIB = 300
 
 
+def maps_of(p):
+    with open(f"/proc/{p.pid}/maps", encoding="utf-8") as maps:
+        return maps.read()
+
+
 class Base(parks.Base):
     def capacity(self):
         return {"SIM_CAPACITY": "2560M", "SIM_CTX_BYTES": str(CONTEXT_MIB * MIB)}
@@ -152,6 +157,9 @@ class Whole(Base):
     def test_a_fork_does_not_wait_for_the_loader(self):
         p = self.start()
         self.say(p, "load " + FORKS)
+        # From then on it has the loader's lock. If that is taken later, between two steps of the
+        # library's, the fork waits for as long as fork_gate.h says.
+        self.wait_for(lambda: os.path.basename(FORKS) in maps_of(p), "it loads nothing")
         self.leave(p)
         self.assertEqual(self.hear(p), "done")
 
