@@ -114,7 +114,7 @@ def play(suite, part, program):
                                              part_frames.bare_lines(suite, command, {}, 6))] * 2
         part_frames.park_many(suite)
     else:
-        part_beside.one_case(suite, "stand-in", command, "sum", {}, 6)
+        part_beside.one_case(suite, "stand-in", command, "sum", {}, 2, 6)
 
 
 def verdicts(build, folder, part, wrong):
