@@ -23,10 +23,15 @@ class Part(block_map.Ranges):
         self.live, self._sizes, self._order = 0, {}, []
 
     def put(self, blocks):
-        """address -> bytes, of new ones, with no other one between them."""
+        """address -> bytes. As a rule there is no other one between them."""
+        for addr in blocks.keys() & self._sizes.keys():  # in a broken trace
+            self.drop(addr)
         order = sorted(blocks)
         place = bisect.bisect_left(self._order, order[0]) if order else 0
-        self._order[place:place] = order
+        if order and self._order[place:place + 1] and self._order[place] < order[-1]:
+            self._order = sorted(self._order + order)
+        else:
+            self._order[place:place] = order
         self._sizes.update(blocks)
         self.live += sum(blocks.values())
 
@@ -139,6 +144,7 @@ class Away:
         self.came(ns, addr, size)
 
     def _place(self, start, size):
+        self._num_back -= sum(its for _, its in self._back.cut(start, size)[0])
         new = size - sum(its for _, its in self.gone.within(start, size))
         self.gone.take(False, start, size)
         self.asks[:] = [True]
@@ -174,7 +180,7 @@ class Away:
             self._changed(ns)
 
     def created(self, ns, size):
-        if self.bytes:
+        if self._placed or self._rest:  # also where all of it is on its way back
             self._bare += size
             self._changed(ns)
 
@@ -198,7 +204,8 @@ class Away:
         self._unmapped.append((ns, start, size))
         found, blocks = self._back.cut(start, size)
         for at, each in found:
-            self._num_back -= self._place(at, each)
+            self._num_back -= each
+            self._place(at, each)
             self._bare += each
         if found:
             self.gone.put(blocks)

@@ -195,6 +195,29 @@ class Cases(unittest.TestCase):
             self.assertEqual((used.reserved, used.live), (188 * MIB, 80 * MIB), name)
             self.assertEqual(used.memory.whole_peak, 188 * MIB, name)
 
+    def test_all_is_created_before_the_first_map(self):
+        """The chunks have room beside the blocks, which alone tell what was parked."""
+        chunks = [(BASE + number * FAR, 10 * MIB) for number in range(3)]
+        used = gct.used_of(*((1, "LIVE", addr, 5 * MIB) for addr, _ in chunks),
+                           *((30, "CREATE", addr, size) for addr, size in chunks),
+                           *((40, "MAP", *its) for its in chunks), (50, "WAKE", 30 * MIB, 5))
+        self.assertEqual((used.memory.whole_peak, used.reserved), (30 * MIB, 30 * MIB))
+
+    def test_a_park_of_what_a_failing_wake_unmapped(self):
+        """And UNMAPs over more than one chunk, of which some had an address."""
+        rows = [(0, "CREATE", 1, 40 * MIB), (1, "MAP", BASE, 40 * MIB)]
+        rows += [(2, "ALLOC", BASE + number * 10 * MIB, MIB) for number in range(4)]
+        rows += [(10, "UNMAP", BASE, 40 * MIB), (11, "RELEASE", 1, 40 * MIB),
+                 (12, "PARK", 40 * MIB, 5)]
+        for more in (((20, "MAP", BASE, 10 * MIB), (21, "UNMAP", BASE, 10 * MIB),
+                      (22, "MAP", BASE, 10 * MIB), (23, "PARK", 10 * MIB, 9)),
+                     ((20, "MAP", BASE, 10 * MIB), (21, "MAP", BASE + 20 * MIB, 10 * MIB),
+                      (22, "UNMAP", BASE, 40 * MIB))):
+            used = gct.used_of(*rows, *more, (30, "FREE", BASE + 10 * MIB, 0),
+                               (31, "MAP", BASE, 40 * MIB), (32, "UNMAP", BASE, 40 * MIB),
+                               (33, "MAP", BASE, 40 * MIB), (40, "WAKE", 40 * MIB, 5))
+            self.assertEqual((used.memory.away.bytes, used.live), (0, 3 * MIB))
+
     def test_blocks_of_a_wake_that_fails(self):
         """They come and go while its memory has an address."""
         used = gct.used_of(*self.PARKED, (30, "CREATE", 3, 128 * MIB), (31, "MAP", BASE, 128 * MIB),
