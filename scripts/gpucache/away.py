@@ -74,15 +74,15 @@ class Away:
         bytes, None)."""
         self.bytes, self.live = 0, 0             # live: of these bytes
         self.was_any, self.live_area = False, 0  # live times ns
-        # Where it is, as far as that is known. While asks has something, all
-        # blocks have to be told (came, freed).
+        # Where it is, as far as that is known. While asks has something, all blocks have to be told
+        # (came, freed).
         self.gone, self.asks = Part(), []
         # (ns, start) of the UNMAPs of parks; ns of a WAKE -> {start: bytes} that did not come back.
         self.taken, self.left = set(), {}
         self._blocks, self._changes, self._ns = blocks, changes, begin_ns
         self._placed = 0                         # bytes that are gone
         self._rest = self._rest_live = 0         # bytes at addresses that are not known
-        self._back, self._num_back = Part(), 0   # what has device memory again
+        self._back = Part()                      # what has device memory again
         self._bare = 0                           # bytes of device memory without an address
         # (ns, start, bytes) and (ns, bytes)
         self._unmapped, self._released = (collections.deque(maxlen=LATEST) for _ in range(2))
@@ -144,7 +144,7 @@ class Away:
         self.came(ns, addr, size)
 
     def _place(self, start, size):
-        self._num_back -= sum(its for _, its in self._back.cut(start, size)[0])
+        self._back.cut(start, size)
         new = size - sum(its for _, its in self.gone.within(start, size))
         self.gone.take(False, start, size)
         self.asks[:] = [True]
@@ -153,7 +153,7 @@ class Away:
 
     def woke(self, ns):
         """WAKE. Returns how much came back; None: it is not known."""
-        came = None if self._rest else self._num_back
+        came = None if self._rest else sum(self._back.ranges.values())
         if self.gone.ranges:
             self.left[ns] = dict(self.gone.ranges)
         self.ended(ns)
@@ -164,7 +164,7 @@ class Away:
         for its in self.gone, self._back:
             its.forget()
         self.asks.clear()
-        self._placed = self._rest = self._rest_live = self._bare = self._num_back = 0
+        self._placed = self._rest = self._rest_live = self._bare = 0
         self._changed(ns)
 
     def came(self, ns, addr, size):
@@ -191,7 +191,6 @@ class Away:
         found, blocks = self.gone.cut(start, size)
         for at, each in found:
             self._back.take(False, at, each)
-            self._num_back += each
             self._placed -= each
         self._back.put(blocks)
         if not found:  # as if it came back
@@ -204,7 +203,6 @@ class Away:
         self._unmapped.append((ns, start, size))
         found, blocks = self._back.cut(start, size)
         for at, each in found:
-            self._num_back -= each
             self._place(at, each)
             self._bare += each
         if found:

@@ -40,8 +40,7 @@ class Memory:
         return self._time
 
     def change(self, ns, size):
-        self._time += self.held * max(0, ns - self._ns)
-        self._ns = max(ns, self._ns)
+        self.pass_to(ns)
         self.held += size
         if size:
             self._changes.append((ns, HOLD, size, None))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Files that the tool writes: never one of its inputs nor a trace, and whole or not at all. And
-its inputs, where none may be given twice."""
+"""Files that the tool writes: never one of its inputs nor a trace, and whole or not at all."""
 import contextlib
 import os
 import stat
@@ -28,21 +27,6 @@ def check(path, inputs=()):
         raise Fault(f"{name}: it is one of the inputs, and is not written over", USAGE)
     if trace.is_trace(path or "/proc/self/fd/1"):
         raise Fault(f"{name}: it is a trace, and is not written over", USAGE)
-
-
-def each_once(inputs):
-    """Faults if two of them are one file, which a sum would count twice."""
-    known = {}
-    for name in inputs:
-        its = _found(name)
-        file = its and (its.st_dev, its.st_ino)
-        if file in known:
-            first = known[file]
-            twice = f"{name} is given twice" if first == name else \
-                f"{first} and {name} are one file"
-            raise Fault(f"{twice}: a sum would count it twice", USAGE)
-        if file:
-            known[file] = name
 
 
 def _part(path):

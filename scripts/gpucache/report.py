@@ -431,7 +431,7 @@ class Report:
                 live.pop(addr, None)
                 tell(event, "free", addr, 0)
             elif NAME[kind] == "ALLOC_FAILED":
-                tell(event, "allocate failure", addr if event.b else 0, event.b)
+                tell(event, "allocate failure", 0, event.b)
             elif NAME[kind] == "CONTEXT":
                 contexts.add(event.context)
             elif NAME[kind] == "CONTEXT_END":  # as usage does
@@ -479,7 +479,6 @@ def show(args):
     output.check(path, [*args.files, *filter(None, [args.snapshot])])
     own, beside = args.files, ()
     if made in TOGETHER:
-        output.each_once(args.files)
         own, beside = args.files[:1], args.files[1:]
     what_if = made in ("text", "html")
     first = Report(own[0], beside, what_if, args.snapshot)

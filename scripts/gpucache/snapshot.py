@@ -33,6 +33,7 @@ class Snapshot:
         self._frames, self._blocks = {0: []}, {}
         self._ranges, self._starts = {}, []  # start -> (bytes, device); what was ever there
         self._there = block_map.Ranges()     # or parked
+        self._held = block_map.Ranges()      # of that what is no block's own
         self._own = {}                       # address of a block -> parts that it brought along
         self._contexts = set()               # that are there
         self._given = 0, 0, 0                # address, bytes and site of the last free
@@ -80,6 +81,7 @@ class Snapshot:
     def _go(self, event, addr, size):
         for start, its in self._there.within(addr, size):
             self._there.take(True, start, its)
+            self._held.take(True, start, its)
             self._add(event, "segment_unmap", start, its, event.site)
 
     def _hold(self, event):
@@ -90,9 +92,7 @@ class Snapshot:
             bisect.insort(self._starts, event.a)
         self._ranges[event.a] = event.b, gpu["device"] \
             if gpu and gpu["device"] < self.num_devices else self.first_device
-        for addr, parts in list(self._own.items()):  # they were parked, which no record told
-            self._own[addr] = [part for part in parts
-                               if not event.a <= part[0] < event.a + event.b]
+        self._held.take(False, event.a, event.b)
         self._come(event, event.a, event.b, event.kind != KIND["HELD"])
 
     def _end_context(self, event):
@@ -124,7 +124,8 @@ class Snapshot:
         elif self._given[0] == event.a:  # a second free, which fails
             self._given = 0, 0, 0
         for part in self._own.pop(event.a, ()):
-            self._go(event, *part)
+            if not self._held.has(part[0]):  # it was parked when the block came
+                self._go(event, *part)
 
     def _give_failed(self, event):
         """The block is there again, in a viewer as a new one of the same code."""

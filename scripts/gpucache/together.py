@@ -20,8 +20,9 @@ def align(traces):
     for its in traces:
         other = known.setdefault(its.recording, its)
         if other is not its:
-            raise Fault(f"{other.path} and {its.path} are copies of one trace: a sum would count "
-                        "the process twice", USAGE)
+            twice = f"{its.path} is given twice" if other.path == its.path else \
+                f"{other.path} and {its.path} are one trace"
+            raise Fault(f"{twice}: a sum would count it twice", USAGE)
     for its in traces[1:]:
         if its.boot_id != first.boot_id or not any(its.boot_id):
             raise Fault(f"{first.path} and {its.path} are of two boots, or of two machines: there "

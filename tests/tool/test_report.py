@@ -201,7 +201,7 @@ class Program(Recorded):
         self.assertEqual(list(rows[0]), ["Thread", "Time", "Action", "Pointer", "Size", "Stream"])
         self.assertEqual([row["Action"] for row in rows].count("allocate"), 442)
         self.assertEqual([row["Action"] for row in rows].count("free"), 801)
-        self.assertEqual(rows[-1]["Action"], "allocate failure")
+        self.assertEqual((rows[-1]["Action"], rows[-1]["Pointer"]), ("allocate failure", "0x0"))
         self.assertRegex(rows[0]["Time"], r"^00:00:00:\d{6}$")
 
 

@@ -57,9 +57,9 @@ class Twice(Told):
         soft, hard = (os.path.join(self.folder, name) for name in ("soft.gct", "hard.gct"))
         for files, why in (([path, path], f"{path} is given twice"),
                            ([other, path, path], f"{path} is given twice"),
-                           ([path, odd], f"{path} and {odd} are one file"),
-                           ([path, other, soft], f"{path} and {soft} are one file"),
-                           ([hard, path], f"{hard} and {path} are one file")):
+                           ([path, odd], f"{path} and {odd} are one trace"),
+                           ([path, other, soft], f"{path} and {soft} are one trace"),
+                           ([hard, path], f"{hard} and {path} are one trace")):
             for words in (["-o", path + ".html"], ["-o", path + ".json"], ["--format", "html"]):
                 done = tool("report", *files, *words)
                 self.assertEqual((done.status, done.out, done.err), (
@@ -79,8 +79,8 @@ class Twice(Told):
             for files in (path, its), (path, other, its):
                 done = tool("report", *files, "-o", path + ".html")
                 self.assertEqual((done.status, done.out, done.err), (
-                    2, "", f"gpucache: {path} and {its} are copies of one trace: a sum would "
-                           "count the process twice\n"), files)
+                    2, "", f"gpucache: {path} and {its} are one trace: a sum would count it "
+                           "twice\n"), files)
         later = self.write("later", boot_id=b"B" * 16, start_unix_ns=10**18 + 1)
         self.assertEqual(tool("report", path, other, later, "-o", later + ".html").status, 0)
 
